@@ -15,7 +15,7 @@
 #include "core/files/checksum.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 namespace {

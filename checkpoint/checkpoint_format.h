@@ -26,8 +26,8 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "model/column_range.h"
-#include "model/config.h"
+#include "model/architecture/column_range.h"
+#include "model/architecture/config.h"
 
 namespace octavo {
 

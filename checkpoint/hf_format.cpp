@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 namespace {

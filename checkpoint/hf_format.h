@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/dtype.h"
-#include "model/config.h"
+#include "model/architecture/config.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 #include "core/files/file_identity.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 namespace octavo {
 namespace {

@@ -14,8 +14,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_format.h"
 #include "checkpoint/safetensors.h"
-#include "model/column_range.h"
-#include "model/config.h"
+#include "model/architecture/column_range.h"
+#include "model/architecture/config.h"
 
 namespace octavo {
 

@@ -1,7 +1,7 @@
 #include "model/fp8_head.h"
 
 #include "kernels/fp8/fp8_shard.h"
-#include "model/linear_layer.h"
+#include "model/linear/linear_layer.h"
 
 namespace octavo {
 

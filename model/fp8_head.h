@@ -24,7 +24,7 @@
 
 #include "core/arena.h"
 #include "core/stream.h"
-#include "model/precision.h"
+#include "model/architecture/precision.h"
 #include "parallel/context_group.h"
 #include "parallel/tensor_group.h"
 

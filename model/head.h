@@ -9,9 +9,9 @@
 
 #include <optional>
 
-#include "model/block_half.h"
+#include "model/block/block_half.h"
 #include "model/fp8_head.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 namespace octavo {
 

@@ -12,6 +12,7 @@
 #include "kernels/layers/embedding.h"
 #include "kernels/math/reduce.h"
 #include "kernels/math/sum_terms.h"
+#include "model/architecture/block_spec.h"
 
 namespace octavo {
 

@@ -13,13 +13,13 @@
 #include <span>
 #include <vector>
 
-#include "model/block.h"
-#include "model/block_weights.h"
+#include "model/architecture/precision.h"
+#include "model/block/block.h"
+#include "model/block/kv_cache.h"
 #include "model/head.h"
-#include "model/kv_cache.h"
-#include "model/kv_copies.h"
-#include "model/precision.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/block_weights.h"
+#include "model/parameters/kv_copies.h"
+#include "model/parameters/sharded_parameters.h"
 #include "model/step_entries.h"
 
 namespace octavo {

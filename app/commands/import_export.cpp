@@ -29,7 +29,7 @@
 #include "core/log.h"
 #include "core/printable.h"
 #include "data/tokens/byte_tokenizer.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 namespace octavo {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/near_sizes.h"
 #include "kernels/attention/sdpa.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 

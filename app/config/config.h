@@ -16,10 +16,10 @@
 #include "core/dtype.h"
 #include "data/batch_schedule.h"
 #include "data/config.h"
-#include "model/activation_checkpointing.h"
-#include "model/config.h"
+#include "model/architecture/activation_checkpointing.h"
+#include "model/architecture/config.h"
+#include "model/architecture/precision.h"
 #include "model/optimizer/schedule.h"
-#include "model/precision.h"
 #include "parallel/config.h"
 
 namespace octavo {

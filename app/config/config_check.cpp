@@ -11,8 +11,8 @@
 #include "core/near_sizes.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/optimizer/adamw_float8.h"
-#include "model/model_fields.h"
-#include "model/tensor_parallel.h"
+#include "model/architecture/model_fields.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 

@@ -8,7 +8,7 @@
 #include "app/config/config_values.h"
 #include "app/config/stages.h"
 #include "core/error.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 
@@ -17,7 +17,7 @@ namespace {
 using namespace config_names;
 using OrderedJson = nlohmann::ordered_json;
 
-// Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/config.h do.
+// Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/architecture/config.h do.
 constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
 constexpr int64_t kMaxBatch = 1 << 24;

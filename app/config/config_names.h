@@ -1,4 +1,4 @@
-// The names of the config's enumerations; those of the recipes are in model/precision.h.
+// The names of the config's enumerations; those of the recipes are in model/architecture/precision.h.
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/nearest_name.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 

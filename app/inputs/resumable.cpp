@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "data/loader.h"
 #include "model/optimizer/optimizer_config.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 namespace octavo {
 

@@ -6,7 +6,7 @@
 
 #include "app/plan/machine_rates.h"
 #include "core/profiler.h"
-#include "model/precision.h"
+#include "model/architecture/precision.h"
 
 namespace octavo {
 

@@ -8,7 +8,7 @@
 #include "app/process/events.h"
 #include "app/run/fp8_report.h"
 #include "core/error.h"
-#include "model/block.h"
+#include "model/architecture/block_spec.h"
 
 namespace octavo {
 

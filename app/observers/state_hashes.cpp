@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "model/block.h"
+#include "model/architecture/block_spec.h"
 
 namespace octavo {
 

@@ -7,7 +7,8 @@
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"
 #include "app/process/runtime.h"
-#include "model/block.h"
+#include "model/architecture/block_spec.h"
+#include "model/block/attention.h"
 
 namespace octavo {
 

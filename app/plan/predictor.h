@@ -21,7 +21,7 @@
 #include "app/config/config.h"
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
 namespace octavo {

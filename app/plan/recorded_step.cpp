@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "app/run/training_state.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/sharded_parameters.h"
 
 namespace octavo {
 

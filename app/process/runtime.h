@@ -11,7 +11,7 @@
 #include "app/process/startup_timer.h"
 #include "app/process/tuning_file.h"
 #include "core/stream.h"
-#include "model/tensor_parallel.h"
+#include "model/architecture/tensor_parallel.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks/process_group.h"
 

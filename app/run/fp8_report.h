@@ -7,7 +7,7 @@
 #include <string>
 
 #include "app/config/config.h"
-#include "model/fp8_stats_table.h"
+#include "model/linear/fp8_stats_table.h"
 
 namespace octavo {
 

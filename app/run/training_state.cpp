@@ -8,7 +8,7 @@
 #include "core/profiler.h"
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
-#include "model/tensor_parallel.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 

@@ -17,7 +17,7 @@
 
 #include "model/optimizer/optimizer_config.h"
 #include "model/optimizer/whole_matrices.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/sharded_parameters.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 
 #include "model/optimizer/muon.h"
 #include "model/optimizer/optimizer_config.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/sharded_parameters.h"
 
 namespace octavo {
 

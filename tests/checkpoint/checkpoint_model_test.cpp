@@ -5,7 +5,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
-#include "model/model_fields.h"
+#include "model/architecture/model_fields.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {

@@ -7,7 +7,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "core/printable.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace octavo::fuzz {

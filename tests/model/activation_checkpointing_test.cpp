@@ -1,5 +1,5 @@
 // Whatever a block keeps for backward, the numbers are the same; and it keeps what the list of its tensors says.
-#include "model/activation_checkpointing.h"
+#include "model/architecture/activation_checkpointing.h"
 
 #include <cstring>
 

@@ -1,8 +1,9 @@
 // Statistics of the FP8 casts of a whole model, against what its tensors and amaxes say.
-#include "model/fp8_stats_table.h"
+#include "model/linear/fp8_stats_table.h"
 
 #include <gtest/gtest.h>
 
+#include "model/architecture/block_spec.h"
 #include "parallel/ranks/process_group.h"
 #include "tests/model/llama_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/fp8_head.h"
-#include "model/linear_layer.h"
+#include "model/linear/linear_layer.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 

@@ -1,6 +1,6 @@
 // Text one token at a time, with the keys and values of earlier tokens in a cache, compared with a forward pass of the
 // whole text.
-#include "model/kv_cache.h"
+#include "model/block/kv_cache.h"
 
 #include "tests/model/llama_fixture.h"
 

@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/kv_copies.h"
+#include "model/parameters/kv_copies.h"
 #include "tests/parallel/ranks_fixture.h"
 
 namespace octavo::kv_copies_ranks {

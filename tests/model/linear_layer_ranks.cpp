@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "model/linear_layer.h"
-#include "model/quantize_part.h"
+#include "model/linear/linear_layer.h"
+#include "model/linear/quantize_part.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 

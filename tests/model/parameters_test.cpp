@@ -1,4 +1,4 @@
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,8 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "model/block.h"
-#include "model/sharded_parameters.h"
+#include "model/architecture/block_spec.h"
+#include "model/parameters/sharded_parameters.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo::parameters_test {

@@ -1,6 +1,6 @@
 // Operands of a share of the tokens have the scales of all tokens, to the bit: also those of columns of tokens.
-#include "model/linear_layer.h"
-#include "model/quantize_part.h"
+#include "model/linear/linear_layer.h"
+#include "model/linear/quantize_part.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "model/table_gradient.h"
+#include "model/parameters/table_gradient.h"
 #include "tests/parallel/ranks_fixture.h"
 
 namespace octavo::table_gradient_ranks {

@@ -1,5 +1,5 @@
 // When the gradients of tokens are exchanged in place of a table's, and what they move.
-#include "model/table_gradient.h"
+#include "model/parameters/table_gradient.h"
 
 #include <gtest/gtest.h>
 

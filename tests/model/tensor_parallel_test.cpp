@@ -1,4 +1,4 @@
-#include "model/tensor_parallel.h"
+#include "model/architecture/tensor_parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 
 namespace octavo {
 

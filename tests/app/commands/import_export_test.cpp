@@ -19,7 +19,7 @@
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "data/loader.h"
 #include "data/tokens/token_writer.h"
-#include "model/parameters.h"
+#include "model/parameters/parameters.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
 #include "model/optimizer/optimizer_config.h"
-#include "model/sharded_parameters.h"
+#include "model/parameters/sharded_parameters.h"
 #include "parallel/communicator.h"
 #include "tests/data/test_files.h"
 

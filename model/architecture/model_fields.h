@@ -1,0 +1,96 @@
+// The fields of a model's shape, described once: the model section of configs, manifests and Hugging Face's config.json
+// go over these lists. A new field is a member of ModelConfig and a row here; with Presence::kDefault, what was written
+// without it still loads.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "model/architecture/config.h"
+
+namespace octavo {
+
+// What a reader does where a field is missing.
+enum class Presence : uint8_t {
+  kRequired,  // refuses
+  kDerived,   // makes it of other fields, but for a manifest, which has them all
+  kDefault,   // takes the member's default
+};
+
+// One field of `Struct`: ModelConfig or RopeScaling.
+template <typename Struct>
+struct ShapeField {
+  const char* name;     // in configs and manifests
+  const char* hf_name;  // in Hugging Face's config.json; null: it says so in another way (checkpoint/hf_format.cpp)
+  std::variant<int64_t Struct::*, double Struct::*, bool Struct::*, std::optional<RopeScaling> Struct::*> member;
+  int64_t most;  // of an integer, from 1; a floating-point number is above 0
+  Presence presence;
+  const char* sentence;
+};
+
+// clang-format off
+inline constexpr ShapeField<ModelConfig> kModelFields[] = {
+    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream, a multiple of num_heads unless qk_norm is true."},
+    {"intermediate_size", "intermediate_size", &ModelConfig::intermediate_size, kMaxIntermediate, Presence::kRequired, "Width of the SwiGLU."},
+    {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Transformer blocks."},
+    {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Query heads."},
+    {"num_kv_heads", "num_key_value_heads", &ModelConfig::num_kv_heads, kMaxHeads, Presence::kDerived, "Key and value heads, which divide num_heads; num_heads where neither this nor a preset is given."},
+    {"head_dim", "head_dim", &ModelConfig::head_dim, kMaxHeadDim, Presence::kDerived, "Size of a head: 32, 64 or 128; hidden_size / num_heads where it is not given."},
+    {"vocab_size", "vocab_size", &ModelConfig::vocab_size, kMaxVocab, Presence::kRequired, "Rows of the embedding table."},
+    {"rope_theta", nullptr, &ModelConfig::rope_theta, 0, Presence::kDefault, "Base of the frequencies of the rotary embedding."},
+    {"rope_scaling", nullptr, &ModelConfig::rope_scaling, 0, Presence::kDefault, "Llama 3.1's scaling of the rotary embedding; none takes away the preset's."},
+    {"rms_norm_eps", "rms_norm_eps", &ModelConfig::rms_norm_eps, 0, Presence::kDefault, "Added to the mean square in RMSNorm."},
+    {"tie_word_embeddings", "tie_word_embeddings", &ModelConfig::tie_word_embeddings, 0, Presence::kDefault, "Whether lm_head.weight is model.embed_tokens.weight."},
+    {"qk_norm", nullptr, &ModelConfig::qk_norm, 0, Presence::kDefault, "Whether RMSNorm is applied to each query and key head before rope, as in Qwen3."},
+};
+
+inline constexpr ShapeField<RopeScaling> kRopeScalingFields[] = {
+    {"factor", "factor", &RopeScaling::factor, 0, Presence::kRequired, "What the frequencies of the longest wavelengths are divided by."},
+    {"low_freq_factor", "low_freq_factor", &RopeScaling::low_freq_factor, 0, Presence::kRequired, "Wavelengths above the original length over this are scaled by the whole factor."},
+    {"high_freq_factor", "high_freq_factor", &RopeScaling::high_freq_factor, 0, Presence::kRequired, "Wavelengths below the original length over this are left as they are."},
+    {"original_max_position_embeddings", "original_max_position_embeddings", &RopeScaling::original_max_position_embeddings, kMaxPositions, Presence::kRequired, "The original length, before the scaling."},
+};
+// clang-format on
+
+template <typename Struct>
+constexpr std::span<const ShapeField<Struct>> shape_fields() {
+  if constexpr (std::is_same_v<Struct, ModelConfig>)
+    return kModelFields;
+  else
+    return kRopeScalingFields;
+}
+
+// Calls visit(field, member) for each field of a ModelConfig or RopeScaling, in the order of the list. A member is an
+// int64_t, a double, a bool or the std::optional<RopeScaling>; const where `shape` is.
+template <typename Shape, typename Visit>
+void for_each_field(Shape& shape, const Visit& visit) {
+  for (const auto& field : shape_fields<std::remove_const_t<Shape>>())
+    std::visit([&](auto member) { visit(field, shape.*member); }, field.member);
+}
+
+inline std::vector<std::string> model_field_names() {
+  std::vector<std::string> names;
+  for (const auto& field : kModelFields) names.emplace_back(field.name);
+  return names;
+}
+
+// A shape, or one member of it, as the values of a JSON library: `Json` is nlohmann::json or ordered_json.
+template <typename Json, typename Value>
+Json shape_to_json(const Value& value) {
+  if constexpr (std::is_arithmetic_v<Value>) {
+    return value;
+  } else if constexpr (std::is_same_v<Value, std::optional<RopeScaling>>) {
+    return value ? shape_to_json<Json>(*value) : Json(nullptr);
+  } else {
+    Json object = Json::object();
+    for_each_field(value,
+                   [&](const auto& field, const auto& member) { object[field.name] = shape_to_json<Json>(member); });
+    return object;
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,195 @@
+#include "model/block/attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention/qk_norm_rope.h"
+#include "kernels/attention/rope.h"
+#include "model/architecture/block_spec.h"
+
+namespace octavo {
+
+AttentionActivations::AttentionActivations(const ModelConfig& config, const BatchShape& shape,
+                                           const ActivationMemory& memory) {
+  const int64_t tokens = shape.tokens();
+  const int64_t share = shape.share();
+  const DType compute = memory.compute;
+  norm.h = memory.get(Activation::kBlockInput, "h0", compute, {share, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
+  norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
+  norm.linear = memory.of_linear("qkv");
+  projected = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
+  qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
+                       : projected;
+  attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
+  const int64_t pieces = shape.context.pieces();
+  lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
+                   {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
+  o = memory.of_linear("o");
+  // The forward of a block that is recomputed whole has made qkv by then.
+  rotates_again = config.qk_norm && memory.recompute == Recompute::kCheap;
+}
+
+SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
+                       Arena& arena) {
+  if (shape.context.size == 1) return;
+  const int64_t width = sdpa_shape(config, shape).kv_width();
+  const int64_t tokens = shape.tokens() * shape.context.size;
+  scratch = ContextScratch(shape.context, shape.tokens(), width, compute, arena);
+  kv = arena.allocate("keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
+  if (gradients) {
+    d_kv = arena.allocate("gradient of keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
+  }
+}
+
+AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
+                                   Arena& arena)
+    : shared(config, shape, compute, gradients, arena) {
+  if (!gradients) return;
+  d_qkv = arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()}, Lifetime::kBlock);
+  d_attention =
+      arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()}, Lifetime::kBlock);
+}
+
+QkNormParameters::QkNormParameters(const HalfParts& parts) {
+  if (!parts.config.qk_norm) return;
+  q_weight = parts.weight(kQueryNorm);
+  k_weight = parts.weight(kKeyNorm);
+  d_q_weight = parts.gradient(kQueryNorm);
+  d_k_weight = parts.gradient(kKeyNorm);
+}
+
+Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
+    : norm_(parts, kAttentionNorm),
+      qkv_(parts.linear("qkv")),
+      o_(parts.linear("o")),
+      qk_norm_(parts),
+      cache_(parts.cache),
+      scratch_(scratch) {}
+
+void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
+                        const Tensor& delta, ForwardPass pass) const {
+  norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
+  qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
+  rotate(c, a);
+  attend(c, a);
+  o_.forward(a.o, {.y = delta, .x = a.attention, .pass = pass}, c.stream);
+}
+
+void Attention::rotate(const BlockContext& c, const AttentionActivations& a) const {
+  const ModelConfig& model = c.config;
+  if (!model.qk_norm) {
+    return rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = model.num_heads, .num_kv_heads = model.num_kv_heads},
+                c.stream);
+  }
+  qk_norm_rope_forward({.out = a.qkv,
+                        .qkv = a.projected,
+                        .table = c.rope_table,
+                        .q_weight = qk_norm_.q_weight,
+                        .k_weight = qk_norm_.k_weight,
+                        .num_heads = model.num_heads,
+                        .num_kv_heads = model.num_kv_heads,
+                        .eps = static_cast<float>(model.rms_norm_eps)},
+                       c.stream);
+}
+
+// Turns the gradient of `qkv` into that of `projected`, or into its cast.
+void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
+  const ModelConfig& model = c.config;
+  if (!model.qk_norm) {
+    return rope({.qkv = scratch_.d_qkv,
+                 .table = c.rope_table,
+                 .num_heads = model.num_heads,
+                 .num_kv_heads = model.num_kv_heads,
+                 .inverse = true,
+                 .amax = qkv_.gradient_amax(a.norm.linear),
+                 .cast = qkv_.gradient_cast(a.norm.linear)},
+                c.stream);
+  }
+  qk_norm_rope_backward({.d_qkv = scratch_.d_qkv,
+                         .d_q_weight = qk_norm_.d_q_weight,
+                         .d_k_weight = qk_norm_.d_k_weight,
+                         .qkv = a.projected,
+                         .table = c.rope_table,
+                         .q_weight = qk_norm_.q_weight,
+                         .k_weight = qk_norm_.k_weight,
+                         .num_heads = model.num_heads,
+                         .num_kv_heads = model.num_kv_heads,
+                         .eps = static_cast<float>(model.rms_norm_eps),
+                         .amax = qkv_.gradient_amax(a.norm.linear),
+                         .cast = qkv_.gradient_cast(a.norm.linear)},
+                        c.stream);
+}
+
+void Attention::attend(const BlockContext& c, const AttentionActivations& a) const {
+  if (cache_.keys.defined()) {
+    sdpa_cache_append({.shape = c.attention, .cache = cache_, .qkv = a.qkv, .position = c.position}, c.stream);
+  }
+  if (c.position > 0) {
+    return cached_sdpa(
+        {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
+  }
+  if (!c.sequences.alone()) gather_keys(c, a);
+  sdpa_forward({.shape = c.attention,
+                .out = a.attention,
+                .lse = a.lse,
+                .qkv = a.qkv,
+                .kv = scratch_.shared.kv,
+                .documents = c.documents},
+               c.stream);
+}
+
+// The columns of k and v, behind those of q.
+void Attention::gather_keys(const BlockContext& c, const AttentionActivations& a) const {
+  const SharedKeys& shared = scratch_.shared;
+  c.sequences.gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch, "keys and values",
+                     c.stream);
+}
+
+void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
+  const SharedKeys& shared = scratch_.shared;
+  if (!c.sequences.alone()) gather_keys(c, a);
+  sdpa_backward({.shape = c.attention,
+                 .d_qkv = scratch_.d_qkv,
+                 .d_kv = shared.d_kv,
+                 .d_out = scratch_.d_attention,
+                 .out = a.attention,
+                 .lse = a.lse,
+                 .qkv = a.qkv,
+                 .kv = shared.kv,
+                 .documents = c.documents},
+                c.stream);
+  if (c.sequences.alone()) return;
+  c.sequences.reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch, shared.scratch,
+                             "gradients of keys and values", c.stream);
+}
+
+// An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
+// scratch.
+void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
+  const Tensor& d_attention = scratch_.d_attention;
+  o_.forward(a.o, {.y = {}, .x = a.attention, .pass = ForwardPass::kInputAgain}, c.stream);
+  o_.backward(
+      a.o,
+      {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .made = Made::kMeasured, .accumulate = args.accumulate},
+      c.stream);
+  norm_.make_input_again(c, a.norm, qkv_);
+  if (a.rotates_again) rotate(c, a);
+  attend_backward(c, a);
+  rotate_backward(c, a);
+  qkv_.backward(
+      a.norm.linear,
+      {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
+      c.stream);
+  norm_.backward(c, a.norm, args);
+}
+
+SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
+  return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim, shape.context};
+}
+
+int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
+  const int64_t norm = config.qk_norm ? qk_norm_rope_backward_workspace_bytes(config.head_dim, stream) : 0;
+  return std::max(norm, sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask));
+}
+
+}  // namespace octavo

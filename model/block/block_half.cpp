@@ -1,0 +1,61 @@
+#include "model/block/block_half.h"
+
+#include "kernels/layers/rms_norm.h"
+
+namespace octavo {
+
+Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
+                             std::initializer_list<int64_t> shape) const {
+  return keeps(kind) ? arena.allocate(fmt::format("activations {}", name), dtype, shape, Lifetime::kStep)
+                     : shared.get(name, dtype, shape, arena);
+}
+
+Tensor ActivationMemory::norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const {
+  if (reads_norms && keeps(Activation::kLinearInput)) {
+    return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
+  }
+  // All norms can lie in one place, unless a forward makes them all for backward.
+  const bool makes_all = reads_norms && recompute == Recompute::kBlock;
+  return shared.get(makes_all ? name : "norm", compute, shape, arena);
+}
+
+namespace {
+
+void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
+                  ForwardPass pass) {
+  args.out = a.out;
+  args.rstd = a.rstd;
+  args.eps = static_cast<float>(c.config.rms_norm_eps);
+  args.amax = linear.input_amax(a.linear, pass);
+  args.cast = linear.input_cast(a.linear, pass);
+  rms_norm_forward(args, c.stream);
+}
+
+}  // namespace
+
+void HalfNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
+                       const LinearLayer& linear, ForwardPass pass) const {
+  norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = a.h, .x = x, .residual = residual, .weight = weight_},
+               linear, pass);
+}
+
+void HalfNorm::make_input_again(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
+  if (!linear.makes_input_again()) return;
+  norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
+               ForwardPass::kInputAgain);
+  linear.forward(a.linear, {.y = {}, .x = a.out, .made = Made::kCast, .pass = ForwardPass::kInputAgain}, c.stream);
+}
+
+void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const HalfBackward& args) const {
+  rms_norm_backward({.d_h = args.d_h,
+                     .d_weight = d_weight_,
+                     .d_out = args.d_norm,
+                     .d_residual = args.d_h,
+                     .h = a.h,
+                     .rstd = a.rstd,
+                     .weight = weight_,
+                     .amax = args.d_h_amax},
+                    c.stream);
+}
+
+}  // namespace octavo

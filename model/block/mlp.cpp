@@ -1,0 +1,81 @@
+#include "model/block/mlp.h"
+
+#include "kernels/layers/swiglu.h"
+#include "model/architecture/block_spec.h"
+
+namespace octavo {
+
+MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory) {
+  const int64_t share = shape.share();
+  const DType compute = memory.compute;
+  norm.h = memory.get(Activation::kOutput, "h1", compute, {share, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd2", DType::kFloat32, {share});
+  norm.out = memory.norm("norm2", "gate_up", {share, config.hidden_size});
+  norm.linear = memory.of_linear("gate_up");
+  gate_up = memory.get(Activation::kOutput, "gate_up", compute, {shape.tokens(), 2 * config.intermediate_size});
+  down = memory.of_linear("down");
+}
+
+MlpScratch::MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
+    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size}, Lifetime::kBlock)) {}
+
+Mlp::Mlp(const HalfParts& parts, const MlpScratch& scratch)
+    : norm_(parts, kMlpNorm), gate_up_(parts.linear("gate_up")), down_(parts.linear("down")), scratch_(scratch) {}
+
+void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
+                  ForwardPass pass) const {
+  const Tensor& swiglu = scratch_.swiglu;
+  norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
+  gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
+  if (pass != ForwardPass::kFirst) return;
+  swiglu_forward({.out = swiglu,
+                  .gate_up = a.gate_up,
+                  .amax = down_.input_amax(a.down, pass),
+                  .cast = down_.input_cast(a.down, pass)},
+                 c.stream);
+  down_.forward(a.down, {.y = delta, .x = swiglu, .made = Made::kCast, .pass = pass}, c.stream);
+}
+
+// Gradients of down and swiglu: d_gate_up in place of gate_up, whose last reader writes it. That one makes the input of
+// down again on the way, where it can. An input is made again before the gradient that its linear is to read: both may
+// be on their way in the linears' scratch.
+void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
+  const Tensor& swiglu = scratch_.swiglu;
+  const bool wanted = down_.makes_input_again();
+  const bool on_the_way = wanted && down_.input_needs_no_pass(a.down);
+  if (wanted && !on_the_way) {
+    swiglu_forward({.out = swiglu, .gate_up = a.gate_up}, c.stream);
+    down_.forward(a.down, {.y = {}, .x = swiglu, .pass = ForwardPass::kInputAgain}, c.stream);
+  }
+  const Tensor& d_swiglu = swiglu;
+  const auto swiglu_gradient = [&] {
+    norm_.make_input_again(c, a.norm, gate_up_);
+    swiglu_backward({.d_gate_up = a.gate_up,
+                     .d_out = d_swiglu,
+                     .gate_up = a.gate_up,
+                     .amax = gate_up_.gradient_amax(a.norm.linear),
+                     .cast = gate_up_.gradient_cast(a.norm.linear),
+                     .out = on_the_way ? swiglu : Tensor(),
+                     .out_cast = on_the_way ? down_.input_cast(a.down, ForwardPass::kInputAgain) : Fp8Cast()},
+                    c.stream);
+  };
+  down_.backward(a.down,
+                 {.d_x = d_swiglu,
+                  .d_y = args.d_h,
+                  .x = swiglu,
+                  .made = Made::kMeasured,
+                  .accumulate = args.accumulate,
+                  .between = swiglu_gradient},
+                 c.stream);
+}
+
+void Mlp::backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
+  down_backward(c, a, args);
+  gate_up_.backward(
+      a.norm.linear,
+      {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
+      c.stream);
+  norm_.backward(c, a.norm, args);
+}
+
+}  // namespace octavo

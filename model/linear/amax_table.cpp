@@ -1,0 +1,105 @@
+#include "model/linear/amax_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/fp8/amax_history.h"
+#include "kernels/fp8/fp8_shard.h"
+
+namespace octavo {
+
+AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight)
+    : linears_(linears),
+      weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
+      weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears, kScaleStride})),
+      factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
+  for (int64_t i = 0; i < in_flight; ++i) {
+    current_.push_back(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds}));
+  }
+  if (!traits(config.linear).uses_history) return;
+  scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
+  history_ = arena.allocate("fp8 amax history", DType::kFloat32, {config.amax_history, linears * kKinds});
+}
+
+Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
+  const int64_t index = kind * linears_ + linear;
+  return table.rows(index, index + 1);
+}
+
+void AmaxTable::begin_weights(Stream& stream) { stream.zero(weights()); }
+
+void AmaxTable::settle_weights(Stream& stream) {
+  const Tensor& source = uses_history_ ? scaling_ : current_[0];
+  stream.copy(weight_scaling_, source.rows(kWeight * linears_, kKinds * linears_));
+  fp8_scale_inv({.scale_inv = weight_scale_inv_, .amax = weight_scaling_, .format = DType::kFloat8E4M3}, stream);
+}
+
+void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream) {
+  const Tensor& current = current_[static_cast<size_t>(in_flight)];
+  if (!first && uses_history_) return;  // the step's amaxes keep growing
+  if (!first && delayed()) return collect(current, stream);
+  stream.zero(current.rows(0, kWeight * linears_));
+}
+
+void AmaxTable::collect(const Tensor& current, Stream& stream) {
+  amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
+}
+
+// Called at the end of a run's first step. The row of the history holds the amaxes of the earlier micro-batches.
+// Collects those of all micro-batches and moves them to the first slot.
+void AmaxTable::take_back_row(Stream& stream) {
+  if (uses_history_) return;
+  const Tensor row = history_.rows(row_, row_ + 1);
+  for (const Tensor& current : current_) collect(current, stream);
+  stream.copy(current_[0], row);
+  stream.zero(row);
+}
+
+void AmaxTable::forget_micro_batches(Stream& stream) {
+  if (delayed()) take_back_row(stream);
+}
+
+void AmaxTable::end_step(const Tensor& skip, Communicator* ranks, Stream& stream) {
+  if (!delayed()) return;
+  take_back_row(stream);
+  if (ranks != nullptr) ranks->all_reduce_max(current_[0], stream);
+  amax_history({.scaling = scaling_,
+                .history = history_,
+                .current = current_[0],
+                .row = row_,
+                .factor = factor_,
+                .replaces = true,
+                .skip = skip},
+               stream);
+  row_ = (row_ + 1) % history_.dim(0);
+  if (!uses_history_) find_history(stream);
+}
+
+void AmaxTable::find_history(Stream& stream) {
+  uses_history_ = true;
+  if (stream.is_planned()) return;  // which has no values, and whose steps are those of a run under way
+  const Tensor slots = history_.view({history_.numel()});
+  std::vector<float> values(static_cast<size_t>(slots.numel()));
+  stream.copy(values.data(), slots.raw(), slots.bytes());
+  stream.synchronize();
+  const int64_t width = kKinds * linears_;
+  for (int64_t i = 0; i < slots.numel(); ++i) {
+    if (i % width / linears_ == kOutputGradient && values[static_cast<size_t>(i)] != 0) return;
+  }
+  uses_history_ = false;
+  stream.zero(history_);
+}
+
+void AmaxTable::set_steps_done(int64_t steps) {
+  if (delayed()) row_ = steps % history_.dim(0);
+}
+
+void AmaxTable::restore(Stream& stream) {
+  if (!delayed()) return;
+  stream.zero(current_[0]);
+  collect(current_[0], stream);  // nothing new: makes the scales
+  find_history(stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,421 @@
+#include "model/linear/linear_layer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/fp8/fp8_shard.h"
+#include "kernels/matmul/matmul.h"
+#include "model/linear/quantize_part.h"
+
+namespace octavo {
+
+Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
+                            Arena& arena, Lifetime lifetime) {
+  return {.data = arena.allocate(name, format, {rows, k}, lifetime),
+          .scale_inv = arena.allocate(name + " scales", DType::kFloat32, {fp8_scale_count(scaling, rows, k)}, lifetime),
+          .scaling = scaling};
+}
+
+namespace {
+
+// An operand over the beginning of shared memory.
+Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format, Scaling scaling, int64_t rows,
+                        int64_t k) {
+  return {.data = Tensor(bytes.raw(), format, {rows, k}),
+          .scale_inv = scales.rows(0, fp8_scale_count(scaling, rows, k)),
+          .scaling = scaling};
+}
+
+// Some of the tokens of an operand [tokens, k]; all of them where scales of a token are not neighbours.
+Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
+  if (begin == 0 && end == rows.data.dim(0)) return rows;
+  CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);
+  return {.data = rows.data.rows(begin, end),
+          .scale_inv = rows.scaling == Scaling::kRow ? rows.scale_inv.rows(begin, end) : rows.scale_inv,
+          .scaling = rows.scaling};
+}
+
+}  // namespace
+
+LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision,
+                             const TensorGroup& tensor, Arena& arena) {
+  const Scaling scaling = traits(precision.linear).activations;
+  int64_t elements = 0;
+  int64_t scale_count = 0;
+  int64_t exchanged = 0;
+  struct Room {
+    int64_t elements = 0;
+    int64_t scale_count = 0;
+  };
+  std::vector<Room> slots;
+  for (const LinearSpec& linear : linears) {
+    const LinearShape& s = linear.shape;
+    exchanged = std::max(exchanged, s.tokens * s.whole_width());
+    for (const int64_t width : {s.in, s.out}) {
+      elements = std::max(elements, s.tokens * width);
+      scale_count = std::max(scale_count, fp8_scale_count(scaling, s.tokens, width));
+    }
+    slots.resize(std::max(slots.size(), linear.gradient_slot + 1));
+    Room& slot = slots[linear.gradient_slot];
+    slot.elements = std::max(slot.elements, s.tokens * s.out);
+    slot.scale_count = std::max(slot.scale_count, fp8_scale_count(scaling, s.out, s.tokens));
+  }
+  if (is_fp8(precision.linear)) {
+    row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements}, Lifetime::kBlock);
+    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {scale_count}, Lifetime::kBlock);
+    for (const Room& slot : slots) {
+      columns.push_back(
+          {.bytes = arena.allocate("fp8 columns", DType::kUInt8, {slot.elements}, Lifetime::kBlock),
+           .scales = arena.allocate("fp8 column scales", DType::kFloat32, {slot.scale_count}, Lifetime::kBlock)});
+    }
+  }
+  if (tensor.alone()) return;
+  exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged}, Lifetime::kBlock);
+  if (needs_amax(precision.linear)) {
+    share_bytes =
+        arena.allocate("fp8 tokens of one rank", DType::kUInt8, {exchanged / tensor.size()}, Lifetime::kBlock);
+  }
+}
+
+LinearActivations LinearLayer::make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared,
+                                                Arena& arena) const {
+  const LinearOptions& o = options_;
+  LinearActivations a;
+  if (needs_amax(o.recipe)) {
+    a.input_amax = o.amaxes->current(o.index, AmaxTable::kInput, in_flight);
+    a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
+  }
+  const bool training = o.gradient.defined();
+  if (!training) {
+    if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) a.input.gathered = exchange();
+  } else if (shared == nullptr) {
+    a.input = allocate_input(false, arena);
+  } else {
+    if (*shared == nullptr) *shared = std::make_unique<LinearInput>(allocate_input(true, arena));
+    a.input = **shared;
+  }
+  return a;
+}
+
+LinearInput LinearLayer::allocate_input(bool shared, Arena& arena) const {
+  const LinearOptions& o = options_;
+  const std::string name = fmt::format("{}activations {} input", shared ? "shared " : "", o.names.forward);
+  const Lifetime lifetime = shared ? Lifetime::kBlock : Lifetime::kStep;
+  LinearInput input;
+  if (is_fp8(o.recipe)) {
+    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens,
+                                     arena, lifetime);
+  } else if (divides(Divided::kOutputs)) {
+    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in}, lifetime);
+  }
+  return input;
+}
+
+// All tokens at the width that is not divided.
+Tensor LinearLayer::exchange() const {
+  const LinearShape& s = options_.shape;
+  const Tensor& memory = options_.scratch->exchange;
+  return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
+}
+
+// What scales are not made of grows over the whole step, and so it is in one place for all micro-batches.
+Tensor LinearLayer::amax_slot(const LinearActivations& a, Kind kind) const {
+  if (!needs_amax(options_.recipe)) return {};
+  if (options_.amaxes->uses_history()) return options_.amaxes->current(options_.index, kind);
+  return kind == AmaxTable::kInput ? a.input_amax : a.gradient_amax;
+}
+
+Tensor LinearLayer::scale_amax(const LinearActivations& a, Kind kind) const {
+  if (!needs_amax(options_.recipe)) return {};
+  return options_.amaxes->uses_history() ? options_.amaxes->scaling(options_.index, kind) : amax_slot(a, kind);
+}
+
+Tensor LinearLayer::input_amax(const LinearActivations& a, ForwardPass pass) const {
+  return pass == ForwardPass::kFirst ? amax_slot(a, AmaxTable::kInput) : Tensor();
+}
+
+Tensor LinearLayer::gradient_amax(const LinearActivations& a) const { return amax_slot(a, AmaxTable::kOutputGradient); }
+
+// Whether a rank has only its share of the tokens of a tensor.
+bool LinearLayer::is_share(Kind kind) const {
+  return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
+}
+
+// Whether the kernel that makes an operand measures it first and casts it then: those of norms and of gradients, which
+// so move fewer bytes, where no other rank has a part of the tensor.
+bool LinearLayer::is_measured_first(Kind kind) const {
+  const bool can = kind == AmaxTable::kOutputGradient || options_.input == InputSource::kNorm;
+  return can && alone() && !shares_sequences();
+}
+
+// Whether that kernel can cast it: scales are known by then, or it finds them. Blocks of 128 tokens may be in no one's
+// share. Statistics are taken of casts whose tensor is there as well.
+bool LinearLayer::casts_early(Kind kind, ForwardPass pass) const {
+  const bool again = pass != ForwardPass::kFirst;
+  if (!again && options_.stats != nullptr && options_.stats->measuring()) return false;
+  if (needs_amax(options_.recipe)) return again || options_.amaxes->uses_history() || is_measured_first(kind);
+  return traits(options_.recipe).scales_locally && !is_share(kind);
+}
+
+Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const {
+  if (!casts_early(kind, pass)) return {};
+  if (!is_share(kind)) return operands;
+  return {.rows = share_rows(operands.rows), .columns = {}, .amax = operands.amax};
+}
+
+Fp8Cast LinearLayer::input_cast(const LinearActivations& a, ForwardPass pass) const {
+  return is_fp8(options_.recipe) ? early_cast(input_operands(a, pass), AmaxTable::kInput, pass) : Fp8Cast{};
+}
+
+Fp8Cast LinearLayer::gradient_cast(const LinearActivations& a) const {
+  if (!is_fp8(options_.recipe)) return {};
+  return early_cast(gradient_operands(a), AmaxTable::kOutputGradient, ForwardPass::kFirst);
+}
+
+// The cast of this rank's share of the tokens that `rows` is gathered from.
+Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
+  const int64_t tokens = rows.data.dim(0) / options_.tensor->size();
+  return {.data = Tensor(options_.scratch->share_bytes.raw(), rows.data.dtype(), {tokens, rows.data.dim(1)}),
+          .scale_inv = rows.scale_inv,
+          .scaling = rows.scaling};
+}
+
+Fp8Cast LinearLayer::input_operands(const LinearActivations& a, ForwardPass pass) const {
+  const LinearOptions& o = options_;
+  // Rows are for the product, and what columns are made of where bytes are gathered.
+  const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
+  const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
+                                       traits(o.recipe).activations, o.shape.tokens, o.shape.in);
+  return {.rows = wants_rows ? rows : Fp8Operand{},
+          .columns = pass == o.input_pass ? a.input.columns : Fp8Operand{},
+          .amax = scale_amax(a, AmaxTable::kInput)};
+}
+
+Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
+  const LinearOptions& o = options_;
+  const Scaling scaling = traits(o.recipe).activations;
+  const DType format = o.precision.gradient_format;
+  const LinearScratch::Columns& columns = o.scratch->columns[o.gradient_slot];
+  return {
+      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
+      .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.shape.out, o.shape.tokens),
+      .amax = scale_amax(a, AmaxTable::kOutputGradient)};
+}
+
+bool LinearLayer::fast(bool forward) const {
+  return accumulates_fast(options_.recipe, options_.precision.fast_accumulation, forward);
+}
+
+const char* LinearLayer::name_of(Kind kind) const {
+  return kind == AmaxTable::kInput ? options_.names.forward : options_.names.d_x;
+}
+
+// A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
+// what this returns.
+Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
+  if (!needs_amax(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
+  const Tensor current = amax_slot(source.a, source.kind);
+  const bool measured = source.made != Made::kPlain;
+  if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
+  if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
+  if (shares_sequences()) {
+    options_.context->all_reduce_max_of_micro_batch(current, "an activation's amax", stream);
+  } else if (!alone()) {
+    options_.tensor->all_reduce_max(current, "an activation's amax");
+  }
+  return {};
+}
+
+void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const {
+  const Tensor amax_out = measure(source, stream);
+  // What is not a share is some columns of the whole tensor.
+  TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
+  quantize_part({.rows = rows,
+                 .columns = columns,
+                 .x = source.x,
+                 .amax = scale_amax(source.a, source.kind),
+                 .amax_out = amax_out},
+                {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
+  if (source.pass == ForwardPass::kFirst) add_stats(rows, source, stream);
+}
+
+// While the amax that the cast scaled by is still there.
+void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const {
+  if (options_.stats == nullptr) return;
+  options_.stats->add({.linear = options_.index,
+                       .kind = source.kind,
+                       .rows = rows,
+                       .x = source.x,
+                       .amax = scale_amax(source.a, source.kind)},
+                      stream);
+}
+
+// Makes the operands and queues `work`, where given, which needs their rows, for stretches of the tokens.
+void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                                const TensorGroup::Work& work) const {
+  if (is_share(source.kind)) return gather_operands(operands, source, stream, work);
+  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
+  if (!is_cast) cast(operands.rows, operands.columns, source, stream);
+  if (work) work(0, options_.shape.tokens);
+}
+
+void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                                  const TensorGroup::Work& work) const {
+  TensorGroup& group = *options_.tensor;
+  const char* name = name_of(source.kind);
+  if (!needs_amax(options_.recipe)) {
+    Source gathered = source;
+    gathered.x = exchange();
+    group.gather(gathered.x, source.x, name);
+    cast(operands.rows, operands.columns, gathered, stream);
+    if (work) work(0, options_.shape.tokens);
+    return;
+  }
+  const Fp8Operand share = share_rows(operands.rows);
+  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
+  if (!is_cast) cast(share, {}, source, stream);
+  group.gather(operands.rows.data, share.data, name, work);
+  if (!operands.columns.defined()) return;
+  fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
+  fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
+}
+
+void LinearLayer::forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
+  const LinearOptions& o = options_;
+  if (!is_fp8(o.recipe)) return forward_plain(a, args, stream);
+  const Fp8Cast operands = input_operands(a, args.pass);
+  const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .made = args.made, .pass = args.pass};
+  if (args.pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
+  const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
+    fp8_matmul({.d = out.rows(begin, end),
+                .a = token_rows(operands.rows, begin, end),
+                .b = o.weight.rows,
+                .fast_accumulation = fast(true),
+                .name = o.names.forward},
+               stream);
+  };
+  if (!divides(Divided::kInputs)) {
+    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { product(args.y, begin, end); });
+  }
+  make_operands(operands, source, stream, [&](int64_t, int64_t) {
+    reduce_scatter(args.y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
+  });
+}
+
+void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
+  TensorGroup& group = *options_.tensor;
+  const char* name = options_.names.forward;
+  if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
+  work(0, options_.shape.tokens);
+  group.reduce_scatter(y, exchange(), name);
+}
+
+void LinearLayer::backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
+  const LinearOptions& o = options_;
+  if (!is_fp8(o.recipe)) return backward_plain(a, args, stream);
+  const Fp8Cast operands = gradient_operands(a);
+  const bool sums = divides(Divided::kOutputs);
+  const Tensor d_input = sums ? exchange() : args.d_x;
+  const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient, .made = args.made};
+  make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
+    fp8_matmul({.d = d_input.rows(begin, end),
+                .a = token_rows(operands.rows, begin, end),
+                .b = o.weight.columns,
+                .fast_accumulation = fast(false),
+                .name = o.names.d_x},
+               stream);
+  });
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (args.between) args.between();
+  make_weight_gradient([this, d_y = operands.columns, x = a.input.columns, accumulate = args.accumulate, &stream] {
+    fp8_matmul({.d = options_.gradient,
+                .a = d_y,
+                .b = x,
+                .accumulate = accumulate,
+                .fast_accumulation = fast(false),
+                .name = options_.names.d_w},
+               stream);
+  });
+  if (sums) o.tensor->wait();
+}
+
+// No one needs it before the end of the block's backward, so it is something to do while tokens travel.
+void LinearLayer::make_weight_gradient(std::function<void()> product) const {
+  if (alone()) return product();
+  options_.tensor->defer(std::move(product));
+}
+
+void LinearLayer::forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
+  const LinearOptions& o = options_;
+  const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
+    matmul({.d = out.rows(begin, end),
+            .a = in.rows(begin, end),
+            .b = o.weight.value,
+            .transpose_b = true,
+            .name = o.names.forward},
+           stream);
+  };
+  const Tensor& x = args.x;
+  const Tensor& y = args.y;
+  const bool gathers = divides(Divided::kOutputs);
+  if (args.pass == ForwardPass::kInputAgain) {
+    if (gathers) o.tensor->gather(a.input.gathered, x, o.names.forward);
+    return;
+  }
+  if (gathers) {
+    const Tensor& all = a.input.gathered;
+    return o.tensor->gather(all, x, o.names.forward, [&](int64_t begin, int64_t end) { product(y, all, begin, end); });
+  }
+  if (divides(Divided::kInputs)) {
+    return o.tensor->reduce_scatter(y, exchange(), o.names.forward,
+                                    [&](int64_t begin, int64_t end) { product(exchange(), x, begin, end); });
+  }
+  product(y, x, 0, x.dim(0));
+}
+
+void LinearLayer::backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
+  const LinearOptions& o = options_;
+  const bool sums = divides(Divided::kOutputs);
+  const bool gathers = divides(Divided::kInputs);
+  const Tensor d_input = sums ? exchange() : args.d_x;
+  const Tensor d_output = gathers ? exchange() : args.d_y;
+  const auto product = [&](int64_t begin, int64_t end) {
+    matmul({.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.names.d_x},
+           stream);
+  };
+  if (gathers) {
+    o.tensor->gather(d_output, args.d_y, o.names.d_x, product);
+  } else {
+    product(0, d_output.dim(0));
+  }
+  const Tensor input = sums ? a.input.gathered : args.x;
+  const auto weight_gradient = [this, d_output, input, accumulate = args.accumulate, &stream] {
+    matmul({.d = options_.gradient,
+            .a = d_output,
+            .b = input,
+            .transpose_a = true,
+            .accumulate = accumulate,
+            .name = options_.names.d_w},
+           stream);
+  };
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (args.between) args.between();
+  if (!sums) return weight_gradient();  // what was exchanged will be overwritten
+  make_weight_gradient(weight_gradient);
+  o.tensor->wait();
+}
+
+int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,
+                                     const Stream& stream) {
+  if (is_fp8(recipe)) {
+    return std::max({fp8_matmul_workspace_bytes(s.tokens, s.out, s.in, stream),
+                     fp8_matmul_workspace_bytes(s.tokens, s.in, s.out, stream),
+                     fp8_matmul_workspace_bytes(s.out, s.in, s.tokens, stream)});
+  }
+  return std::max({matmul_workspace_bytes(s.tokens, s.out, s.in, compute, stream),
+                   matmul_workspace_bytes(s.tokens, s.in, s.out, compute, stream),
+                   matmul_workspace_bytes(s.out, s.in, s.tokens, compute, stream)});
+}
+
+}  // namespace octavo

@@ -1,0 +1,227 @@
+// A linear layer y = x W^T, forward and backward, under a precision recipe. W is [out, in] as in Hugging Face.
+//
+// In bfloat16 (or float32) it is three products. In FP8 each operand is cast once, into the layout and the transpose
+// that its two products need:
+//
+//   forward   x -> rows [tokens, in], columns [in, tokens];  y = rows(x) rows(W)^T
+//   backward  d_y -> rows [tokens, out], columns [out, tokens]
+//             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
+//
+// The casts of W come from outside (model/parameters/block_weights.h), once a step or whenever W has been gathered.
+// What backward needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on
+// the stream; memory comes from the arena at construction.
+//
+// A layer holds its weight and its recipe. What belongs to a micro-batch in flight is a value, LinearActivations, which
+// every call takes.
+//
+// What backward needs of x may also be made later than in the first forward (LinearOptions::input_pass), in memory that
+// the same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
+// under tensor parallelism at most one weight gradient is deferred, that of the linear before, and the first gather of
+// the next block's backward, or of its forward's second run, queues it before that linear's turn comes again.
+//
+// Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is a rank's part of the weight.
+// Where its outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x
+// is all tokens of some columns and y a share of the tokens; gradients alike.
+//
+//   outputs divided   forward   y = gather(x) W^T
+//                     backward  d_x = scatter(sum of d_y W),  d_W += d_y^T gather(x)
+//   inputs divided    forward   y = scatter(sum of x W^T)
+//                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
+//
+// Per-tensor recipes cast a share first and gather the bytes, the others gather values in the compute dtype. A scale is
+// that of the whole tensor, so the ranks find its amax together, with those that share the sequences. Sums over ranks
+// are in the compute dtype.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/stream.h"
+#include "model/architecture/linear_spec.h"
+#include "model/architecture/precision.h"
+#include "model/linear/amax_table.h"
+#include "model/linear/fp8_stats_table.h"
+#include "parallel/context_group.h"
+#include "parallel/tensor_group.h"
+
+namespace octavo {
+
+// What lives within one call; all linears of a model share it.
+struct LinearScratch {
+  // Room for the largest of `linears`.
+  LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision, const TensorGroup& tensor,
+                Arena& arena);
+
+  // FP8 operands.
+  Tensor row_bytes;   // [elements] uint8
+  Tensor row_scales;  // [elements] float32
+  // Of output gradients, by LinearSpec::gradient_slot.
+  struct Columns {
+    Tensor bytes;   // [elements] uint8
+    Tensor scales;  // [elements] float32
+  };
+  std::vector<Columns> columns;
+  // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
+  Tensor share_bytes;  // [elements] uint8
+  Tensor exchange;     // [elements] compute dtype
+};
+
+// A weight as its products read it.
+struct LinearWeight {
+  Tensor value;        // [out, in], without FP8
+  Fp8Operand rows;     // [out, in] in FP8, valid in forward
+  Fp8Operand columns;  // [in, out] in FP8, valid in backward
+};
+
+// Memory for an operand [rows, k].
+Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
+                            Arena& arena, Lifetime lifetime = Lifetime::kRun);
+
+// Memory for what backward needs of x, where that is not x itself.
+struct LinearInput {
+  Fp8Operand columns;  // [in, tokens] in FP8
+  Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
+};
+
+// What a linear has of one micro-batch in flight.
+struct LinearActivations {
+  LinearInput input;
+  // Slots in the table of amaxes, where the recipe needs them: [1] float32.
+  Tensor input_amax;     // of x
+  Tensor gradient_amax;  // of d_y
+};
+
+// Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
+// operands have the same bits.
+enum class ForwardPass : uint8_t {
+  kFirst,
+  kAgain,
+  kInputAgain,  // without the product: only what backward needs of x
+};
+
+struct LinearOptions {
+  LinearPrecision recipe = LinearPrecision::kBFloat16;
+  PrecisionConfig precision;
+  LinearShape shape;
+  LinearNames names;
+  size_t gradient_slot = 0;  // of LinearScratch::columns
+  LinearWeight weight;
+  Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
+  AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
+  Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
+  int64_t index = 0;                 // of this linear in the tables
+  LinearScratch* scratch = nullptr;  // borrowed
+  TensorGroup* tensor = nullptr;     // borrowed
+  // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
+  // are of all their tokens.
+  const ContextGroup* context = nullptr;
+  InputSource input = InputSource::kNorm;
+  // The pass that makes what backward needs of x; the others do not.
+  ForwardPass input_pass = ForwardPass::kFirst;
+};
+
+// What the kernel that made an operand was given of the layer.
+enum class Made {
+  kPlain,     // nothing
+  kMeasured,  // the operand's amax slot
+  kCast,      // that and its cast, which may be undefined
+};
+
+struct LinearForward {
+  Tensor y;                  // [tokens, out] = x W^T; not used with kInputAgain
+  Tensor x;                  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
+  Made made = Made::kPlain;  // x
+  ForwardPass pass = ForwardPass::kFirst;
+};
+
+struct LinearBackward {
+  Tensor d_x;                // [tokens, in] =
+  Tensor d_y;                // [tokens, out]
+  Tensor x;                  // that of forward; read without FP8 only
+  Made made = Made::kPlain;  // d_y
+  bool accumulate = false;   // adds to the weight gradient, in float32 only; else it is written with =
+  // Queued after the product that makes d_x and before the weight gradient, where given: it may make x again, and read
+  // d_x unless ranks have yet to sum it (outputs divided).
+  std::function<void()> between = {};
+};
+
+class LinearLayer {
+ public:
+  explicit LinearLayer(const LinearOptions& options) : options_(options) {}
+
+  // What this linear has of a micro-batch, which may be one of several in flight: number `in_flight`. `shared` is
+  // memory that linears of several blocks share for what backward needs of x, made by the first of them; null: memory
+  // of its own.
+  LinearActivations make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared, Arena& arena) const;
+
+  // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
+  Tensor input_amax(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
+  Tensor gradient_amax(const LinearActivations& a) const;
+  // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then, or the kernel finds them.
+  // The memory is shared by all linears: between that kernel and the call that uses its operands there must be no other
+  // linear.
+  Fp8Cast input_cast(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
+  Fp8Cast gradient_cast(const LinearActivations& a) const;
+
+  void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
+  // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes input_cast(kInputAgain).
+  bool makes_input_again() const { return options_.input_pass == ForwardPass::kInputAgain; }
+  // Whether such a kernel is enough: all but rowwise scales, which come from all tokens, are known to it.
+  bool input_needs_no_pass(const LinearActivations& a) const {
+    return !is_fp8(options_.recipe) || input_cast(a, ForwardPass::kInputAgain).defined();
+  }
+  // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
+  void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
+
+  // The weight's; undefined in inference.
+  const Tensor& gradient() const { return options_.gradient; }
+
+  static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
+
+ private:
+  using Kind = AmaxTable::Kind;
+  // What operands are made of.
+  struct Source {
+    const LinearActivations& a;
+    Tensor x;
+    Kind kind;
+    Made made;
+    ForwardPass pass = ForwardPass::kFirst;
+  };
+
+  LinearInput allocate_input(bool shared, Arena& arena) const;
+  Tensor amax_slot(const LinearActivations& a, Kind kind) const;
+  Tensor scale_amax(const LinearActivations& a, Kind kind) const;
+  Fp8Cast input_operands(const LinearActivations& a, ForwardPass pass) const;
+  Fp8Cast gradient_operands(const LinearActivations& a) const;
+  bool is_share(Kind kind) const;
+  bool is_measured_first(Kind kind) const;
+  bool casts_early(Kind kind, ForwardPass pass) const;
+  Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
+  Fp8Operand share_rows(const Fp8Operand& rows) const;
+  void forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
+  void backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
+  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                     const TensorGroup::Work& work) const;
+  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                       const TensorGroup::Work& work) const;
+  Tensor measure(const Source& source, Stream& stream) const;
+  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const;
+  void make_weight_gradient(std::function<void()> product) const;
+  void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
+  void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
+  Tensor exchange() const;
+  bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
+  bool shares_sequences() const { return options_.context != nullptr && !options_.context->alone(); }
+  bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
+  bool fast(bool forward) const;
+  const char* name_of(Kind kind) const;
+
+  LinearOptions options_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,197 @@
+#include "model/parameters/parameters.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "kernels/math/random_normal.h"
+#include "kernels/math/random_numbers.h"
+#include "model/architecture/block_spec.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kInitStd = 0.02;  // as the Llama configs of Hugging Face (initializer_range)
+
+uint64_t hash_name(uint64_t seed, std::string_view name) {
+  uint64_t hash = mix_bits(seed);
+  for (const char c : name) hash = mix_bits(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+}  // namespace
+
+int64_t ParameterSpec::numel() const {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  return count;
+}
+
+MatrixStretch ParameterSpec::stretch(int64_t begin) const {
+  if (shape.size() < 2) return {.begin = begin};
+  return {.first_index = row_begin * whole_shape[1] + column_begin,
+          .begin = begin,
+          .columns = shape[1],
+          .row_stride = whole_shape[1]};
+}
+
+ColumnRange ParameterSpec::columns() const {
+  if (shape.size() < 2 || shape[1] == whole_shape[1]) return {};
+  return {column_begin, column_begin + shape[1]};
+}
+
+void ParameterLayout::begin_unit(std::string name, int64_t layer) {
+  units_.push_back({.name = std::move(name), .begin = total_elements_, .end = total_elements_, .layer = layer});
+}
+
+void ParameterLayout::end_unit() {
+  align_next();
+  units_.back().end = total_elements_;
+}
+
+void ParameterLayout::add(ParameterSpec spec) {
+  spec.offset = total_elements_;
+  spec.unit = units_.size() - 1;
+  total_elements_ += spec.numel();
+  first_of_name_.emplace(spec.name, specs_.size());
+  specs_.push_back(std::move(spec));
+}
+
+ParameterLayout::Part ParameterLayout::rows_part(int64_t rows, int64_t columns) const {
+  const int64_t share = rows / tensor_.size;
+  return {tensor_.rank * share, share, 0, columns, true};
+}
+
+ParameterLayout::Part ParameterLayout::columns_part(int64_t rows, int64_t columns) const {
+  const int64_t share = columns / tensor_.size;
+  return {0, rows, tensor_.rank * share, share, true};
+}
+
+void ParameterLayout::add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
+                                 int64_t linear) {
+  add({.name = std::move(name),
+       .shape = {part.rows, part.columns},
+       .init_std = init_std,
+       .linear = linear,
+       .whole_shape = std::move(whole_shape),
+       .row_begin = part.row_begin,
+       .column_begin = part.column_begin,
+       .counts = part.counts});
+}
+
+void ParameterLayout::align_next() {
+  total_elements_ = (total_elements_ + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+}
+
+void ParameterLayout::add_norms(const ModelConfig& c) {
+  begin_unit("norms");
+  units_.back().is_norms = true;
+  const auto add_norm = [&](std::string name, int64_t width) {
+    add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
+  };
+  const std::vector<HalfSpec> halves = block_halves(c);
+  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) {
+    for (const HalfSpec& half : halves) {
+      for (const NormSpec& norm : half.norms) {
+        add_norm(layer_parameter(layer, norm.name), norm.width);
+        align_next();
+      }
+    }
+  }
+  if (has_head()) add_norm("model.norm.weight", c.hidden_size);
+  end_unit();
+}
+
+void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const ModelConfig& c, int64_t layer) {
+  auto index = (layer - stage_.begin) * static_cast<int64_t>(linears.size());
+  begin_unit(fmt::format("block {}", layer), layer);
+  for (const LinearSpec& linear : linears) add_linear(linear, c, layer, index++);
+  end_unit();
+}
+
+void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c, int64_t layer, int64_t index) {
+  // The products that write into the residual stream, of which each half has one, start smaller, so that its variance
+  // at the last layer does not grow with the depth (Radford et al., GPT-2, section 2.3).
+  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  const int64_t columns = linear.shape.in;
+  for (const MatrixSpec& matrix : linear.matrices) {
+    const std::string name = layer_parameter(layer, matrix.name);
+    if (matrix.of_kv_heads) {
+      add_kv_heads(name, c, index);
+    } else if (linear.shape.divided == Divided::kOutputs) {
+      add_matrix(name, {matrix.rows, columns}, rows_part(matrix.rows, columns), kInitStd, index);
+    } else {
+      add_matrix(name, {matrix.rows, columns}, columns_part(matrix.rows, columns), residual_std, index);
+    }
+  }
+  align_next();
+}
+
+// Neighbours in the whole parameter that are treated alike are one part.
+void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c, int64_t linear) {
+  const std::vector<KvHead> heads = local_kv_heads(c, tensor_);
+  for (size_t first = 0; first < heads.size();) {
+    size_t end = first + 1;
+    while (end < heads.size() && heads[end].head == heads[end - 1].head + 1 && heads[end].counts == heads[first].counts)
+      ++end;
+    const int64_t rows = static_cast<int64_t>(end - first) * c.head_dim;
+    add_matrix(name, {c.num_kv_heads * c.head_dim, c.hidden_size},
+               {heads[first].head * c.head_dim, rows, 0, c.hidden_size, heads[first].counts}, kInitStd, linear);
+    first = end;
+  }
+}
+
+ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, std::optional<LayerRange> stage)
+    : config_(config), tensor_(tensor), stage_(stage.value_or(LayerRange{0, config.num_layers})) {
+  CHECK(0 <= stage_.begin && stage_.begin < stage_.end && stage_.end <= config.num_layers,
+        "a stage of the blocks {} to {} of {}", stage_.begin, stage_.end, config.num_layers);
+  const auto add_table = [&](const char* unit, const char* name, bool counts) {
+    begin_unit(unit);
+    lm_head_ = specs_.size();
+    Part part = rows_part(config.vocab_size, config.hidden_size);
+    part.counts = counts;
+    add_matrix(name, {config.vocab_size, config.hidden_size}, part, kInitStd);
+    end_unit();
+  };
+  const bool tied = config.tie_word_embeddings;
+  add_norms(config);
+  // A tied table is on the last stage as well; that of the first stage counts.
+  if (has_embedding() || (has_head() && tied)) add_table("embedding", "model.embed_tokens.weight", has_embedding());
+  first_block_unit_ = units_.size();
+  const std::vector<LinearSpec> linears = block_linears(config);
+  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) add_block(linears, config, layer);
+  if (has_head() && !tied) add_table("lm_head", "lm_head.weight", true);
+}
+
+const ParameterSpec& ParameterLayout::find(std::string_view name) const {
+  const auto found = first_of_name_.find(std::string(name));
+  CHECK(found != first_of_name_.end(), "the model has no parameter {}", name);
+  return specs_[found->second];
+}
+
+Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin) {
+  const Tensor slice = flat.rows(spec.offset - begin, spec.offset - begin + spec.numel());
+  return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
+}
+
+std::string layer_parameter(int64_t layer, std::string_view name) {
+  std::string text = "model.layers." + std::to_string(layer) + ".";
+  return text += name;
+}
+
+Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear,
+                     int64_t layer) {
+  const Tensor first = view(layout.find(layer_parameter(layer, linear.matrices.front().name)));
+  return {first.raw(), first.dtype(), {linear.shape.out, linear.shape.in}};
+}
+
+void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream) {
+  const RandomNormal values{.out = out,
+                            .key = hash_name(seed, spec.name),
+                            .mean = spec.init_std == 0 ? 1.0f : 0.0f,
+                            .deviation = static_cast<float>(spec.init_std),
+                            .stretch = spec.stretch(begin)};
+  random_normal(values, stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,243 @@
+#include "model/parameters/sharded_parameters.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/fp8/fp8_shard.h"
+#include "kernels/math/cast.h"
+
+namespace octavo {
+
+namespace {
+
+enum Pool : size_t { kNormsPool, kTablesPool, kBlocksPool };
+
+size_t pool_of(const ParameterUnit& unit) {
+  if (unit.is_norms) return kNormsPool;
+  return unit.layer >= 0 ? kBlocksPool : kTablesPool;
+}
+
+int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
+  const int64_t step = ranks * kParameterAlignment;
+  return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
+}
+
+// Of `all` units. Two blocks and one table at a time are enough to bring the next while one is used; all of them where
+// they stay.
+std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
+  const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
+  const bool keep_weights = !sharding.reshard_after_forward;
+  const bool keep_gradients = sharding.accumulate_unsharded;
+  const Lifetime weights = keep_weights ? Lifetime::kRun : Lifetime::kBlock;
+  const Lifetime gradients = keep_gradients ? Lifetime::kStep : Lifetime::kBlock;
+  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1, .gradient_lifetime = gradients};
+  const FsdpPool tables{.name = "tables",
+                        .weight_slots = slots(keep_weights, 1),
+                        .gradient_slots = slots(keep_gradients, 1),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients,
+                        .weights_over = kBlocksPool};
+  const FsdpPool blocks{.name = "blocks",
+                        .of_blocks = true,
+                        .weight_slots = slots(keep_weights, 2),
+                        .gradient_slots = slots(keep_gradients, 2),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients};
+  return {norms, tables, blocks};
+}
+
+// Rows of a table in a shard: all of them whole, and as many elements as those of other units are a multiple of.
+int64_t shard_rows(int64_t rows, int64_t columns, int64_t ranks) {
+  const int64_t multiple = kParameterAlignment / std::gcd(kParameterAlignment, columns);
+  return ((rows + ranks - 1) / ranks + multiple - 1) / multiple * multiple;
+}
+
+// What lies between the parameters of a unit and behind them, up to its `elements`.
+std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit, int64_t elements) {
+  std::vector<ElementRange> padding;
+  int64_t begin = 0;
+  const auto end_at = [&](int64_t end) {
+    if (begin < end) padding.push_back({begin, end});
+  };
+  const std::vector<ParameterSpec>& specs = layout.specs();
+  auto spec = std::lower_bound(specs.begin(), specs.end(), unit,
+                               [](const ParameterSpec& s, size_t wanted) { return s.unit < wanted; });
+  for (; spec != specs.end() && spec->unit == unit; ++spec) {
+    const int64_t offset = spec->offset - layout.units()[unit].begin;
+    end_at(offset);
+    begin = offset + spec->numel();
+  }
+  end_at(elements);
+  return padding;
+}
+
+}  // namespace
+
+std::optional<TableSpec> exchanged_table(const EmbeddingSharding& e) {
+  if (e.tied || e.ranks == 1 || e.tokens == 0) return std::nullopt;
+  const TableSpec table{.rows = e.vocab_size,
+                        .columns = e.hidden_size,
+                        .slice_rows = shard_rows(e.vocab_size, e.hidden_size, e.ranks),
+                        .tokens = e.tokens,
+                        .dtype = e.compute,
+                        .ranks = static_cast<int>(e.ranks)};
+  return table.is_better(e.all_to_all_load) ? std::optional(table) : std::nullopt;
+}
+
+ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
+                                     const ShardingOptions& sharding, LlamaMode mode, const Mesh* mesh, Arena& arena,
+                                     Stream& stream)
+    : layout_(&layout), mesh_(mesh), precision_(precision) {
+  const DataParallelGroups groups =
+      mesh == nullptr ? DataParallelGroups{}
+                      : DataParallelGroups{&mesh->shard(), &mesh->replicate(), mesh->all_to_all_load()};
+  const std::optional<TableSpec> table =
+      mode == LlamaMode::kTraining ? find_table(sharding, groups) : std::optional<TableSpec>();
+  shard_begin_ = {0};
+  for (size_t u = 0; u < layout.units().size(); ++u) {
+    const bool is_table = table && u == ParameterLayout::kEmbedding;
+    const int64_t elements =
+        is_table ? table->slice_rows * table->columns : shard_elements(layout.units()[u], groups.size());
+    shard_begin_.push_back(shard_begin_.back() + elements);
+  }
+  find_pieces(groups.rank());
+  {
+    const Arena::Tag tag(arena, Contents::kWeights);
+    master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
+  }
+  FsdpOptions options{.units = {},
+                      .pools = pools_of(sharding, static_cast<int64_t>(layout.units().size())),
+                      .groups = groups,
+                      .gradients = mode == LlamaMode::kTraining};
+  for (size_t u = 0; u < layout.units().size(); ++u) {
+    const ParameterUnit& unit = layout.units()[u];
+    const DType dtype = traveling_dtype(unit);
+    options.units.push_back(
+        {.name = unit.name,
+         .shard_elements = shard_begin_[u + 1] - shard_begin_[u],
+         .weight_dtype = dtype,
+         .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
+         .gradient_dtype = unit.layer >= 0 ? precision.reduce : DType::kFloat32,
+         .padding = padding_of(layout, u, (shard_begin_[u + 1] - shard_begin_[u]) * groups.size()),
+         .tokens = table && u == ParameterLayout::kEmbedding ? std::optional(token_unit(*table)) : std::nullopt,
+         .pool = pool_of(unit)});
+  }
+  fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);
+}
+
+// Per-tensor recipes need one number to cast a shard, so their blocks travel in FP8; or in float32, which gives the
+// same bytes after a cast at the other end. The other recipes scale rows and blocks, which shards cut.
+DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
+  const int64_t num_layers = layout_->config().num_layers;
+  if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers))) return precision_.compute;
+  return precision_.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
+}
+
+bool ShardedParameters::travels_in_fp8(size_t unit) const {
+  return traveling_dtype(layout_->units()[unit]) == DType::kFloat8E4M3;
+}
+
+std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sharding,
+                                                       const DataParallelGroups& groups) const {
+  if (!layout_->has_embedding()) return std::nullopt;
+  const ParameterSpec& embedding = layout_->find("model.embed_tokens.weight");
+  return exchanged_table({.vocab_size = embedding.shape[0],
+                          .hidden_size = embedding.shape[1],
+                          .tied = layout_->config().tie_word_embeddings,
+                          .compute = precision_.compute,
+                          .tokens = sharding.tokens,
+                          .ranks = groups.size(),
+                          .all_to_all_load = groups.all_to_all_load});
+}
+
+void ShardedParameters::find_pieces(int rank) {
+  for (const ParameterSpec& spec : layout_->specs()) {
+    const int64_t unit_begin = layout_->units()[spec.unit].begin;
+    const int64_t elements = shard_begin_[spec.unit + 1] - shard_begin_[spec.unit];
+    const int64_t first = unit_begin + rank * elements;  // of the shard, in the flat order
+    const int64_t begin = std::max(spec.offset, first);
+    const int64_t end = std::min(spec.offset + spec.numel(), first + elements);
+    if (begin >= end) continue;
+    pieces_.push_back({&spec, begin - spec.offset, end - spec.offset, shard_begin_[spec.unit] + begin - first});
+  }
+}
+
+Tensor ShardedParameters::weight(const ParameterPiece& piece) const {
+  const Tensor& shard = fsdp_->weight_shard(piece.spec->unit);
+  if (shard.dtype() == DType::kFloat32) return {};
+  const int64_t begin = piece.offset - shard_begin_[piece.spec->unit];
+  return shard.rows(begin, begin + piece.end - piece.begin);
+}
+
+Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) const {
+  return parameter_view(unit, spec, layout_->units()[spec.unit].begin);
+}
+
+std::vector<Tensor> ShardedParameters::counted_gradients() const {
+  std::vector<Tensor> counted;
+  int64_t begin = 0;
+  const auto count_up_to = [&](int64_t end) {
+    if (begin < end) counted.push_back(gradients().rows(begin, end));
+  };
+  for (const ParameterPiece& piece : pieces_) {
+    if (piece.spec->counts) continue;
+    count_up_to(piece.offset);
+    begin = piece.offset + piece.end - piece.begin;
+  }
+  count_up_to(gradients().numel());
+  return counted;
+}
+
+void ShardedParameters::finish_gradients(Stream& stream) {
+  fsdp_->finish_reductions();
+  if (mesh_ == nullptr || mesh_->tensor().size() == 1) return;
+  const Tensor& norms = fsdp_->gradient_shard(ParameterLayout::kNorms);
+  mesh_->tensor().all_reduce_sum(norms, stream, "gradients of norms");
+  // Each copy has summed, perhaps in an order of its own: they take one of their results.
+  mesh_->replicate().all_reduce_max(norms, stream, "gradients of norms");
+}
+
+void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
+  if (AmaxTable* amaxes = casts.amaxes) {
+    if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");
+    amaxes->settle_weights(stream);
+    for (const ParameterPiece& piece : pieces_) {
+      if (travels_in_fp8(piece.spec->unit)) cast_to_fp8(piece, casts, stream);
+    }
+  }
+  fsdp_->weights_changed();
+}
+
+void ShardedParameters::cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const {
+  const int64_t linear = piece.spec->linear;
+  const Tensor scaling = casts.amaxes->weight_scaling(linear);
+  fp8_cast_piece({.out = weight(piece), .x = master(piece), .amax = scaling}, stream);
+  if (casts.stats == nullptr) return;
+  const int64_t elements = piece.end - piece.begin;
+  const Fp8Operand bytes{.data = weight(piece).view({1, elements}),
+                         .scale_inv = casts.amaxes->weight_scale_inv(linear),
+                         .scaling = Scaling::kTensor};
+  casts.stats->add({.linear = linear,
+                    .kind = AmaxTable::kWeight,
+                    .rows = bytes,
+                    .x = master(piece).view({1, elements}),
+                    .amax = scaling},
+                   stream);
+}
+
+void ShardedParameters::set(const WeightCasts& casts, Stream& stream) {
+  AmaxTable* amaxes = casts.amaxes;
+  if (amaxes != nullptr) amaxes->begin_weights(stream);
+  for (const ParameterPiece& piece : pieces_) {
+    const Tensor rounded = weight(piece);
+    if (rounded.defined() && !travels_in_fp8(piece.spec->unit)) cast({.out = rounded, .x = master(piece)}, stream);
+    if (amaxes != nullptr && piece.spec->linear >= 0) {
+      amax({.out = amaxes->current(piece.spec->linear, AmaxTable::kWeight), .x = master(piece)}, stream);
+    }
+  }
+  publish(casts, stream);
+}
+
+}  // namespace octavo
