@@ -1,5 +1,5 @@
 // Statistics of a step's FP8 casts, every logging.fp8_stats_every steps: taken by the model, copied to the host behind
-// the step, written to metrics.jsonl and looked over for a warning (docs/fp8.md says how to read them).
+// the step, written to metrics.jsonl and looked over for a warning (docs/precision.md says how to read them).
 #pragma once
 
 #include <optional>
