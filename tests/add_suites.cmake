@@ -13,7 +13,7 @@ foreach(suite ${suites})
   string(REGEX REPLACE "\n(.*)\\." "\\1" suite "${suite}")
   set(name ${FOLDER}.${suite})
   add_test(${name} ${PROGRAM} --gtest_filter=${suite}.* --gtest_output=xml:${RESULTS}/${name}.xml)
-  # Waiting threads sleep, because tests run concurrently and spinning threads would take each other's cores.
+  # Waiting threads sleep. Tests run concurrently, so spinning threads would take the cores of other tests.
   set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive
                        SKIP_REGULAR_EXPRESSION "PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$")
 endforeach()

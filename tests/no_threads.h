@@ -1,4 +1,4 @@
-// A system that has no more threads to give, for tests.
+// A way to test that a process can no longer start threads.
 #pragma once
 
 #include <pthread.h>
@@ -7,8 +7,8 @@
 
 namespace octavo {
 
-// While the object lives, this process cannot start a thread, because a thread's stack would be larger than the address
-// space.
+// While the object lives, this process cannot start a thread, because the default stack size is set to 2^50 bytes,
+// which exceeds the address space.
 class NoThreads {
  public:
   NoThreads() {

@@ -1,4 +1,4 @@
-// Tests of checkpoints of tensor-parallel ranks, which hold some columns of a matrix.
+// Tests of checkpoints of tensor-parallel ranks, each of which holds a range of columns of a matrix.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,7 +15,7 @@
 namespace octavo {
 namespace {
 
-// Returns columns of a matrix with 5 columns, flattened row by row.
+// Returns a range of columns of a matrix with 5 columns, flattened row by row.
 template <typename T>
 std::vector<T> take_columns(const std::vector<T>& matrix, ColumnRange columns) {
   std::vector<T> slice;
@@ -25,7 +25,7 @@ std::vector<T> take_columns(const std::vector<T>& matrix, ColumnRange columns) {
   return slice;
 }
 
-// The slices that tensor-parallel ranks with these columns write, each divided into `fsdp` parts.
+// Slices that tensor-parallel ranks with the given column ranges write, each divided among `fsdp` ranks.
 class ColumnSlices {
  public:
   ColumnSlices(const State& state, const std::vector<ColumnRange>& ranges, int fsdp) {
@@ -35,7 +35,7 @@ class ColumnSlices {
           slice("exp_avg.a.weight", state.exp_avg, DType::kFloat32, floats_, columns),
           slice("exp_avg_sq.a.weight", state.exp_avg_sq, DType::kBFloat16, halves_, columns)};
       for (int part = 0; part < fsdp; ++part) {
-        // Written from last to first, so that the test does not depend on the order.
+        // The slices are inserted from last to first, so that the test does not depend on their order.
         const auto divided = divide_tensors(slices, part, fsdp);
         pieces_.insert(pieces_.begin(), divided.begin(), divided.end());
       }
@@ -57,7 +57,7 @@ class ColumnSlices {
   std::vector<CheckpointTensor> pieces_;
 };
 
-// Divisions of 5 columns among 1 to 5 ranks, most of them uneven.
+// Divisions of 5 columns among 1 to 5 ranks. Most of them are uneven.
 const std::vector<std::vector<ColumnRange>> kColumnSplits{{{0, 5}},
                                                           {{0, 2}, {2, 5}},
                                                           {{0, 4}, {4, 5}},
@@ -73,7 +73,7 @@ class CheckpointColumns : public CheckpointTest {
     writer.finish();
   }
 
-  // Returns the Error with which the pieces are refused, or an empty text.
+  // Returns the message of the Error with which saving the pieces is refused, or an empty string.
   std::string refusal(const std::vector<CheckpointTensor>& pieces) {
     try {
       save_pieces(1, pieces);
@@ -83,7 +83,8 @@ class CheckpointColumns : public CheckpointTest {
     return "";
   }
 
-  // Returns the refusal of the manifest of step 1 after changing its first piece and repairing its checksum.
+  // Returns the message with which the manifest of step 1 is refused after `change` edits its first piece. The checksum
+  // is updated after the edit.
   std::string manifest_refusal(const std::function<void(nlohmann::json& piece)>& change) const {
     nlohmann::json json = nlohmann::json::parse(read_whole_file((step_path(1) / kManifestName).string()));
     change(json.at("tensors").at(0).at("pieces").at(0));

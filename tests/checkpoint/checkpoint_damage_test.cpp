@@ -1,4 +1,4 @@
-// Tests of checkpoints that are damaged, incomplete, or hold values that no model has.
+// Tests of checkpoints that are damaged or incomplete, or that contain NaN or infinity.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -61,7 +61,7 @@ TEST_F(CheckpointTest, FindsDamageWhenResuming) {
   EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
 }
 
-// Returns the InputError of `work`, or an empty text.
+// Returns the message of the InputError that `work` throws, or an empty string.
 std::string refusal(const std::function<void()>& work) {
   try {
     work();
@@ -81,7 +81,7 @@ void flip_byte(const std::string& path, size_t from_end) {
 TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
   State state(23);
   save(1, state);
-  flip_byte(shard_path(1).string(), 1);  // This is the last moment before the shard is read.
+  flip_byte(shard_path(1).string(), 1);
   Checkpoint checkpoint(root());
   std::vector<float> values(35);
   checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
@@ -93,8 +93,7 @@ TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
   EXPECT_NE(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
 }
 
-// Ranks on several machines may see other bytes under the same name. Each finds damage in the pieces that it will use,
-// and only there.
+// Machines may see different files under the same path. Each machine reports damage only in the pieces that it uses.
 TEST_F(CheckpointTest, VerifiesThePiecesThatAreUsed) {
   State state(24);
   save(1, state);
@@ -161,7 +160,7 @@ TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x04);
-    // White space was replaced by other white space.
+    // The flipped bit turned one white space character into another.
     if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;
     write_file(path, damaged);
     ASSERT_NE(damage(step_path(1)).find(path), std::string::npos) << "byte " << i;

@@ -1,4 +1,4 @@
-// Directories of checkpoints: locks, what is kept, what is set aside, and what counts as damage.
+// Tests of checkpoint directories: locks, which checkpoints are kept or set aside, and what counts as damage.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ TEST_F(DirectoryLockTest, ASecondOneIsRefusedByName) {
   EXPECT_TRUE(fs::is_empty(path_)) << "left over";
 }
 
-// Locks of different uses do not conflict, so that logging.dir may be checkpoint.dir.
+// Locks of different uses do not conflict, so that logging.dir and checkpoint.dir may be one directory.
 TEST_F(DirectoryLockTest, IsOfOneUse) {
   const DirectoryLock lock(path_, kCheckpointDirectory);
   EXPECT_EQ(refusal(kLoggingDirectory), "");
@@ -166,7 +166,7 @@ TEST_F(CheckpointTest, SetsAsideUnderAFreeName) {
   EXPECT_EQ(free_bytes(dir_ / "nowhere"), std::nullopt);
 }
 
-// Sizes around pages and blocks, with parts of all lengths.
+// The file sizes are around multiples of pages and of blocks, and the parts have random lengths.
 TEST(ParallelFilesTest, GiveBackWhatWasWritten) {
   const TempDir dir;
   std::mt19937 random(3);

@@ -1,4 +1,4 @@
-// Shared by the tests of checkpoints: a few tensors, and checkpoints of them.
+// Fixture of the checkpoint tests: a few tensors, and functions that save and read them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline ModelConfig small_model() {
   return config;
 }
 
-// Owns the values of some tensors: float32 weights and first moments, and bfloat16 second moments.
+// Values of three tensors: a float32 weight, its float32 first moment and its bfloat16 second moment.
 struct State {
   explicit State(unsigned seed) {
     std::mt19937 random(seed);
@@ -73,7 +73,7 @@ class CheckpointTest : public testing::Test {
     for (size_t i = 0; i < 35; ++i) EXPECT_EQ(values[i], static_cast<float>(state.exp_avg_sq[i]));
   }
 
-  // Returns the contents of the directory except the lock of a writer.
+  // Returns the names in the checkpoint directory, sorted and without the lock file.
   std::vector<std::string> listing() const {
     std::vector<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(root())) {
@@ -84,7 +84,7 @@ class CheckpointTest : public testing::Test {
     return names;
   }
 
-  // Returns the InputError with which reading everything fails, or an empty text.
+  // Returns the message of the InputError that verifying the whole checkpoint throws, or an empty string.
   std::string damage(const fs::path& path) {
     try {
       Checkpoint(path).verify();

@@ -1,4 +1,4 @@
-// Tests of the model's shape in a manifest.
+// Tests of the model config in a manifest.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -29,7 +29,7 @@ TEST(CheckpointModel, NamesTheFirstDifference) {
   EXPECT_EQ(model_config_from_json(model_config_to_json(run)), run);
 }
 
-// Every field has its own value, so that a field that is lost or left at its default is detected.
+// Every field has a distinct value, so the test fails if a field is lost or keeps its default.
 TEST(CheckpointModel, EveryFieldComesBack) {
   const ModelConfig config{512, 384, 3, 8, 2, 32, 40, 7.0, RopeScaling{16, 2, 3, 64}, 1e-3, true, true};
   const nlohmann::json json = model_config_to_json(config);

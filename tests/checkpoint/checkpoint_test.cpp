@@ -1,10 +1,8 @@
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -51,7 +49,7 @@ TEST_F(CheckpointTest, OpensAManifestThatIsAtHand) {
   EXPECT_THROW(Checkpoint({step_path(5), manifest.text.substr(0, 100)}), DamagedCheckpoint);
 }
 
-// The mark differs for a run with other weights and for one with another length.
+// The mark changes with the checksums in the manifest and with the length of the manifest.
 TEST_F(CheckpointTest, AMarkTellsManifestsApart) {
   State state(1), other(2);
   save(5, state);
@@ -93,7 +91,7 @@ TEST_F(CheckpointTest, ConvertsRangesToTheDtypeAskedFor) {
 TEST_F(CheckpointTest, ReadsRangesAcrossPieces) {
   State state(3);
   std::vector<CheckpointTensor> pieces;
-  // Saved from last to first, so that the test does not depend on the order.
+  // The ranks save from last to first, so that the test does not depend on their order.
   for (int part = 4; part >= 0; --part) {
     const auto divided = divide_tensors(state.tensors(), part, 5);
     pieces.insert(pieces.end(), divided.begin(), divided.end());
@@ -240,7 +238,7 @@ TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
   EXPECT_NE(damage(step_path(2)).find(step_path(2).string()), std::string::npos);
 }
 
-// Taking an older checkpoint, or none, would repeat training that is done.
+// Resuming from an older checkpoint, or from none, would silently repeat training that is already done.
 TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
   State state(23);
   save(1, state);
@@ -259,7 +257,8 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
       }
     }
   };
-  for (const char* target : {"step_00000002", "/nowhere"}) {  // A loop, and a link to nothing.
+  // The first link points to itself, the second one to a path that does not exist.
+  for (const char* target : {"step_00000002", "/nowhere"}) {
     fs::create_symlink(target, step_path(2));
     expect_refused(step_path(2));
     fs::remove(step_path(2));
@@ -271,11 +270,11 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
   fs::remove(manifest);
   EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
   write_file(step_path(3).string(), "a file of such a name is no checkpoint");
-  fs::create_symlink("link", fs::path(root()) / "link");  // A link with another name is ignored.
+  fs::create_symlink("link", fs::path(root()) / "link");  // A link whose name is not that of a checkpoint is ignored.
   EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
 }
 
-// A checkpoint that a crash set aside is kept if it cannot be determined whether it was replaced.
+// A checkpoint that was set aside before a crash is kept if the path of its replacement cannot be read.
 TEST_F(CheckpointTest, ClearsAwayNothingThatCannotBeLookedAt) {
   State state(24);
   save(4, state);
@@ -325,24 +324,6 @@ TEST_F(CheckpointTest, DescribesItself) {
   EXPECT_EQ(description.at("intact"), true);
 }
 
-// Makes writing fail beyond a file size, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, SIG_DFL);
-  }
-
- private:
-  rlimit before_{};
-};
-
 TEST_F(CheckpointTest, SurvivesAFullDisk) {
   State first(20), second(21);
   for (const bool async : {false, true}) {
@@ -364,7 +345,7 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
     EXPECT_FALSE(writer.pending());
     Checkpoint checkpoint(root());
     expect_holds(checkpoint, first);
-    // The writer works again when there is space.
+    // After the failure the writer still saves once there is space.
     writer.save(2, small_model(), {}, second.tensors());
     writer.finish();
     writer.wait_for_removals();
@@ -373,7 +354,7 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
   }
 }
 
-// The calling thread then writes, computes checksums and prunes.
+// If no thread can be started, the calling thread writes, computes checksums and removes old checkpoints.
 TEST_F(CheckpointTest, SavesWithoutThreads) {
   State first(24), second(25);
   const NoThreads none;
@@ -409,7 +390,8 @@ TEST_F(CheckpointTest, DoesNotWaitForADirectoryThatVanished) {
   const std::string gone = dir_ / "gone";
   CheckpointWriter writer({root(), 1, true}, group_, stream_);
   writer.save(2, small_model(), {}, state.tensors());
-  // The shard is written through its descriptor, so only operations by the directory's name can fail.
+  // The open descriptor of the shard stays valid after the rename. Only operations that use the path of the directory
+  // fail.
   while (!fs::exists(fs::path(root()) / ".tmp_step_00000002" / shard_name(0))) continue;
   fs::rename(root(), gone);
   const auto begin = std::chrono::steady_clock::now();

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The config.json of Llama 3.2 1B as transformers 4 writes it.
+// Returns the config.json of Llama 3.2 1B as transformers 4 writes it.
 Json version_4_config() {
   return Json::parse(R"({
     "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -113,7 +113,8 @@ TEST(HfFormat, WritesWhatBothVersionsRead) {
   }
 }
 
-// transformers 4, 5 and other programs read one or the other.
+// transformers 4 reads rope_scaling, transformers 5 reads rope_parameters, so a config.json with both is accepted only
+// if they agree.
 TEST(HfFormat, RefusesTwoRopesThatDiffer) {
   Json llama3 = version_4_config().at("rope_scaling");
   const auto with = [&](const Json& changes) {
@@ -176,7 +177,7 @@ TEST(HfFormat, RefusesWhatIsNotThisLlama) {
   expect_refused({{"num_key_value_heads", 5}}, "num_kv_heads");
 }
 
-// This is Qwen3 0.6B as transformers 4 writes it.
+// Returns the config.json of Qwen3 0.6B as transformers 4 writes it.
 Json qwen3_config() {
   return Json::parse(R"({
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -191,9 +192,9 @@ Json qwen3_config() {
 TEST(HfFormat, ReadsQwen3) {
   EXPECT_EQ(parse_hf_config(qwen3_config(), "config.json"), model_preset("qwen3_0.6b"));
   Json json = qwen3_config();
-  json.erase("head_dim");  // 128 in transformers, whatever the hidden size is
+  json.erase("head_dim");  // The default in transformers is 128 for every hidden size.
   json["hidden_size"] = 1000;
-  json["sliding_window"] = 4096;  // not used
+  json["sliding_window"] = 4096;  // This key has no effect without use_sliding_window.
   json["layer_types"] = Json::array({"full_attention", "full_attention"});
   ModelConfig expected = model_preset("qwen3_0.6b");
   expected.hidden_size = 1000;

@@ -1,4 +1,4 @@
-// Tests of manifests with a valid checksum and impossible claims.
+// Tests of manifests that have a valid checksum and impossible values.
 #include <functional>
 #include <limits>
 
@@ -12,7 +12,8 @@ using Json = nlohmann::json;
 
 class HostileManifestTest : public CheckpointTest {
  protected:
-  // Returns the refusal of the manifest of a sound checkpoint after a change, with its checksum repaired.
+  // Returns the message with which the manifest of an intact checkpoint is refused after `change` edits it. The
+  // checksum is updated after the edit.
   std::string refusal(const std::function<void(Json&)>& change) {
     State state(1);
     save(5, state);
@@ -56,7 +57,7 @@ TEST_F(HostileManifestTest, ModelsThatCannotExist) {
   }
   expect_refused("/model/num_kv_heads", 255);
   expect_refused("/model/num_layers", int64_t{1} << 32);
-  expect_refused("/model/num_layers", 4);  // There are 3 tensors.
+  expect_refused("/model/num_layers", 4);  // The manifest lists only 3 tensors.
   expect_refused("/model/rope_theta", "x");
   expect_refused("/model/rope_scaling", 1);
   expect_refused("/model/rms_norm_eps", -1);
@@ -94,7 +95,7 @@ TEST_F(HostileManifestTest, TheRest) {
   expect_refused("/meta/bfloat16_until", "x");
 }
 
-// Manifests that an incomplete save would write.
+// Parts of these manifests are missing, as if a save had been incomplete.
 TEST_F(HostileManifestTest, Holes) {
   expect_refused("/shards", Json::array());
   expect_refused("/shards/0/header_xxh3", "");

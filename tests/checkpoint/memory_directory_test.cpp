@@ -78,7 +78,7 @@ TEST_F(MemoryDirectoryTest, IsOpenToItsUserAloneAndRemovedWithAllInIt) {
   EXPECT_TRUE(fs::exists(path_ / "step_00000001")) << "one that is there is taken as it is";
   remove_private_directory(path_);
   EXPECT_FALSE(fs::exists(path_));
-  remove_private_directory(path_);  // Nothing exists there.
+  remove_private_directory(path_);  // Removing a directory that does not exist is not an error.
 }
 
 TEST_F(MemoryDirectoryTest, ALinkIsRefusedAndNotFollowed) {

@@ -14,7 +14,7 @@
 namespace octavo {
 namespace {
 
-// Writes a file with this JSON header, unchanged, and `data_bytes` zeros.
+// Writes a file with this JSON header, without checking it, followed by `data_bytes` zero bytes.
 std::string make_file(const TempDir& dir, const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
   std::string content(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -24,7 +24,7 @@ std::string make_file(const TempDir& dir, const std::string& header, size_t data
   return path;
 }
 
-// Returns the message with which opening fails, or an empty text.
+// Returns the message with which opening the file fails, or an empty string.
 std::string refusal(const std::string& path) {
   try {
     SafetensorsFile file(path);
@@ -79,7 +79,7 @@ TEST(Safetensors, IsInvisibleUntilCommitted) {
     SafetensorsWriter writer(path, {{"x", "F32", {4}, 0, 0}});
     const float value = 1;
     writer.write(&value, 4);
-    EXPECT_THROW(writer.finish(), Error);  // 12 bytes are missing.
+    EXPECT_THROW(writer.finish(), Error);  // Data of 12 bytes has not been written.
   }
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(path).parent_path()));
 }
@@ -109,7 +109,8 @@ TEST(Safetensors, ConvertsEveryDtypeUnaligned) {
   EXPECT_EQ(out[1], -8.0f);
   convert("U8", uint8_t{255}, uint8_t{1});
   EXPECT_EQ(out[0], 255.0f);
-  convert("F16", uint16_t{0x3555}, uint16_t{0x8001});  // The value nearest to 1/3, and the smallest negative subnormal.
+  // The values are the float16 nearest to 1/3 and the negative subnormal closest to zero.
+  convert("F16", uint16_t{0x3555}, uint16_t{0x8001});
   EXPECT_EQ(out[0], 0x1.554p-2f);
   EXPECT_EQ(out[1], -0x1p-24f);
   convert("F16", uint16_t{0x7bff}, uint16_t{0xfc00});
@@ -169,7 +170,7 @@ TEST(Safetensors, ReadsFilesOfTheReferenceLibrary) {
   file.read(*head, 0, head->numel(), values.data());
   double sum_of_squares = 0;
   for (const float value : values) sum_of_squares += static_cast<double>(value) * static_cast<double>(value);
-  // The weights were drawn with standard deviation 0.05, so a wrong offset or dtype would show.
+  // The weights were drawn with a standard deviation of 0.05, so a wrong offset or dtype would change the result.
   EXPECT_NEAR(std::sqrt(sum_of_squares / static_cast<double>(values.size())), 0.05, 0.005);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<int64_t> kShape{4, 5};
 
-// Returns the places of the slice's elements in the flattened whole tensor.
+// Returns the indices of the elements of the slice in the flattened whole tensor.
 std::vector<int64_t> places(const TensorSlice& slice) {
   std::vector<int64_t> all;
   for (int64_t row = 0; row < 4; ++row) {
@@ -21,7 +21,7 @@ std::vector<int64_t> places(const TensorSlice& slice) {
   return {all.begin() + slice.begin, all.begin() + slice.end};
 }
 
-// Returns, for each element of the target, the place that it is copied from, or -1.
+// Returns, for each element of the target, the index in the whole tensor that it is copied from, or -1.
 std::vector<int64_t> copied_places(const TensorSlice& source, const TensorSlice& target, int64_t& stretches) {
   const std::vector<int64_t> from_places = places(source);
   std::vector<int64_t> copied(places(target).size(), -1);
@@ -36,7 +36,7 @@ std::vector<int64_t> copied_places(const TensorSlice& source, const TensorSlice&
   return copied;
 }
 
-// Returns all slices, except that only some of the wider ones are included.
+// Returns slices of all begins and ends that the loops visit. Large begins and lengths are only sampled.
 std::vector<TensorSlice> all_slices() {
   std::vector<TensorSlice> slices;
   for (const ColumnRange columns : std::vector<ColumnRange>{{}, {0, 1}, {0, 3}, {1, 3}, {2, 5}, {3, 4}, {4, 5}}) {

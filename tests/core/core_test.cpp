@@ -1,4 +1,4 @@
-// Tests of core/: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
+// Tests of bfloat16, float8, Tensor, Arena, Stream, StagingMemory and Profiler.
 #include <omp.h>
 
 #include <bit>
@@ -39,15 +39,17 @@ TEST(BFloat16, EveryValueSurvivesTheWayThroughFloat) {
   }
 }
 
-// Between two neighbours the nearer one wins, and halfway the one whose last bit is zero.
+// A number between two neighbouring bfloat16 values rounds to the nearer one. A number halfway between them rounds to
+// the one whose last bit is zero.
 TEST(BFloat16, RoundsToNearestEven) {
   std::mt19937 generator(7);
   std::uniform_int_distribution<uint32_t> any;
   for (int i = 0; i < 200'000; ++i) {
     uint32_t word = any(generator);
-    if (i % 3 == 0) word = (word & 0xffff0000u) | 0x8000u;  // The value lies exactly halfway.
+    // The word lies exactly halfway between two bfloat16 values.
+    if (i % 3 == 0) word = (word & 0xffff0000u) | 0x8000u;
     const float x = std::bit_cast<float>(word);
-    const auto low = static_cast<uint16_t>(word >> 16);  // The neighbour toward zero.
+    const auto low = static_cast<uint16_t>(word >> 16);  // The neighbour closer to zero.
     if (!std::isfinite(x) || (low & 0x7fff) == 0x7f7f) continue;
     const auto high = static_cast<uint16_t>(low + 1);
     const double to_low = std::abs(static_cast<double>(x) - value_of(low));
@@ -61,15 +63,17 @@ TEST(BFloat16, Ends) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(BFloat16(kInfinity).bits, 0x7f80);
   EXPECT_EQ(BFloat16(-kInfinity).bits, 0xff80);
-  EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // The value lies beyond the largest bfloat16.
+  // The argument exceeds the largest finite bfloat16.
+  EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(BFloat16(-0.0f).bits, 0x8000);
-  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0x7f800001u)).bits));  // The upper half of this NaN is an infinity.
+  // The upper 16 bits alone would be an infinity.
+  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0x7f800001u)).bits));
   EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0xffffffffu)).bits));
 }
 
-// ---- Tensor
+// ---- Float8 and Tensor
 
-// Compares every byte with the formula of the format.
+// Compares the decoded value of every byte with the formula of the format.
 template <typename F>
 void expect_values_of_format(int mantissa_bits, int largest) {
   for (int byte = 0; byte < 256; ++byte) {
@@ -284,7 +288,7 @@ TEST(StagingMemory, IsThereWhenItIsAskedFor) {
   staging.reserve(100);
   EXPECT_EQ(staging.data(), data) << "there are enough already";
   EXPECT_EQ(data[4'999'999], 2);
-  staging.reserve(9'000'000);  // The first request has not been waited for yet.
+  staging.reserve(9'000'000);  // This request starts before the test has waited for the previous one.
   staging.reserve(10'000'000);
   std::memset(staging.data(), 3, 10'000'000);
   EXPECT_EQ(staging.bytes(), 10'000'000);

@@ -1,4 +1,4 @@
-// Readers of untrusted text: printable, InputFile, JSON.
+// Tests of the readers of untrusted text: printable, InputFile, JSON.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -55,15 +55,15 @@ TEST(Printable, EscapesControlCharactersAndWhatIsNoUtf8) {
   EXPECT_EQ(printable("plain, caf\u00e9 \u4e2d \U0001f600 \\n"), "plain, caf\u00e9 \u4e2d \U0001f600 \\n");
   EXPECT_EQ(printable("a\nb\tc\r\x1b[31m\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x7f");
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "\\x00x");
-  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");  // A byte that never occurs in UTF-8, and half a character.
-  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // A control character beyond ASCII.
-  // A character that reverses the text after it, so that gpj.exe reads exe.jpg; a mark, a line separator, a byte order
-  // mark.
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");  // 0xff never occurs in UTF-8, and 0xc3 is half a character.
+  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // U+0085 is a control character outside ASCII.
+  // U+202E reverses the text after it, so that gpj.exe is displayed as exe.jpg. The next line has marks, a line
+  // separator and a byte order mark.
   EXPECT_EQ(printable("\u202egpj.exe"), "\\u202egpj.exe");
   EXPECT_EQ(printable("\u200f \u2066 \u2069 \u2028 \ufeff"), "\\u200f \\u2066 \\u2069 \\u2028 \\ufeff");
-  // These characters belong to words.
+  // These characters occur within words, so they are not escaped.
   EXPECT_EQ(printable("\u200c \u200d \u2027 \u202f"), "\u200c \u200d \u2027 \u202f");
-  // An overlong encoding, a surrogate, and a code point beyond Unicode.
+  // The bytes are an overlong encoding, a surrogate, and a code point beyond the range of Unicode.
   EXPECT_EQ(printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"), "\\xc0\\xaf \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80");
 }
 
@@ -159,7 +159,7 @@ TEST_F(UntrustedInput, ReadsAllAndLineByLine) {
   }
   EXPECT_EQ(read_input_file(write("file", "1234"), 4), "1234");
   expect_refusal([&] { read_input_file(write("file", "12345"), 4); }, "file: is longer than 4 bytes");
-  EXPECT_FALSE(read_input_file("/proc/self/status").empty());  // The file claims a size of 0.
+  EXPECT_FALSE(read_input_file("/proc/self/status").empty());  // The kernel reports a size of 0 for this file.
 }
 
 TEST_F(UntrustedInput, RefusesAtOnceWhatIsNoFile) {

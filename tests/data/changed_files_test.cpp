@@ -25,10 +25,10 @@ TEST(ChangedFilesDeathTest, AReadBeyondATruncatedFileEndsWithASentence) {
   write_file(path, std::string(100'000, 'x'));
   const auto read_truncated = [&] {
     MappedFile first(path);
-    const MappedFile moved = std::move(first);  // The mapping is watched, whatever object owns it.
+    const MappedFile moved = std::move(first);  // The mapping stays watched after it moves to another object.
     { const MappedFile gone(path); }
     if (::truncate(path.c_str(), 10) != 0) std::exit(3);
-    // Reads from a thread, as the loader does.
+    // The thread reads the mapping, as a thread of the loader does.
     std::thread([&] { std::exit(sum_bytes(moved) == 0 ? 4 : 5); }).join();
   };
   EXPECT_EXIT(read_truncated(), testing::ExitedWithCode(1),
@@ -39,7 +39,7 @@ TEST(ChangedFilesDeathTest, OtherBusErrorsStayWhatTheyWere) {
   const TempDir dir;
   write_file(dir / "file", "x");
   const auto raise_bus_error = [&] {
-    std::signal(SIGBUS, SIG_DFL);  // AddressSanitizer has its own handler.
+    std::signal(SIGBUS, SIG_DFL);  // AddressSanitizer installs its own handler, which the test must not call.
     const MappedFile file(dir / "file");
     ::kill(::getpid(), SIGBUS);
     ::sleep(10);
@@ -51,7 +51,8 @@ class RewrittenIndex : public testing::Test {
  protected:
   RewrittenIndex() { write_tokens(dir_ / "t", counting_documents({5, 3, 0, 4}), TokenDtype::kU16); }
 
-  // The index has 4 lengths from byte 34, 4 offsets from byte 50 and 5 entries from byte 82.
+  // Overwrites bytes of the index. It has 4 lengths from byte 34, 4 offsets from byte 50 and 5 document entries from
+  // byte 82.
   void rewrite(int64_t offset, const std::string& bytes) const { overwrite(dir_ / "t.idx", offset, bytes); }
 
   TempDir dir_;

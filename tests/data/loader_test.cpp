@@ -30,7 +30,7 @@ class LoaderTest : public testing::Test {
   DataConfig config_;
 };
 
-// Returns the rows of all ranks, one rank after the other.
+// Returns one batch that has the samples of all ranks in rank order.
 Batch joined_batch(std::vector<std::unique_ptr<Loader>>& ranks) {
   Batch joined;
   for (auto& loader : ranks) {
@@ -69,7 +69,7 @@ TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
   }
 }
 
-// Rank r has chunks r and 2 N - 1 - r of every sample, with document starts as positions in the whole sample.
+// Rank r of N has chunks r and 2 N - 1 - r of every sample. The document starts are positions in the whole sample.
 TEST_F(LoaderTest, RanksThatShareSamplesHaveTheirPieces) {
   DataConfig config = config_;
   config.document_mask = true;
@@ -103,7 +103,7 @@ TEST_F(LoaderTest, RanksThatShareSamplesHaveTheirPieces) {
   }
 }
 
-// The last token of a document, here eos, has no target, even if it is the last of a sample.
+// The last token of a document (here eos) has no target, even if it is also the last token of a sample.
 TEST_F(LoaderTest, DocumentMaskTakesNoTargetFromTheNextDocument) {
   DataConfig config = config_;
   config.document_mask = true;
@@ -162,7 +162,8 @@ TEST(BatchScheduleTest, PhasesComeOneAfterTheOther) {
   EXPECT_EQ(BatchSchedule(5).samples(3), 15);
 }
 
-// The loader returns the samples of the stream in order, and so does a loader that resumes after any of the steps.
+// A loader with a batch size warmup returns the samples of the stream in order, and so does a loader that resumes after
+// any step.
 TEST_F(LoaderTest, StepsTakeAsManySamplesAsTheirPhase) {
   const std::vector<BatchPhase> warmup = {{.batch_size = 4, .steps = 2}, {.batch_size = 8, .steps = 3}};
   const auto options = [&](int64_t rank, int64_t ranks, int64_t steps_done) {
@@ -193,10 +194,11 @@ TEST_F(LoaderTest, StepsTakeAsManySamplesAsTheirPhase) {
   }
 }
 
-// A stage with other weights and another dataset first takes the windows that the previous stage left.
+// A stage with other weights and another order of the datasets first reads the windows that the previous stage did not
+// read.
 TEST_F(LoaderTest, AStageGoesOnInItsDatasets) {
   Loader first(config_, {.global_batch_size = 10});
-  std::map<int64_t, std::set<int64_t>> windows;  // Beginnings of windows, by dataset.
+  std::map<int64_t, std::set<int64_t>> windows;  // The first tokens of the windows that were read, by dataset.
   SampleStream before(config_, config_.train, 0);
   for (int64_t g = 0; g < 20; ++g) {
     const Sample sample = before.next();
@@ -232,11 +234,11 @@ TEST_F(LoaderTest, StateIsThatOfTheConsumedStep) {
   for (const int64_t consumed : {0, 1, 7}) {
     Loader whole(config_, {.global_batch_size = 4, .prefetch_depth = 5});
     for (int64_t step = 0; step < consumed; ++step) whole.next();
-    // The thread reads ahead, but the state must not advance.
+    // The thread reads ahead in this time, but the state must not advance.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const auto state = nlohmann::json::parse(whole.state_json().dump());
     EXPECT_EQ(state.at("next_sample"), consumed * 4);
-    // Another number of ranks resumes: rank 1 of 2.
+    // The resumed loader is rank 1 of 2 ranks.
     Loader resumed(config_, {.global_batch_size = 4, .rank = 1, .num_ranks = 2}, &state);
     for (int step = 0; step < 5; ++step) {
       const Batch& expected = whole.next();
@@ -257,7 +259,8 @@ TEST_F(LoaderTest, BuffersAreReused) {
   EXPECT_LE(addresses.size(), 3u);
 }
 
-// The file is changed after it was checked. With a depth of 1 at most two batches are read before the first next().
+// The token file is damaged after the loader has checked it. With a prefetch depth of 1 at most two batches are read
+// before the first next().
 TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
   write_tokens(dir_ / "bad", {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4}});
   config_ = {.train = {{.paths = {dir_ / "bad"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 3};
@@ -271,7 +274,8 @@ TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
   EXPECT_EQ(loader.state_json().at("next_sample"), 2);
 }
 
-// Threads read ahead, but a failure surfaces after the steps before it, and the state stays that of the last good step.
+// The threads read ahead, but the error is reported only after the steps before it, and the state stays that of the
+// last good step.
 TEST_F(LoaderTest, AFailureSurfacesAtItsStep) {
   write_tokens(dir_ / "t", counting_documents({8, 4, 8}));
   config_ = {.train = {{.paths = {dir_ / "t"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 4};
@@ -307,7 +311,7 @@ TEST_F(LoaderTest, WithoutThreadsThereIsASentence) {
                   {"no thread can be started for reading data"});
 }
 
-// Samples of skipped ranges are in no batch, and the others keep their numbers.
+// Samples of skipped ranges are in no batch, and the other samples keep their numbers.
 TEST_F(LoaderTest, SkippedRangesArePassedOver) {
   SampleStream stream(config_, config_.train, 0);
   std::vector<std::vector<int32_t>> samples;
@@ -336,7 +340,7 @@ TEST_F(LoaderTest, SkippedRangesArePassedOver) {
     }
     const nlohmann::json state = ranks[0]->state_json();
     EXPECT_EQ(state.at("skipped").dump(), "[[0,2],[10,20],[30,34]]");
-    // A resumed run remembers what was skipped, even if its config does not name it any more.
+    // A resumed run remembers the skipped ranges even if its config no longer lists them.
     DataConfig without = config_;
     without.skip = {};
     EXPECT_EQ(Loader(without, {.global_batch_size = 4}, &state).state_json(), state);
@@ -354,7 +358,7 @@ TEST_F(LoaderTest, GoesOnFromASampleThatIsNamedOnce) {
   EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 7);
   config_.resume_from_sample = {};
   EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 104);
-  // Checkpoints of versions that read documents in lanes store another position in the data.
+  // Checkpoints of old versions, which read documents in parallel lanes, store another kind of position in the data.
   const nlohmann::json lanes{{"lanes", 64}, {"next_sample", 40}};
   expect_mentions(message_of<InputError>([&] { Loader(config_, {.global_batch_size = 4}, &lanes); }),
                   {"data.resume_from_sample to 40"});
@@ -374,7 +378,7 @@ TEST_F(LoaderTest, AStageBeginsAtItsFirstSampleAfterOneThatRepeatedSamples) {
   second.next();
   const nlohmann::json inside = second.state_json();
   EXPECT_EQ(Loader(config_, {.global_batch_size = 10}, &inside).state().next_sample, 30);
-  // Samples of an earlier stage are refused.
+  // A loader cannot resume from a sample of an earlier stage.
   config_.resume_from_sample = 19;
   expect_mentions(message_of<InputError>([&] { Loader(config_, {.global_batch_size = 10}, &inside); }),
                   {"data.resume_from_sample is 19", "begins at sample 20"});
@@ -392,7 +396,7 @@ TEST_F(LoaderTest, WrongFileIsFoundBeforeTheFirstStep) {
 TEST_F(LoaderTest, StopsPromptly) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 20; ++i) {
-    // This is far more than could be read in the time allowed below.
+    // Reading a single batch of this size takes longer than the time limit below.
     Loader loader(config_, {.global_batch_size = 100000});
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

@@ -35,7 +35,7 @@ TEST(Mixture, WeightsBecomeTheSmallestIntegers) {
   EXPECT_GE(thirds[2], 1);
 }
 
-// Computes the choices from the definition, and the distance of the counts from their shares.
+// Compares each choice with the definition, and checks that the count of each dataset stays close to its share.
 TEST(Mixture, TakesTheDatasetThatIsFurthestBehind) {
   std::mt19937_64 random(7);
   for (int draw = 0; draw < 300; ++draw) {
@@ -97,7 +97,7 @@ TEST(Mixture, ASampleIsReachedFromAnywhere) {
   }
 }
 
-// The weights have different numbers of bits, so that some datasets are taken rarely.
+// The weights differ by orders of magnitude, so some datasets are chosen rarely.
 TEST(Mixture, ASampleIsWhatTheWalkFromTheBeginningMakesIt) {
   std::mt19937_64 random(11);
   for (int draw = 0; draw < 120; ++draw) {
@@ -124,7 +124,7 @@ TEST(Mixture, FarSamplesAreReachedQuickly) {
   constexpr int64_t kFar = int64_t{1} << 58;
   Mixture decimals(integer_weights(std::vector<double>{0.7, 0.2, 0.1}));
   decimals.seek(kFar);
-  // Rounded to what a double holds.
+  // The tolerance covers the rounding of such a large number to a double.
   EXPECT_NEAR(static_cast<double>(decimals.taken(0)), 0.7 * static_cast<double>(kFar), 64);
   Mixture single({1});
   single.seek(kFar);
@@ -132,7 +132,7 @@ TEST(Mixture, FarSamplesAreReachedQuickly) {
   Mixture thirds(integer_weights(std::vector<double>{1.0 / 3, 2.0 / 3}));
   thirds.seek(10'000'000);
   EXPECT_NEAR(static_cast<double>(thirds.taken(0)), 1e7 / 3, 1);
-  // Walking 2^32 choices among 100 datasets would take minutes.
+  // Making 2 billion choices among 100 datasets one after the other would take minutes.
   std::vector<double> shares;
   for (int d = 1; d <= 100; ++d) shares.push_back(std::sqrt(d));
   Mixture many(integer_weights(shares));

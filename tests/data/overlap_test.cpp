@@ -57,7 +57,7 @@ TEST_F(OverlapTest, ADatasetNamesAFileOnce) {
   refused(sources({"as_long", "hard"}), {}, {"hard.bin twice, also as", "as_long.bin"});
   Sources two = sources({"as_long"});
   two.push_back(two.front());
-  check_overlap(two, {});  // Two datasets may share a file.
+  check_overlap(two, {});  // Two training datasets may share a file.
 }
 
 }  // namespace

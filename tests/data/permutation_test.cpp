@@ -62,7 +62,7 @@ TEST(Permutation, RefusesImpossibleSizes) {
 TEST(Permutation, DependsOnSeedDatasetAndEpochOnly) {
   const auto base = images(1000, 1, 2, 3);
   EXPECT_EQ(base, images(1000, 1, 2, 3));
-  // Two random permutations of 1000 elements agree in one place on average.
+  // Two random permutations of 1000 elements have the same image at one position on average.
   for (const auto& other : {images(1000, 2, 2, 3), images(1000, 1, 3, 3), images(1000, 1, 2, 4), images(1000, 3, 2, 1),
                             images(1000, 2, 1, 3), images(1000, 1, 3, 2)}) {
     int equal = 0;
@@ -75,7 +75,8 @@ TEST(Permutation, TinySizesTakeAllOrdersOverTheEpochs) {
   for (const uint64_t n : {2u, 3u, 4u}) {
     std::set<std::vector<uint64_t>> orders;
     for (uint64_t epoch = 0; epoch < 2000; ++epoch) orders.insert(images(n, 1234, 0, epoch));
-    // The 4-element family has fewer members than the 24 permutations. The smaller families are complete.
+    // The permutations of 4 elements that this generator can make are fewer than all 24. For 2 and 3 elements it makes
+    // every permutation.
     EXPECT_GE(orders.size(), n == 2 ? 2u : n == 3 ? 6u : 8u) << n;
   }
 }
@@ -92,9 +93,9 @@ double chi_square_deviation(const std::vector<double>& counts) {
 
 // Statistics of the images of consecutive positions.
 struct SerialStatistics {
-  double correlation = 0;  // Correlation of neighbours.
-  double alternation = 0;  // Share of neighbours of which one is even and the other odd.
-  double chi_square = 0;   // Chi-square per degree of freedom of the pairs of neighbours on a 64 x 64 grid.
+  double correlation = 0;  // Correlation of consecutive images.
+  double alternation = 0;  // Share of consecutive pairs with one even and one odd image.
+  double chi_square = 0;   // Chi-square per degree of freedom of consecutive pairs on a 64 x 64 grid.
 };
 
 template <typename Image>
@@ -114,7 +115,7 @@ SerialStatistics serial_statistics(uint64_t n, const Image& image) {
   }
   const double expected = pairs / static_cast<double>(cells.size());
   for (const double count : cells) statistics.chi_square += (count - expected) * (count - expected) / expected;
-  // The permutation itself fills rows and columns of the grid evenly, which takes degrees of freedom.
+  // A permutation always fills the rows and columns of the grid evenly, which removes degrees of freedom.
   statistics.chi_square /= static_cast<double>((kCells - 1) * (kCells - 1));
   return statistics;
 }
@@ -133,7 +134,7 @@ TEST(Permutation, NeighboursLookIndependent) {
   }
 }
 
-// The output permutation exists for this.
+// This test shows why Permutation also permutes the output of its linear congruential generator.
 TEST(Permutation, NeighboursOfABareGeneratorDoNot) {
   uint64_t state = 12345;
   const SerialStatistics bare =
@@ -144,7 +145,7 @@ TEST(Permutation, NeighboursOfABareGeneratorDoNot) {
 
 class Randomness : public testing::TestWithParam<uint64_t> {};
 
-// Pairs of consecutive images fall evenly on a 16 x 16 grid, for the high and for the low bits.
+// Pairs of consecutive images are spread evenly over a 16 x 16 grid of their high bits, and over one of their low bits.
 TEST_P(Randomness, ConsecutivePairsAreSpreadEvenly) {
   const uint64_t n = GetParam();
   for (uint64_t seed = 0; seed < 8; ++seed) {

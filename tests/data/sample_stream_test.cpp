@@ -40,7 +40,8 @@ class SampleStreamTest : public testing::Test {
   DataConfig config_;
 };
 
-// Fields of PREFIX.json, which some programs that write token files omit.
+// The fields of PREFIX.json must agree with the config if they are present. Some programs that write token files omit
+// fields.
 TEST_F(SampleStreamTest, SidecarsMustAgree) {
   config_.train = {dataset("a", 50, 1), dataset("b", 20, 1)};
   config_.bos_id = 1;
@@ -74,10 +75,10 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
             sidecar + " has the tokenizer " + (dir_ / "own.json") + ", but data.tokenizer is byte, expected the same");
   config_.bos_id.reset();
   EXPECT_EQ(refusal(R"({"bos": 2})"), "none");
-  // Without a vocabulary nothing is compared.
+  // A vocabulary size of 0 disables the comparison.
   EXPECT_EQ(refusal(R"({"eos": 78})", 0), "none");
 
-  // Files with equal content count as equal. A missing file is not compared.
+  // Tokenizer files with equal content are considered equal. A missing file is not compared.
   config_.tokenizer = dir_ / "copy.json";
   EXPECT_EQ(refusal(own), "none");
   EXPECT_EQ(refusal(R"({"tokenizer": "elsewhere/tokenizer.json"})"), "none");
@@ -87,7 +88,7 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   EXPECT_NE(refusal(own).find("other.json, expected the same"), std::string::npos);
 }
 
-// Computes the window and its place in the row from the definition.
+// Compares each sample with the window, the row and the dataset that the definition gives.
 TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   use_three();
   for (const Shuffle shuffle : {Shuffle::kLcg, Shuffle::kNone}) {
@@ -112,7 +113,7 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   }
 }
 
-// Returns the tokens of one epoch, which are all different here.
+// All tokens of the dataset are different, so the counts show which tokens an epoch reads.
 TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceButForTheRest) {
   config_.eos_id = {};
   config_.train = {dataset("a", 200, 1)};
@@ -223,7 +224,7 @@ TEST_F(SampleStreamTest, StatesOfOtherStreamsAreRefused) {
   expect_mentions(refused(config_, wrong), {"next_sample", "-3"});
   expect_mentions(refused(config_, {{"lanes", 64}, {"next_sample", 1000}}),
                   {"lanes", "data.resume_from_sample to 1000", "anew"});
-  // Without a shuffle the seed changes nothing.
+  // The seed may change if nothing is shuffled.
   config_.shuffle = other.shuffle = Shuffle::kNone;
   other = config_;
   other.seed = 5;
@@ -252,7 +253,7 @@ TEST_F(SampleStreamTest, AnotherCorpusWithTheSameCountsIsRefused) {
   nlohmann::json garbled = saved;
   garbled["datasets"][1]["fingerprint"] = {1, 2};
   expect_mentions(message_of<InputError>([&] { other.restore(garbled); }), {fingerprint, "[1,2]"});
-  // The state as earlier versions saved it.
+  // Checkpoints of earlier versions have no fingerprints.
   nlohmann::json without = saved;
   for (nlohmann::json& each : without["datasets"]) each.erase("fingerprint");
   other.restore(without);
@@ -272,11 +273,11 @@ TEST_F(SampleStreamTest, TheSameFileTwiceIsShuffledDifferently) {
   EXPECT_EQ(stream.name(1), "a_2");
 }
 
-// Three sources follow each other in the corpus. Each batch has its share of each source.
+// Three sources follow each other in the corpus. Each batch has samples of every source in proportion to its size.
 TEST_F(SampleStreamTest, BatchesOfASortedCorpusHaveAllItsSources) {
   constexpr int64_t kWindows = 100'000;
   constexpr int64_t kBatch = 256;
-  // One count in 15,000 deviates further by chance, and 2,700 are checked.
+  // A count deviates by more than 4 standard deviations with probability 1/15,000, and 2,700 counts are checked.
   constexpr int64_t kBatches = 300;
   const std::vector<double> shares{0.6, 0.3, 0.1};
   for (const uint64_t seed : {1234u, 1u, 2u}) {

@@ -41,7 +41,7 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// While the object lives, writes fail that would make a file larger than `bytes`, as on a full disk.
+// While the object lives, a write fails if it would make a file larger than `bytes`, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -68,7 +68,7 @@ inline void write_file(const std::string& path, std::string_view content) {
   ASSERT_TRUE(file.good());
 }
 
-// Overwrites bytes in place, which mapped files show.
+// Overwrites bytes in place, so that existing mappings of the file show the change.
 inline void overwrite(const std::string& path, int64_t offset, std::string_view bytes) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(offset);
@@ -81,7 +81,7 @@ inline std::string read_whole_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Little-endian bytes, one value after the other.
+// Builds a string of little-endian values.
 class Bytes {
  public:
   template <typename T>
@@ -108,7 +108,7 @@ inline void write_tokens(const std::string& prefix, const TokenLists& documents,
   writer.finish();
 }
 
-// Returns documents of the given lengths in which every token is unique, counting up from `first`.
+// Returns documents of the given lengths whose tokens count up from `first`, so that every token is different.
 inline TokenLists counting_documents(const std::vector<int64_t>& lengths, int32_t first = 0) {
   TokenLists documents;
   for (const int64_t length : lengths) {
@@ -119,7 +119,7 @@ inline TokenLists counting_documents(const std::vector<int64_t>& lengths, int32_
   return documents;
 }
 
-// Returns `count` lengths between 0 and `longest`, equal in every run.
+// Returns `count` pseudorandom lengths between 0 and `longest` that depend only on the seed.
 inline std::vector<int64_t> varied_lengths(int64_t count, int64_t longest, uint32_t seed = 1) {
   std::vector<int64_t> lengths;
   uint32_t x = seed;

@@ -23,7 +23,7 @@ class ValidationSetTest : public testing::Test {
     config_.eos_id = 9000;
   }
 
-  // Returns the targets of all samples of a dataset, of all ranks, in the order of the samples.
+  // Returns the targets of all samples of a dataset, collected from all ranks in the order of the samples.
   Rows validate(size_t dataset, int64_t num_ranks, int64_t micro_batch_size, int64_t batches) const {
     std::vector<std::unique_ptr<ValidationSet>> ranks;
     for (int64_t r = 0; r < num_ranks; ++r) {
@@ -72,7 +72,7 @@ TEST_F(ValidationSetTest, IsTheSameForAnyNumberOfRanksSeedAndOrder) {
   }
 }
 
-// The tokens of this file count up, so that a window shows its place.
+// The tokens of the file count up, so the first target of a window tells its position.
 TEST_F(ValidationSetTest, WindowsAreSpreadOverTheFileWithoutOneTwice) {
   write_tokens(dir_ / "long", counting_documents({17 * 1000}));
   config_.validation = {{.paths = {dir_ / "long"}}};

@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t kLength = 8;  // Tokens of a window.
+constexpr int64_t kLength = 8;  // Tokens per window.
 
 WindowOrder order_of(int64_t num_tokens, uint64_t seed = 1, int64_t dataset = 0, Shuffle shuffle = Shuffle::kLcg) {
   return WindowOrder({num_tokens, kLength - 1, shuffle, seed, dataset});
@@ -77,7 +77,7 @@ TEST(WindowOrder, ARowShorterThanAWindowIsOneWindow) {
   }
 }
 
-// Two random orders of 1000 windows agree in one place on average.
+// Two random orders of 1000 windows have the same window at one position on average.
 TEST(WindowOrder, EpochsSeedsAndDatasetsDiffer) {
   WindowOrder base = order_of(1000 * kLength);
   const std::vector<int64_t> first = indices(epoch_of(base, 0));
@@ -91,7 +91,7 @@ TEST(WindowOrder, EpochsSeedsAndDatasetsDiffer) {
   }
 }
 
-// Counts the places within a window's length at which epochs cut.
+// Each epoch shifts the boundaries of its windows by a random offset. This test counts the offsets.
 TEST(WindowOrder, EpochsCutElsewhere) {
   WindowOrder order = order_of(1000 * kLength + 5);
   std::vector<int> cuts(kLength);
@@ -101,7 +101,7 @@ TEST(WindowOrder, EpochsCutElsewhere) {
     const int64_t tokens = 1000 * kLength + 5;
     ++cuts[static_cast<size_t>((window.begin - window.index * kLength + tokens) % tokens % kLength)];
   }
-  for (const int count : cuts) EXPECT_NEAR(count, kEpochs / kLength, 50);  // The limit is 5 standard deviations.
+  for (const int count : cuts) EXPECT_NEAR(count, kEpochs / kLength, 50);  // The tolerance is 5 standard deviations.
 }
 
 TEST(WindowOrder, WithoutShuffleWindowsComeInTheOrderOfTheRow) {

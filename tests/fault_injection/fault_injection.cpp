@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 26> kNames = {
     "rename",         "mkdir", "unlink",        "mmap",  "ftruncate", "fallocate", "close",  "opendir", "readdir",
     "pthread_create", "new",   "aligned_alloc", "flock", "pipe",      "fwrite",    "fflush", "fclose"};
 
-// The place of a name in kNames.
+// Returns the index of a name in kNames.
 consteval size_t call(std::string_view name) {
   return static_cast<size_t>(std::find(kNames.begin(), kNames.end(), name) - kNames.begin());
 }
@@ -80,7 +80,7 @@ Fault fault;
 std::atomic<bool> is_counting{false};
 std::array<std::atomic<long>, kNames.size()> counts{};
 
-// Whether this call is to fail; errno is set then.
+// Counts a call. Returns true and sets errno if the call must fail.
 bool fails(size_t call) {
   if (!is_counting.load(std::memory_order_relaxed)) return false;
   const long number = ++counts[call];
@@ -102,7 +102,8 @@ void write_counts() {
 using Main = int (*)(int, char**, char**);
 Main program_main = nullptr;
 
-// Whether an address lies in the program itself: libraries that compile code cannot do without memory for it.
+// Returns whether an address lies in the program itself. Failures of mmap are limited to the program, because libraries
+// that compile code abort without memory for it.
 bool is_of_program(const void* address) {
   Dl_info caller{}, program{};
   return dladdr(address, &caller) != 0 && dladdr(reinterpret_cast<void*>(program_main), &program) != 0 &&
@@ -123,14 +124,14 @@ Function next(const char* name) {
 
 }  // namespace
 
-// REPLACE(CALL, RESULT OF A FAILURE, TYPE, NAME, (PARAMETERS), (ARGUMENTS))
+// Arguments: REPLACE(CALL, RESULT OF A FAILURE, TYPE, NAME, (PARAMETERS), (ARGUMENTS)).
 #define REPLACE(which, failure, type, name, parameters, arguments) \
   type name parameters {                                           \
     static const auto real = next<type(*) parameters>(#name);      \
     if (fails(which)) return failure;                              \
     return real arguments;                                         \
   }
-// REPLACE for a call that takes effect although it reports a failure.
+// Like REPLACE, for a call that takes effect even when it reports a failure.
 #define REPLACE_DONE(which, failure, type, name, parameters, arguments) \
   type name parameters {                                                \
     static const auto real = next<type(*) parameters>(#name);           \

@@ -66,7 +66,8 @@ TEST(OutputFile, TogetherAllAreReplacedOrNone) {
     rename_together(std::vector<OutputFile*>{&a, &b, &c});
   };
   write_file(dir / "a", "old");
-  write_file(dir / "c", "old");  // There was no b before.
+  // File b does not exist before the first replacement.
+  write_file(dir / "c", "old");
   for (const char* lost : {"a.tmp", "b.tmp", "c.tmp"}) {
     expect_mentions(message_of<Error>([&] { replace(lost); }), {lost, "cannot be renamed"});
     EXPECT_EQ(contents(), "old-old2") << lost;
@@ -75,7 +76,7 @@ TEST(OutputFile, TogetherAllAreReplacedOrNone) {
   EXPECT_EQ(contents(), "newnewnew3");
 }
 
-// A link or FIFO under the temporary name is neither followed nor waited for.
+// A symbolic link at the temporary name is not followed, and a FIFO there does not block.
 TEST(OutputFile, ReplacesWhatIsUnderTheTemporaryName) {
   const TempDir dir;
   write_file(dir / "precious", "precious");

@@ -30,7 +30,8 @@ void wait_until(const Condition& condition) {
 
 }  // namespace
 
-// Refuses the first direct write when a second one is in progress, and the second when the flag was cleared.
+// Replaces the pwrite of the C library. With refuses_direct, every direct write fails with EINVAL: the first one once a
+// second one is in progress, and later ones once O_DIRECT was cleared on the descriptor.
 extern "C" ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t place) {
   if (refuses_direct && is_direct(descriptor)) {
     if (direct_writes++ == 0) {

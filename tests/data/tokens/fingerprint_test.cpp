@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// Writes a sparse file of `bytes` zeros, which takes no space.
+// Writes a sparse file of `bytes` zeros, which takes no disk space.
 void write_zeros(const std::string& path, int64_t bytes) {
   write_file(path, "");
   std::filesystem::resize_file(path, static_cast<uintmax_t>(bytes));
@@ -47,7 +47,7 @@ TEST(Fingerprint, EveryByteOfASmallCorpusCounts) {
   }
 }
 
-// Equal tokens in other documents, and equal bytes divided differently among the files.
+// The fingerprint differs if equal tokens are divided into other documents, or equal bytes into other files.
 TEST(Fingerprint, WhereDocumentsAndFilesEndCounts) {
   const TempDir dir;
   write_tokens(dir / "a", counting_documents({5, 3}));
@@ -62,7 +62,7 @@ TEST(Fingerprint, WhereDocumentsAndFilesEndCounts) {
 
 TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
   const TempDir dir;
-  // Three sparse files of a terabyte in total, and an index that is large too.
+  // The corpus has three sparse token files of 0.8 terabytes in total, and large indexes.
   constexpr int64_t kBytes = (int64_t{1} << 38) + 12345;
   std::vector<std::string> paths;
   for (const char* name : {"a", "b", "c"}) {
@@ -79,7 +79,7 @@ TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
   expect_seen(dir / "c.bin", kBytes - 1, 1);
   expect_seen(dir / "a.idx", 0, 1);
   expect_seen(dir / "c.idx", kFingerprintBytes / 2 - 1, 1);
-  // Longer than the gap between two blocks.
+  // The changed range is longer than the distance between two blocks that are read.
   expect_seen(dir / "b.idx", 1'000'000, kFingerprintBytes * 3 / 2 / 255 + 1);
   std::filesystem::resize_file(dir / "b.bin", kBytes + 1);
   EXPECT_TRUE(seen.insert(fingerprint_of(paths)).second) << "a byte more";

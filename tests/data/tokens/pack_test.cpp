@@ -106,7 +106,7 @@ TEST(Pack, ExistingOutputIsReplacedOnRequestAlone) {
   };
   refused("p.bin");
   EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
-  for (const char* left : {"p.idx", "p.json"}) {  // Any file of the dataset.
+  for (const char* left : {"p.idx", "p.json"}) {  // One existing file of a dataset suffices for the refusal.
     std::filesystem::remove(dir / (left == std::string("p.idx") ? "p.bin" : "p.idx"));
     refused(left);
   }
@@ -118,7 +118,7 @@ TEST(Pack, ExistingOutputIsReplacedOnRequestAlone) {
   again.overwrite = true;
   pack(again);
   EXPECT_EQ(texts_of(dir / "q_held_out"), Texts{"b"});
-  // The held-out document would enter the corpus.
+  // Without hold_out_every, the document that was held out would be added to the corpus.
   again.hold_out_every = 0;
   expect_mentions(message_of<InputError>([&] { pack(again); }), {"q_held_out.idx holds documents", "--hold-out-every"});
   EXPECT_EQ(texts_of(dir / "q"), Texts{"a"});
@@ -172,7 +172,7 @@ TEST(Pack, BadInputIsRefusedByName) {
   refuse({.inputs = {dir / "old.txt"}}, {"output"});
   refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 1}, {"hold_out_every is 1"});
   refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 2}, {"1 documents", "one in 2"});
-  // The older dataset is intact, and there is no incomplete file next to it.
+  // The older dataset is intact, and the aborted run left no temporary file.
   EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(dir / "p").parent_path())) {
     EXPECT_NE(entry.path().extension(), ".tmp");
@@ -228,14 +228,14 @@ TEST(Inspect, ReportsWhatIsInATokenFile) {
   EXPECT_EQ(json["token_id"]["max"], 'b');
   EXPECT_EQ(json["sidecar"]["tokenizer"], "byte");
   EXPECT_EQ(json["intact"], true);
-  // a and b occur three times each. Within documents every a is followed by b, and every b by a.
+  // The tokens a and b occur three times each. Within a document each a is followed by b, and each b by a.
   EXPECT_NEAR(json["entropy_nats"]["unigram"].get<double>(), std::log(2.0), 1e-12);
   EXPECT_NEAR(json["entropy_nats"]["bigram"].get<double>(), 0, 1e-12);
 }
 
 TEST(Inspect, BigramEntropyStopsAtDocumentBoundaries) {
   const TempDir dir;
-  // Pairs: 0-0 twice and 0-1 once in document 0, 1-0 once in document 1. A pair across the boundary would be 1-1.
+  // Within the documents the pair 0 0 occurs twice, and 0 1 and 1 0 once each. A pair across the boundary would be 1 1.
   write_tokens(dir / "t", {{0, 0, 0, 1}, {1, 0}}, TokenDtype::kU8);
   const auto json = inspect_token_file(dir / "t");
   const double after_0 = -(2.0 / 3 * std::log(2.0 / 3) + 1.0 / 3 * std::log(1.0 / 3));

@@ -16,7 +16,7 @@ std::vector<int32_t> read_document(const TokenFile& file, int64_t document) {
   return ids;
 }
 
-// Returns the bytes of an index, written independently of the writer.
+// Returns the bytes of an index file, built without TokenFileWriter.
 std::string index_bytes(uint8_t code, const std::vector<int32_t>& lengths, const std::vector<int64_t>& offsets,
                         const std::vector<int64_t>& document_index) {
   Bytes bytes;
@@ -83,7 +83,8 @@ TEST(TokenFile, WriterMakesExactlyThoseBytes) {
 TEST(TokenFile, DocumentsOfSeveralScatteredSequences) {
   const TempDir dir;
   write_file(dir / "t.bin", u16_bytes({5, 6, 1, 2, 9, 3, 4}));
-  // Document 0 is 1 2 | 3 4 | (empty) | 5 6, document 1 has no sequence, document 2 is 9.
+  // Document 0 has the sequences 1 2 | 3 4 | (empty) | 5 6, document 1 has no sequence, and document 2 has the sequence
+  // 9.
   write_file(dir / "t.idx", index_bytes(8, {2, 2, 0, 2, 1}, {4, 10, 0, 0, 8}, {0, 4, 4, 5}));
   const TokenFile file(dir / "t");
   ASSERT_EQ(file.num_documents(), 3);
@@ -152,7 +153,7 @@ std::vector<BrokenFile> broken_files() {
   std::string version = good, dtype = good, counts = good;
   version[9] = 2;
   dtype[17] = 6;
-  counts[18 + 7] = 0x7f;  // An impossible number of sequences.
+  counts[18 + 7] = 0x7f;  // The number of sequences becomes impossibly large.
   return {
       {"missing", "absent", "absent", {"t.idx", "no such token file"}},
       {"missing_bin", "absent", good, {"t.bin", "cannot be opened"}},

@@ -12,7 +12,7 @@
 namespace octavo {
 namespace {
 
-// Returns the row, computed from the definition.
+// Returns the tokens of the whole row, computed from the definition.
 std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const TokenRowOptions& options) {
   std::vector<int32_t> row;
   for (const TokenLists& documents : files) {
@@ -90,7 +90,7 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
   }
 }
 
-// More documents than between two entries of the table with which a search begins.
+// The dataset has many more documents than the search table has entries.
 TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
   const TokenRow row(write({documents}), {.eos_id = 0});
@@ -102,7 +102,7 @@ TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   }
 }
 
-// Sequences may lie in PREFIX.bin in any order, as other programs write them.
+// Other programs may write the sequences of PREFIX.bin in any order.
 TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
   Bytes idx;
   idx.text(std::string("MMIDIDX\0\0", 9)).add<uint64_t>(1).add<uint8_t>(1).add<uint64_t>(3).add<uint64_t>(3);
