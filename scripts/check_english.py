@@ -4,7 +4,8 @@
     check_english.py [ROOT]       exit code 1 when there is a breach
     check_english.py --counts     breaches per folder, including the folders of NOT_CLEAN
     check_english.py --sample N SEED [FOLDER...]
-                                  prints N comments and sentences drawn at random, for a reader to judge
+                                  prints N items drawn at random, for a reader to judge: a quarter each of comments, sentences of
+                                  the documentation, descriptions of options and config keys, and messages
     check_english.py --self-test  plants breaches in a scratch tree and checks that each is found
 
 The rules find what seldom stands in a sentence that is clear at first reading. They cannot tell that a sentence is clear.
@@ -53,6 +54,10 @@ PARAGRAPH_LIMIT = 8
 SOURCES = {".h": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#", "CMakeLists.txt": "#"}
 FOLDERS = ("app", "checkpoint", "cmake", "core", "data", "kernels", "model", "parallel", "scripts", "tests")
 
+# A file of the project that a comment or a page names, and names that only examples have.
+FILE = re.compile(r"(?<![\w/.])(?:" + "|".join([*FOLDERS, "configs", "docs", "machines"]) + r")/[\w./-]+\.(?:h|cpp|cu|cuh|py|sh|md|yaml|json)\b")
+INVENTED = re.compile(r"geglu|commands/convert\.cpp")
+
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"' + r"|'(?:[^'\\\n]|\\.)*'")
 
 
@@ -91,6 +96,12 @@ def check_phrases(text):
     for phrase, instead in PHRASES.items():
         for match in re.finditer(phrase, text):
             yield f'"{match[0]}": write {instead or "something else"}'
+
+
+def check_references(text, root):
+    for name in FILE.findall(text):
+        if not (root / name).exists() and not INVENTED.search(name):
+            yield f"there is no file {name}"
 
 
 def prose(page):
@@ -150,27 +161,76 @@ def check_tree(root, not_clean=NOT_CLEAN):
         text = path.read_text(encoding="utf-8")
         if mark is None:
             breaches += [(name, line, reason) for line, reason in check_page(text)]
+            if not name.startswith("docs/benchmarks/"):  # Reports name the files of their commit.
+                breaches += [(name, number, reason) for number, line in enumerate(text.splitlines(), 1) for reason in check_references(line, root)]
             continue
         found = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
-        breaches += [(name, line, reason) for line, comment in found for reason in check_comment(comment)]
+        breaches += [(name, line, reason) for line, comment in found for reason in [*check_comment(comment), *check_references(comment, root)]]
     return count, breaches
 
 
-def sample(root, count, seed, folders):
-    items = []
+def sentences(page):
+    """Yields (line, text) of each sentence of a page and of each cell of its tables."""
+    paragraph, begin, last = "", 0, 0
+    lines = list(prose(page)) + [(len(page.splitlines()) + 2, "")]
+    for number, line in lines:
+        starts = not line.strip() or line.startswith(("#", "* ", "- ", ">")) or re.match(r"\d+\. ", line) or number != last + 1
+        if starts and paragraph:
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`*\"])", " ".join(paragraph.split())):
+                yield begin, sentence
+            paragraph = ""
+        if not paragraph:
+            begin = number
+        paragraph += line.lstrip("#*->") + "\n"
+        last = number
+    for number, line in enumerate(page.splitlines(), 1):
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line)[1:-1]:
+                yield number, re.sub(r"^(`[^`]*`,? ?)+$", "", cell.strip())
+
+
+def literals(text, suffix):
+    """Yields (line, text, whether it describes an option) of each string literal. Literals that stand next to each other are one."""
+    if suffix == ".py":
+        text = re.sub(r'"""(.*?)"""', lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(r"(?m)(^|[ \t])(//|#).*$", "", text)
+    for match in re.finditer(r'(?:f?"(?:[^"\\\n]|\\.)*"\s*)+', text):
+        literal = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[0]))
+        before = re.split(r"[;{}]", text[: match.start()])[-1] if suffix != ".py" else text[: match.start()].rsplit("\n", 1)[-1]
+        yield text[: match.start()].count("\n") + 1, literal, bool(re.search(r"add_(option|flag)\w*\([^()]*,\s*$|\bhelp=$|Help =\s*$", before))
+
+
+def items(root):
+    """Returns all (kind, file, line, text) that a sample is drawn from."""
+    found = []
     for path, mark in files(root):
         name = path.relative_to(root).as_posix()
-        if folders and not name.startswith(tuple(folders)):
-            continue
         text = path.read_text(encoding="utf-8")
         if mark is None:
-            lines = [(number, line) for number, line in prose(text) if len(line.split()) > 5]
-            items += [(name, number, line) for number, line in lines]
-        else:
-            found = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
-            items += [(name, number, comment) for number, comment in found if len(comment.split()) > 2]
-    for name, number, line in random.Random(seed).sample(items, min(count, len(items))):
-        print(f"{name}:{number}: {line}")
+            found += [("sentence", name, number, sentence) for number, sentence in sentences(text)]
+            continue
+        remarks = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
+        found += [("comment", name, number, comment) for number, comment in remarks]
+        if path.suffix in (".cpp", ".h", ".py", ".sh") and not name.startswith("tests/") and path.name not in ("config_keys.cpp", Path(__file__).name):
+            found += [("option" if describes else "message", name, number, literal) for number, literal, describes in literals(text, path.suffix)]
+    config = root / "docs/config.md"
+    for number, line in enumerate(config.read_text(encoding="utf-8").splitlines() if config.exists() else [], 1):
+        if re.match(r"\| `\w+(\.\w+)*` \| .* \| .* \| .* \|", line):
+            found.append(("option", "docs/config.md", number, " | ".join(line.split(" | ")[0:2]).lstrip("| ")))
+    least = {"comment": 3, "sentence": 5, "option": 3, "message": 4}
+    return [item for item in found if len(re.findall(r"\b[A-Za-z]+\b", item[3])) >= least[item[0]]]
+
+
+def sample(root, count, seed, folders):
+    drawn = random.Random(seed)
+    of_kind = {kind: [] for kind in ("comment", "sentence", "option", "message")}
+    for kind, name, number, text in items(root):
+        if not folders or name.startswith(tuple(folders)):
+            of_kind[kind].append(f"{kind:8} {name}:{number}: {text}")
+    of_kind = {kind: texts for kind, texts in of_kind.items() if texts}
+    for rank, texts in enumerate(of_kind.values()):
+        share = count // len(of_kind) + (rank < count % len(of_kind))
+        print("\n".join(drawn.sample(texts, min(share, len(texts)))))
 
 
 def self_test():
@@ -186,6 +246,8 @@ def self_test():
         "docs/long.md": ("x" * 141 + "\n\n" + "y " * 60 + "\n\n| " + "z" * 200 + " |\n| --- |\n", 1),
         "docs/paragraph.md": ("a\n" * 9 + "\n" + "a\n" * 8, 1),
         "docs/table.md": ("| a |\n| --- |\n| b |\n\n| c |\n", 1),
+        "core/reference.h": ("// Reads the format of core/gone.h (core/opening.h).\nint a;\n", 1),
+        "docs/reference.md": ("See `core/gone.h` and `kernels/layers/geglu.h`.\n", 1),
         "docs/block.md": ("```text\n" + "x" * 200 + "\n```\nThe file is made anew.\n", 1),
     }
     with tempfile.TemporaryDirectory() as scratch:
@@ -194,7 +256,9 @@ def self_test():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
         _, breaches = check_tree(root, not_clean=("model",))
-    failed = False
+        (root / "core/message.cpp").write_text('// Opens a file.\nfail("the file {} cannot "\n     "be opened");\nadd_flag("--all", all, "print all of them");\n')
+        kinds = {(kind, text) for kind, name, _, text in items(root) if name == "core/message.cpp"}
+    failed = kinds != {("comment", "Opens a file."), ("message", "the file {} cannot be opened"), ("option", "print all of them")}
     for name, (_, expected) in planted.items():
         found = [breach for breach in breaches if breach[0] == name]
         if len(found) != expected:
