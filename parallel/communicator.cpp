@@ -11,7 +11,7 @@ namespace octavo {
 
 namespace {
 
-// A group of one: nothing is sent, so none of these is called.
+// Communicator of a group of one rank. The base class copies the tensors itself, so none of the do_ methods is called.
 class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator(Watchdog& watchdog, const std::string& name) : Communicator(watchdog, name, 0, 1) {}
@@ -24,7 +24,8 @@ class SingleCommunicator final : public Communicator {
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
   std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
-    throw Error(fmt::format("a {} axis of {} ranks, in a group of one", ranks.name, ranks.size));
+    throw Error(
+        fmt::format("the group {} has {} ranks, but it is split from a group of one rank", ranks.name, ranks.size));
   }
 };
 
@@ -35,7 +36,8 @@ class PlannedCommunicator final : public Communicator {
 
  private:
   [[noreturn]] void refuse() const {
-    throw Error(fmt::format("a collective of the {} axis, whose {} ranks are planned and not there", name(), size()));
+    throw Error(
+        fmt::format("a collective of the {} axis runs on {} ranks, which do not exist in a plan", name(), size()));
   }
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
@@ -46,22 +48,23 @@ class PlannedCommunicator final : public Communicator {
   std::unique_ptr<Communicator> do_split(const RankGroup&) override { refuse(); }
 };
 
-// "all_gather of block 3 (shard axis)", for messages.
+// Returns the call as messages name it: "all_gather of block 3 (shard axis)".
 std::string call_name(const Communicator& communicator, const char* op, const char* what) {
   return Collective{op, what, communicator.name().c_str()}.describe();
 }
 
-// `part` is slice `rank` of the `size` of `whole`, either in place or apart from all of it.
+// Checks that `part` has the size of one of the group's slices of `whole`, and is either this rank's slice in place or
+// does not overlap `whole`.
 void check_slice(const Communicator& communicator, const char* op, const char* what, const Tensor& whole,
                  const Tensor& part) {
   CHECK(whole.dtype() == part.dtype() && whole.numel() == part.numel() * communicator.size(),
-        "{}: {} is not {} slices like {}", call_name(communicator, op, what), whole.describe(), communicator.size(),
-        part.describe());
+        "{}: {} does not consist of {} slices such as {}", call_name(communicator, op, what), whole.describe(),
+        communicator.size(), part.describe());
   const char* whole_begin = static_cast<const char*>(whole.raw());
   const char* part_begin = static_cast<const char*>(part.raw());
   const bool is_slice = part_begin == whole_begin + communicator.rank() * part.bytes();
   const bool is_apart = part_begin + part.bytes() <= whole_begin || whole_begin + whole.bytes() <= part_begin;
-  CHECK(is_slice || is_apart, "{}: the slice overlaps another rank's part of the whole tensor",
+  CHECK(is_slice || is_apart, "{}: the slice overlaps other ranks' slices of the whole tensor",
         call_name(communicator, op, what));
 }
 
@@ -107,8 +110,8 @@ void Communicator::all_to_all(const Tensor& out, const Tensor& in, int64_t begin
   const int64_t slice = in.numel() / size_;
   CHECK(out.dtype() == in.dtype() && out.numel() == count * size_ && in.numel() == slice * size_ && begin >= 0 &&
             begin + count <= slice,
-        "{}: {} from element {} of {} slices of {}", call_name(*this, "all_to_all", what), out.describe(), begin, size_,
-        in.describe());
+        "{}: the output is {}, expected elements from {} of the {} slices of {}", call_name(*this, "all_to_all", what),
+        out.describe(), begin, size_, in.describe());
   const char* from = static_cast<const char*>(in.raw());
   const char* to = static_cast<const char*>(out.raw());
   CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
@@ -121,8 +124,8 @@ void Communicator::send_receive(const Tensor& out, int from, const Tensor& in, i
                                 const char* what) {
   const auto is_peer = [this](int rank) { return rank == kNobody || (rank >= 0 && rank < size_); };
   CHECK(out.dtype() == in.dtype() && out.numel() == in.numel() && is_peer(from) && is_peer(to),
-        "{}: {} from rank {} and {} to rank {} of {}", call_name(*this, "send_receive", what), out.describe(), from,
-        in.describe(), to, size_);
+        "{}: the output {} from rank {} and the input {} to rank {} do not match in a group of {} ranks",
+        call_name(*this, "send_receive", what), out.describe(), from, in.describe(), to, size_);
   const char* from_begin = static_cast<const char*>(in.raw());
   const char* to_begin = static_cast<const char*>(out.raw());
   CHECK(to_begin + out.bytes() <= from_begin || from_begin + in.bytes() <= to_begin, "{}: the two tensors overlap",
@@ -167,7 +170,7 @@ std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, cons
 
 Buffer allocate_for_collectives(int64_t bytes) {
   if constexpr (kHasCuda) return allocate_nccl_memory(bytes);
-  throw Error(fmt::format("{} bytes for NCCL in a build without CUDA", bytes));
+  throw Error(fmt::format("cannot allocate {} bytes for NCCL, because this build has no CUDA", bytes));
 }
 
 std::string nccl_version() {

@@ -1,18 +1,20 @@
-// Communicator: collectives on tensors among the ranks of one axis of the mesh. MPI on CPUs, NCCL on GPUs, copies for a
-// group of one. Every method is a collective: all ranks of the group call it in the same order with equal shapes. On a
-// GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return. Tensors may have any number
-// of elements. Throws Error when shapes, dtypes or places do not fit together, or when MPI or NCCL reports a failure.
+// Communicator runs collectives on tensors among the ranks of a group, usually one axis of the mesh. It uses MPI on
+// CPUs, NCCL on GPUs, and plain copies in a group of one rank. Every method is a collective: all ranks of the group
+// call the same methods in the same order with equal shapes. On a GPU a collective is queued on `stream` and the call
+// returns at once. On the CPU the collective is complete on return. Tensors may have any number of elements. Methods
+// throw Error when shapes, dtypes or addresses do not fit together, or when MPI or NCCL reports a failure.
 //
-// `what` says in messages whose tensor it is ("gradients of block 3"); it must outlive the communicator. A collective
-// that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/ranks/watchdog.h).
+// `what` names the tensor in messages ("gradients of block 3"). The string is borrowed and must outlive the
+// communicator. The watchdog (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the
+// collective takes longer than parallel.timeout_s.
 //
-// Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
-// all_to_all (n-1)/n of what it puts together, all_reduce 2 (n-1)/n of the tensor, send_receive all of it.
+// Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
+// of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in a send_receive.
 //
-// Sums: on the CPU the ranks' terms are added one by one in rank order in float32, a bfloat16 sum is rounded once at
-// the end; so an all-reduce is bit for bit a reduce-scatter and an all-gather. On a GPU the order is that of NCCL's
-// algorithm for the size and the machine, and a bfloat16 sum may be rounded at every addition. Either way the same
-// call gives the same bits again, and the same bits on every rank.
+// On the CPU a sum adds the ranks' terms in rank order in float32, and a bfloat16 sum is rounded once at the end. An
+// all-reduce therefore equals a reduce-scatter followed by an all-gather, bit for bit. On a GPU the order of the terms
+// depends on the algorithm that NCCL chooses for the size and the machine, and a bfloat16 sum may be rounded at every
+// addition. On both, repeating a call gives the same bits, and all ranks get the same bits.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +29,15 @@
 
 namespace octavo {
 
-// Memory registered with a communicator, until destroyed; the communicator must outlive it.
+// Memory that stays registered with a communicator until this object is destroyed. The communicator must outlive the
+// object.
 class Registration {
  public:
   virtual ~Registration() = default;
 };
 
-// Some of the ranks, seen from one of them: all with the same `color` form a group, in which this one is `rank`.
+// Group of ranks, as one of its members sees the group. Ranks with equal `color` form a group, in which this rank has
+// the number `rank`.
 struct RankGroup {
   std::string name;
   int color = 0;
@@ -45,36 +49,41 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  const std::string& name() const { return name_; }  // of the axis: "world", "data", "shard"
-  int rank() const { return rank_; }                 // in the group
+  // Returns the name of the group, which is usually an axis of the mesh: "world", "data", "shard".
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }  // Rank within the group.
   int size() const { return size_; }
 
-  // out [n * k elements] = the shards [k] of all ranks in rank order; any dtype, the same for both. `shard` is this
-  // rank's slice of `out` itself, or lies apart from it.
+  // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype, equal for both. `shard` may
+  // be this rank's slice of `out`; otherwise the two must not overlap.
   void all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what = "");
-  // out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]; float32 or bfloat16, the same for both.
-  // `out` is this rank's slice of `in` itself, or lies apart from it. The other slices of `in` are left as they are.
+  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Both are float32 or both bfloat16.
+  // `out` may be this rank's slice of `in`; otherwise the two must not overlap. The other slices of `in` keep their
+  // values.
   void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what = "");
-  // out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank order;
-  // any dtype, the same for both. The two lie apart.
+  // Sets out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank
+  // order. Any dtype, equal for both. `out` and `in` must not overlap.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
-  // out = `in` of rank `from`, while this rank's `in` goes to rank `to`, whose `from` it is; either may be kNobody. Any
-  // dtype and number of elements, the same on all ranks. The two lie apart.
+  // Sends `in` to rank `to` and receives into `out` what rank `from` sends. Rank `to` must name this rank as its
+  // `from`. Either rank may be kNobody, which omits that transfer. Dtype and number of elements are equal on all ranks.
+  // `out` and `in` must not overlap.
   static constexpr int kNobody = -1;
   void send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream, const char* what = "");
-  // tensor = the sum over ranks, in place; float32 or bfloat16.
+  // Replaces the tensor with its sum over ranks. Float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
-  // tensor = the largest of each element over ranks, in place; float32, compared by its bits as unsigned integers: of
-  // magnitudes (amaxes, scales) the largest, above which NaN is; of any numbers one that some rank has.
+  // Replaces each element with the largest over ranks. Float32, compared by its bits as unsigned integers. For
+  // non-negative values (amaxes, scales) this is the maximum, and NaN counts as the largest value. For other values the
+  // result is the value of one of the ranks.
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
 
-  // Lets NCCL reach memory from allocate_for_collectives() without its own buffers (ParallelConfig::nccl_memory). A
-  // collective, with equal sizes and equal places of the tensors in them afterwards; the host waits. Null where there
-  // is nothing to register with.
+  // Registers memory from allocate_for_collectives(), so that NCCL accesses the memory directly instead of through
+  // NCCL's own buffers (ParallelConfig::nccl_memory). A collective of the group, for which the host waits. Sizes must
+  // be equal on all ranks, and later collectives must find each tensor at the same offset on all ranks. Returns null if
+  // this communicator cannot register memory.
   [[nodiscard]] virtual std::unique_ptr<Registration> register_memory(const Buffer&) { return nullptr; }
 
-  // The communicator of some of this one's ranks, with the same settings. A collective of all of its ranks, while none
-  // of its other collectives is under way.
+  // Returns a communicator of some of this communicator's ranks with the same settings. All ranks of this communicator
+  // must call it, while none of its collectives is in progress.
   [[nodiscard]] std::unique_ptr<Communicator> split(const RankGroup& ranks);
 
  protected:
@@ -84,20 +93,21 @@ class Communicator {
   Watchdog& watchdog() const { return watchdog_; }
 
  private:
-  // Does `work` named and watched as this collective.
+  // Runs `work`, which performs the collective `op`, under the watchdog, the profiler and error messages that name it.
   template <typename Work>
   void run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work);
 
-  // Shapes, dtypes and places are checked, and the group has several ranks.
+  // Implementations of the collectives. Shapes, dtypes and addresses have been checked, and the group has several
+  // ranks.
   virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
   virtual void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) = 0;
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
-  // Of several ranks.
+  // Implements split() for a group of several ranks.
   virtual std::unique_ptr<Communicator> do_split(const RankGroup& ranks) = 0;
-  // Called after each of the collectives: it is on the stream, not done.
+  // Is called after a collective has been queued on the stream, which may be before the collective is complete.
   virtual void after_queueing(const Collective&, Stream&) {}
 
   Watchdog& watchdog_;
@@ -106,18 +116,18 @@ class Communicator {
   int size_;
 };
 
-// The communicator of all ranks for tensors on `stream`'s device. A collective of all ranks of `group`, which must
-// outlive it.
+// Returns the communicator of all ranks for tensors on the device of `stream`. All ranks of `group` must call this
+// function. `group` must outlive the communicator.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
 
-// For planning: a communicator that says whose rank it is among how many. On a planned stream its collectives are
-// recorded, on any other they throw.
+// Returns a communicator for planning, whose other ranks do not exist. Its collectives are recorded on a dry-run stream
+// and throw on any other stream.
 std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks);
 
-// Zeroed memory of a GPU that can be registered with communicators.
+// Allocates zeroed GPU memory that can be registered with communicators.
 Buffer allocate_for_collectives(int64_t bytes);
 
-// The version of NCCL that this process has loaded, "2.28.9"; empty in a build without CUDA.
+// Returns the version of NCCL that this process has loaded, such as "2.28.9". Empty in a build without CUDA.
 std::string nccl_version();
 
 }  // namespace octavo

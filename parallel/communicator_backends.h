@@ -1,4 +1,4 @@
-// The implementations behind make_communicator().
+// Implementations that make_communicator() (parallel/communicator.h) chooses from.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,15 @@
 
 namespace octavo {
 
-inline constexpr const char* kWorld = "world";  // the communicator of all ranks
+inline constexpr const char* kWorld = "world";  // Name of the communicator of all ranks.
 
-// On host memory.
+// Returns a communicator of all ranks for tensors in host memory.
 std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group);
 
-// On the current GPU; in CUDA builds only. The unique ids travel over `group`.
+// Returns a communicator of all ranks for tensors on the current GPU. NCCL's unique ids are exchanged through `group`.
+// Only in CUDA builds.
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group);
-// allocate_for_collectives(), in CUDA builds only.
+// Implements allocate_for_collectives(). Only in CUDA builds.
 Buffer allocate_nccl_memory(int64_t bytes);
 
 std::string loaded_nccl_version();

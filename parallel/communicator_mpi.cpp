@@ -12,12 +12,12 @@ namespace {
 
 using mpi::check;
 
-constexpr int64_t kChunkBytes = int64_t{1} << 24;    // of one rank in one call, as MPI counts are ints
-constexpr int64_t kScratchBytes = int64_t{1} << 22;  // the terms of all ranks of a sum, for some of its elements
+constexpr int64_t kChunkBytes = int64_t{1} << 24;    // Bytes per rank and call. MPI counts are ints.
+constexpr int64_t kScratchBytes = int64_t{1} << 22;  // Scratch for the terms of all ranks of one part of a sum.
 
 int as_int(int64_t value) { return static_cast<int>(value); }
 
-// out[i] = the sum of terms[r * count + i] over the n ranks r, in that order.
+// Sets out[i] = the sum of terms[r * count + i] over the n ranks r, in rank order.
 template <typename T>
 void sum_in_rank_order(T* out, const T* terms, int64_t count, int n) {
 #pragma omp parallel for
@@ -30,7 +30,8 @@ void sum_in_rank_order(T* out, const T* terms, int64_t count, int n) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  // `parent`: of which `ranks` are some. A collective of all of its ranks.
+  // Creates the communicator of `ranks`, which are some of the ranks of `parent`. A collective of all ranks of
+  // `parent`.
   MpiCommunicator(Watchdog& watchdog, const RankGroup& ranks, MPI_Comm parent)
       : Communicator(watchdog, ranks.name, ranks.rank, ranks.size),
         comm_(split_watched(watchdog, ranks, parent)),
@@ -105,7 +106,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Elements of each rank's part that fit in the scratch together.
+  // Returns how many elements of each rank fit into the scratch together.
   template <typename T>
   int64_t elements_per_rank() const {
     return std::max<int64_t>(1, kScratchBytes / static_cast<int64_t>(sizeof(T)) / size());
@@ -117,7 +118,7 @@ class MpiCommunicator final : public Communicator {
     return reinterpret_cast<T*>(scratch_.data());
   }
 
-  // Each rank collects all ranks' terms for its slice of `k` elements and adds them up.
+  // Each rank collects the terms of all ranks for its slice of `k` elements and adds them.
   template <typename T>
   void reduce_scatter_sum_of(T* out, const T* in, int64_t k) {
     const int64_t step = elements_per_rank<T>();
@@ -131,7 +132,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Stretch by stretch: each rank adds up its part of the stretch, then all gather the parts.
+  // Processes the tensor in chunks. Each rank sums its part of a chunk, and then all ranks gather the parts.
   template <typename T>
   void all_reduce_sum_of(T* data, int64_t numel) {
     const int64_t step = elements_per_rank<T>() * size();
@@ -149,8 +150,8 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // `count` elements split among the ranks as evenly as can be, as MPI wants it: what each rank has, and my part once
-  // for every rank.
+  // Division of `count` elements among the ranks, as equal as possible, in the form of MPI's arguments: bytes and
+  // offsets of every rank's part, and of this rank's part repeated for every rank.
   struct Parts {
     Parts(int64_t count, int element_bytes, int rank, int size) {
       for (int r = 0; r < size; ++r) {

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "parallel/communicator_backends.h"
 
-// Windows and the zero-CTA policy, which put gathers on the copy engines, came with it.
+// NCCL 2.28 introduced windows and the zero-CTA policy, which runs gathers on the copy engines.
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0), "NCCL 2.28 or newer is needed");
 
 namespace octavo {
@@ -32,9 +32,9 @@ ncclDataType_t sum_dtype(const Tensor& tensor) {
   return tensor.dtype() == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
 }
 
-// The collectives of one communicator that the GPU has not finished, each with an event behind it. Events are made
-// once. When all are in use, the newest moves on to the end of what is queued: then a collective before it may be late
-// under a later one's name.
+// Queue of the collectives of one communicator that the GPU has not completed. An event follows each collective on its
+// stream. The events are created once. If all of them are in use, the newest entry is reused for the collective that is
+// queued next, so a late collective may be reported under the name of a later one.
 class NcclQueue final : public Watchdog::Queue {
  public:
   explicit NcclQueue(ncclComm_t comm) : comm_(comm), entries_(kEntries) {
@@ -51,13 +51,14 @@ class NcclQueue final : public Watchdog::Queue {
     entry.event.record(stream);
   }
 
-  // Waits since the collective before it was found finished: the host may queue it long before its turn comes.
+  // The waiting time of a collective begins when the collective before it is found complete, because the host may queue
+  // a collective long before its turn.
   std::optional<Watchdog::Stuck> oldest_unfinished() override {
     const std::lock_guard lock(mutex_);
     ncclResult_t result = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(comm_, &result);
     if (status != ncclSuccess) result = status;
-    // The device of a thread is GPU 0 unless it says otherwise, and asking would make a context there.
+    // Device of this thread. CUDA would otherwise use GPU 0 and create a context there.
     if (count_ > 0 && cudaSetDevice(device_) != cudaSuccess) return std::nullopt;
     while (count_ > 0 && entries_[first_].event.is_reached()) {
       first_ = (first_ + 1) % kEntries;
@@ -81,7 +82,7 @@ class NcclQueue final : public Watchdog::Queue {
 
   ncclComm_t comm_;
   int device_ = 0;
-  std::mutex mutex_;  // over all that follows
+  std::mutex mutex_;  // Protects all following members.
   std::vector<Entry> entries_;
   size_t first_ = 0;
   size_t count_ = 0;
@@ -102,20 +103,21 @@ class NcclRegistration final : public Registration {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // All ranks of `group`. `ids`: the same on each of them.
+  // Creates the communicator of all ranks of `group`. `ids` are equal on all ranks.
   NcclCommunicator(ProcessGroup& group, std::vector<ncclUniqueId> ids)
       : Communicator(group.watchdog(), kWorld, group.rank(), group.size()) {
     connect("ncclCommInitRankScalable", [&](ncclConfig_t* config) {
       return ncclCommInitRankScalable(&comm_, size(), rank(), static_cast<int>(ids.size()), ids.data(), config);
     });
   }
-  // Some of the ranks of `parent`, all of which call this.
+  // Creates the communicator of some of the ranks of `parent`. All ranks of `parent` call this.
   NcclCommunicator(const NcclCommunicator& parent, const RankGroup& ranks)
       : Communicator(parent.watchdog(), ranks.name, ranks.rank, ranks.size) {
     connect("ncclCommSplit",
             [&](ncclConfig_t* config) { return ncclCommSplit(parent.comm_, ranks.color, ranks.rank, &comm_, config); });
   }
-  // An error on its way out may have left the other ranks in a collective, which ncclCommDestroy would wait for.
+  // ncclCommDestroy waits for unfinished collectives. During stack unwinding other ranks may never complete them, so
+  // the communicator is aborted instead.
   ~NcclCommunicator() override {
     watchdog().remove(&*queue_);
     const Watchdog::Scope scope(watchdog(), {"ncclCommDestroy", "", name().c_str()});
@@ -134,7 +136,7 @@ class NcclCommunicator final : public Communicator {
     check(ncclCommWindowRegister(comm_, buffer.data(), static_cast<size_t>(buffer.bytes()), &window,
                                  NCCL_WIN_COLL_SYMMETRIC),
           "ncclCommWindowRegister");
-    if (window == nullptr) return nullptr;  // the GPUs do not reach each other's memory
+    if (window == nullptr) return nullptr;  // The GPUs cannot access each other's memory.
     return std::make_unique<NcclRegistration>(comm_, window);
   }
 
@@ -149,7 +151,7 @@ class NcclCommunicator final : public Communicator {
     check(ncclCommCount(comm_, &count), "ncclCommCount");
     check(ncclCommUserRank(comm_, &place), "ncclCommUserRank");
     CHECK(count == size() && place == rank(),
-          "NCCL: {} made the {} axis of {} ranks with this one in place {}, expected "
+          "NCCL: {} made a group for the {} axis with {} ranks in which this is rank {}, expected "
           "{} and {}",
           call, name(), count, place, size(), rank());
     queue_.emplace(comm_);
@@ -213,11 +215,11 @@ class NcclCommunicator final : public Communicator {
   std::optional<NcclQueue> queue_;
 };
 
-// Whoever makes an id takes in a share of the ranks, one after the other, before they know each other: several do so at
-// the same time.
+// Number of ranks per unique id. The rank that creates an id accepts the connections of its share of the ranks one
+// after the other, so several ranks do this in parallel.
 constexpr int kRanksPerId = 128;
 
-// The same on every rank; made by ranks that lie apart.
+// Returns the unique ids, which are equal on every rank. Ranks that are spread over the run create them.
 std::vector<ncclUniqueId> unique_ids(ProcessGroup& group) {
   const int count = (group.size() + kRanksPerId - 1) / kRanksPerId;
   std::vector<ncclUniqueId> ids(static_cast<size_t>(count));
@@ -233,9 +235,9 @@ std::vector<ncclUniqueId> unique_ids(ProcessGroup& group) {
   return ids;
 }
 
-// Collectives of several communicators may be under way at once, on streams of their own. Every rank's host launches
-// them in one order; NCCL then also places their kernels on each GPU in that order, so that no two GPUs begin with
-// different ones and wait for each other. Read by NCCL once, at its first use.
+// Collectives of several communicators may be in progress at once on different streams. Every rank's host launches them
+// in the same order. This setting makes NCCL also schedule their kernels in that order on each GPU, so that two GPUs
+// never start with different collectives and wait for each other. NCCL reads the variable at its first use.
 void keep_launch_order() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
 
 }  // namespace
@@ -248,7 +250,8 @@ Buffer allocate_nccl_memory(int64_t bytes) {
   check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
   Buffer buffer = Buffer::adopt(data, bytes, [](void* memory) { ncclMemFree(memory); });
   cuda::check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
-  cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // our streams do not wait for the one that zeroes
+  // Streams created by this program do not wait for the default stream.
+  cuda::check(cudaDeviceSynchronize(), "cudaMemset");
   return buffer;
 }
 

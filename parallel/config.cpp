@@ -20,15 +20,16 @@ int64_t ranks_along(const MeshShape& shape, const Wanted& wanted) {
   return product;
 }
 
-// The product of the sizes that are given.
+// Returns the product of the sizes that the config gives.
 int64_t given_ranks(const ParallelConfig& config) {
   int64_t product = 1;
   for (const MeshAxis& axis : kMeshAxes) product *= config.*axis.configured == -1 ? 1 : config.*axis.configured;
   return product;
 }
 
-// "; 3 or 6 ranks would work, or parallel.tensor_parallel 2": the ranks, or one given axis, that would do instead where
-// the given ones multiply to `fixed`, which does not divide the ranks.
+// Returns the suggestion of an error message, such as "; 3 or 6 ranks would work, or parallel.tensor_parallel 2". It
+// names other numbers of ranks, or another size for one axis, if the given sizes multiply to `fixed`, which does not
+// divide `ranks`.
 std::string what_would_fill(const ParallelConfig& config, int64_t ranks, int64_t fixed) {
   std::string sentence = would_work(multiples_near(ranks, fixed), " ranks");
   for (const MeshAxis& axis : kMeshAxes) {
@@ -71,13 +72,13 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   const MeshAxis* filling = filling_axis(*this);
   MeshShape shape;
   std::string given;      // "parallel.tensor_parallel 2 times ..."
-  std::string all_sizes;  // of the sentence about all of them
+  std::string all_sizes;  // Beginning of the message about all sizes.
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = this->*axis.configured;
     const bool may_fill = std::any_of(std::begin(kFillingAxes), std::end(kFillingAxes),
                                       [&](Axis some) { return &kMeshAxes[static_cast<size_t>(some)] == &axis; });
     CHECK_INPUT(size >= 1 || (may_fill && size == -1), "parallel.{} is {}, expected a positive number{}", axis.key,
-                size, may_fill ? " or -1 for all that is left" : "");
+                size, may_fill ? " or -1 for all remaining ranks" : "");
     if (size == -1) continue;
     shape.*axis.size = size;
     given += fmt::format("{}parallel.{} {}", given.empty() ? "" : " times ", axis.key, size);
@@ -93,8 +94,8 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   return shape;
 }
 
-// Registered gathers and reductions of shards are faster, 2% of a step of 8B; those of tensor parallelism are slower.
-// Between machines neither was measured.
+// Registered memory makes gathers and reductions of shards faster (2% of a step of an 8B model) and those of tensor
+// parallelism slower. Several machines were not measured.
 bool ParallelConfig::registers_memory(const MeshShape& mesh, bool one_machine) const {
   if (nccl_memory == NcclMemory::kAuto) return one_machine && mesh.shards() > 1;
   return nccl_memory != NcclMemory::kPlain && mesh.ranks() > 1;

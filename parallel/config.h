@@ -1,4 +1,4 @@
-// The parallel section of the config: how the ranks are arranged, and what NCCL may use.
+// The config section `parallel`: the arrangement of the ranks in a mesh, and options of NCCL.
 #pragma once
 
 #include <compare>
@@ -7,81 +7,94 @@
 
 namespace octavo {
 
-// Ranks along each axis of the mesh.
+// Number of ranks along each axis of the mesh.
 struct MeshShape {
   int64_t replicate = 1;
   int64_t shard = 1;
   int64_t tensor = 1;
   int64_t context = 1;
-  auto operator<=>(const MeshShape&) const = default;  // NOLINT(modernize-use-nullptr): a fault of clang-tidy 14
+  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  auto operator<=>(const MeshShape&) const = default;
 
-  int64_t data() const;    // ranks that work on different samples
-  int64_t shards() const;  // ranks that share one copy of the parameters
+  int64_t data() const;    // Number of ranks that process different samples.
+  int64_t shards() const;  // Number of ranks that share one replica of the parameters.
   int64_t ranks() const;
 
-  // How many times as often as by a ring a tensor goes through the links by an all-to-all over the shards: once where
-  // one machine holds them all, or each one of them. Between machines with several a ring leaves each machine once, an
-  // all-to-all once a rank.
+  // Returns how many times as much data an all-to-all over the shards sends through the links as a ring does. The
+  // result is 1 if all shards are on one machine, or if each is on a machine of its own. Otherwise a ring leaves each
+  // machine once, while an all-to-all leaves it once per rank.
   int64_t all_to_all_load(int64_t ranks_per_machine) const {
     if (shards() * tensor <= ranks_per_machine || tensor >= ranks_per_machine) return 1;
     return ranks_per_machine / tensor;
   }
 };
 
-// Whether a rank forgets the full weights of a unit after its forward pass, and gathers them anew in backward.
+// Decides whether a rank frees the full weights of a unit after their use in the forward pass and gathers them again in
+// the backward pass.
 enum class Reshard : uint8_t {
-  kAuto,  // where they do not all fit into memory
+  // Frees the weights if the full weights of all units do not fit into memory.
+  kAuto,
   kTrue,
   kFalse,
 };
 
-// How NCCL reaches the tensors of a collective.
+// Decides how NCCL accesses the tensors of a collective.
 enum class NcclMemory : uint8_t {
-  kAuto,        // registered for the shard axis of a run on one machine
-  kPlain,       // through buffers of its own
-  kRegistered,  // directly, in memory that all ranks of a group have mapped (symmetric windows)
+  // Registered memory for the shard axis of a run on one machine, plain memory otherwise.
+  kAuto,
+  kPlain,  // Through NCCL's own buffers.
+  // Directly, in memory that all ranks of a group have mapped (symmetric windows).
+  kRegistered,
 };
 
 struct ParallelConfig {
-  int64_t data_parallel_shard = -1;      // -1: all that the other axes leave
-  int64_t data_parallel_replicate = -1;  // -1: the same beside a given data_parallel_shard; else to be chosen, or 1
+  // -1: all ranks that the other axes leave.
+  int64_t data_parallel_shard = -1;
+  // -1: all remaining ranks if data_parallel_shard is given; otherwise the run chooses (app/memory/mesh_choice.h), or
+  // 1.
+  int64_t data_parallel_replicate = -1;
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;
   int64_t tensor_parallel_chunks = 1;
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;
   NcclMemory nccl_memory = NcclMemory::kAuto;
-  int64_t cover_multiprocessors = 0;  // 0: all
-  double timeout_s = 600;             // 0: never
+  int64_t cover_multiprocessors = 0;  // Number of multiprocessors for GEMMs during transfers. 0: all.
+  double timeout_s = 600;             // 0 disables the time limit.
 
-  // The mesh of a run on `ranks` ranks, of one copy where the number of copies is to be chosen. Throws InputError
-  // unless the sizes multiply to `ranks`.
+  // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws
+  // InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
-  // Whether its sizes, which are positive or -1, do.
+  // Returns whether the sizes, which must be positive or -1, multiply to `ranks`.
   bool suits(int64_t ranks) const;
-  // Whether it is left to the run how many copies there are (app/memory/mesh_choice.h).
+  // Returns whether the run chooses the number of replicas (app/memory/mesh_choice.h).
   bool leaves_copies() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
-  // Whether a run on GPUs registers its memory with NCCL.
+  // Returns whether a run on GPUs registers its memory with NCCL.
   bool registers_memory(const MeshShape& mesh, bool one_machine) const;
-  // Ranks of it that work on different samples.
+  // Returns the number of ranks, of `ranks`, that process different samples.
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
 
 enum class Axis : uint8_t { kReplicate, kShard, kContext, kTensor };
 
-// An axis of the mesh. A new axis is a row of kMeshAxes, its two numbers, and the collectives along it.
+// One axis of the mesh. A new axis needs a row in kMeshAxes, a member in ParallelConfig and in MeshShape, and the
+// collectives along the axis.
 struct MeshAxis {
-  const char* name;  // in plans and messages
-  const char* key;   // of the config's section parallel
+  const char* name;  // Name in plans and messages.
+  const char* key;   // Key in the config section `parallel`.
   int64_t ParallelConfig::*configured;
   int64_t MeshShape::*size;
-  bool divides_samples;  // its ranks work on different samples
-  bool divides_tokens;   // its ranks work on different tokens, of the same samples or others
-  bool shards_state;     // its ranks share one copy of the parameters and the optimizer's states
-  bool always_named;     // in texts; else where it has several ranks
+  bool divides_samples;  // Its ranks process different samples.
+  // Its ranks process different tokens, of equal or different samples.
+  bool divides_tokens;
+  // Its ranks share one replica of the parameters and optimizer states.
+  bool shards_state;
+  // Messages name the axis even when its size is 1.
+  bool always_named;
 };
 
-// By Axis, outermost first: the ranks of the last are neighbours on one machine, those of the first may lie far apart.
+// Axes in the order of Axis, outermost first. Ranks that are neighbours along the last axis are neighbours on one
+// machine; ranks along the first axis may be far apart.
 inline constexpr MeshAxis kMeshAxes[] = {
     {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true,
      true, false, true},
@@ -89,9 +102,9 @@ inline constexpr MeshAxis kMeshAxes[] = {
     {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false},
     {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, true},
 };
-// Whether the ranks of a group, which communicate, have different places on an axis. "world", "tokens" (ranks that work
-// on different tokens), "micro-batch" (ranks that work on the same samples) and "shard" (ranks that share one copy of
-// the state) may span several axes. Every other group has the name of the axis that it spans.
+// Returns whether the ranks of a communication group have different positions on an axis. The groups "world", "tokens"
+// (ranks that process different tokens), "micro-batch" (ranks that process the same samples) and "shard" (ranks that
+// share one replica of the state) may span several axes. Every other group has the name of the one axis that it spans.
 constexpr bool spans(std::string_view group, const MeshAxis& axis) {
   if (group == "world") return true;
   if (group == "tokens") return axis.divides_tokens;
@@ -99,9 +112,9 @@ constexpr bool spans(std::string_view group, const MeshAxis& axis) {
   if (group == "shard") return axis.shards_state;
   return group == axis.name;
 }
-// Those whose configured size may be -1: the first that is has all ranks that the others leave.
+// Axes whose configured size may be -1. The first of them whose size is -1 gets all ranks that the other axes leave.
 inline constexpr Axis kFillingAxes[] = {Axis::kShard, Axis::kReplicate};
-// The axis that does; null where all sizes are given.
+// Returns the axis that gets the remaining ranks. Null if all sizes are given.
 const MeshAxis* filling_axis(const ParallelConfig& config);
 
 }  // namespace octavo

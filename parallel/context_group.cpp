@@ -13,7 +13,8 @@ Tensor flat(const Tensor& rows) { return rows.view({rows.numel()}); }
 
 char* first_byte(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
 
-// The pieces of all ranks in `all`, rank by rank, and in `whole`, by position: copies from the one to the other.
+// Copies between `all`, which holds the pieces of all ranks in rank order, and `whole`, which holds them in the order
+// of their positions. `to_whole` selects the direction.
 void reorder(const Tensor& whole, const Tensor& all, int64_t batch, int64_t ranks, bool to_whole, Stream& stream) {
   const ContextRank first{.rank = 0, .size = ranks};
   const int64_t piece_bytes = whole.bytes() / (batch * first.whole_pieces());
@@ -39,7 +40,8 @@ void check_shapes(const Tensor& whole, const ContextGroup::Columns& columns, int
   expect_tensor(columns.rows, "rows of a share", mine.dtype(), {mine.dim(0), columns.rows.dim(1)});
   expect_tensor(whole, "whole sequences", mine.dtype(), {scratch.all.dim(0), mine.dim(1)});
   CHECK(columns.begin + mine.dim(1) <= columns.rows.dim(1) && mine.dim(0) % batch == 0,
-        "columns {} on of {} for {}, {} sequences", columns.begin, columns.rows.describe(), mine.describe(), batch);
+        "columns from {} of {} do not fit a scratch of {} and {} sequences", columns.begin, columns.rows.describe(),
+        mine.describe(), batch);
 }
 
 }  // namespace

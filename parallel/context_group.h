@@ -1,13 +1,13 @@
-// ContextGroup: the ranks that share each sequence (core/sequence_pieces.h), as one of them sees it. Each has its
-// tokens of every sequence of a micro-batch; what all of a sequence's tokens are needed for, the keys and values of
-// attention, is gathered into the order of the sequence, and its gradient summed back.
+// ContextGroup is the group of ranks that share each sequence under context parallelism (core/sequence_pieces.h). Each
+// rank has its tokens of every sequence of a micro-batch. Keys and values are needed for all tokens of a sequence, so
+// they are gathered in the order of the sequence, and their gradients are summed and scattered.
 //
-// All methods are collectives of the group in the sense of Communicator, on the compute stream: what follows waits for
-// them. In a group of one nothing moves, and callers do not come here. Bytes received per rank of n: (n-1)/n of
-// `whole`.
+// All methods are collectives of the group in the sense of Communicator and run on the given compute stream, in order
+// with its other work. Callers check alone() and do not call the collectives in a group of one rank. Each of n ranks
+// receives (n-1)/n of `whole`.
 //
-// The ranks that work on the same samples are those of the group and, of each, those that divide its layers; what is
-// known of a micro-batch as a whole, as the largest value of an activation, is found among all of them.
+// The ranks that process the same samples are the context ranks together with their tensor-parallel ranks. Values of a
+// whole micro-batch, such as the maximum of an activation, are computed among all of them.
 #pragma once
 
 #include "core/arena.h"
@@ -16,18 +16,19 @@
 
 namespace octavo {
 
-// What the collectives travel through, of [tokens, width] on each rank.
+// Buffers for the collectives of [tokens, width] per rank.
 struct ContextScratch {
   ContextScratch() = default;
   ContextScratch(const ContextRank& context, int64_t tokens, int64_t width, DType dtype, Arena& arena);
 
   Tensor mine;  // [tokens, width]
-  Tensor all;   // [size * tokens, width], rank by rank
+  Tensor all;   // [size * tokens, width], in rank order
 };
 
 struct ContextGroupOptions {
-  Communicator* ranks = nullptr;        // borrowed; null: a group of one
-  Communicator* micro_batch = nullptr;  // borrowed: all that work on the same samples; needed where there are several
+  Communicator* ranks = nullptr;  // Borrowed. Null: a group of one rank.
+  // Borrowed. All ranks that process the same samples; needed if there are several.
+  Communicator* micro_batch = nullptr;
 };
 
 class ContextGroup {
@@ -37,21 +38,21 @@ class ContextGroup {
   ContextRank place() const;
   bool alone() const { return place().size == 1; }
 
-  // Some columns of rows, those from `begin` on that the scratch is as wide as: [tokens, at least begin + width].
+  // Columns of a matrix `rows` [tokens, at least begin + width], from `begin` on. The width is that of the scratch.
   struct Columns {
     Tensor rows;
     int64_t begin = 0;
   };
-  // whole [batch * size * seq_len, width] = the columns of all ranks' rows, sequence by sequence, each by position. A
-  // rank's rows are [batch * seq_len, ...].
+  // Sets whole [batch * size * seq_len, width] = the columns of all ranks' rows, one sequence after the other, each in
+  // the order of its positions. Each rank has rows [batch * seq_len, ...].
   void gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch, const char* what,
               Stream& stream) const;
-  // The columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The ranks' terms are brought
-  // together and added in rank order in float32, so a bfloat16 sum is rounded once, however many ranks there are.
-  // `whole` is overwritten with the terms of this rank's rows.
+  // Sets the columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The terms of all ranks
+  // are collected and added in rank order in float32, so a bfloat16 sum is rounded once for any number of ranks.
+  // Overwrites `whole` with the terms of this rank's rows.
   void reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
                       const char* what, Stream& stream) const;
-  // tensor = the largest of each element over the ranks of the group, or over all of the micro-batch; float32.
+  // Replace each element with its maximum over the ranks of the group, or over all ranks of the micro-batch. Float32.
   void all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const;
   void all_reduce_max_of_micro_batch(const Tensor& tensor, const char* what, Stream& stream) const;
 

@@ -38,7 +38,7 @@ Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
   if (options_.gradients) lay_out_gradients(arena);
 }
 
-// The units of a pool take its slots in turn.
+// Assigns the slots of a pool to its units in rotation.
 void Fsdp::assign_slots(size_t pool) {
   const FsdpPool& p = options_.pools[pool];
   const std::vector<size_t> units = units_of(options_, pool);
@@ -66,12 +66,12 @@ size_t Fsdp::add_slots(std::vector<Slot>& slots, int64_t count) const {
   return first;
 }
 
-// Of kept gradients, to which micro-batches add, in float32.
+// Kept gradients are float32, because micro-batches add to them.
 DType Fsdp::full_gradient_dtype(size_t unit) const {
   return states_[unit].keeps_gradient ? DType::kFloat32 : options_.units[unit].gradient_dtype;
 }
 
-// In a slot.
+// Returns the size of a unit's full gradient in its slot.
 int64_t Fsdp::full_gradient_bytes(size_t unit) const {
   const FsdpUnit& u = options_.units[unit];
   if (u.tokens) return u.tokens->bytes;
@@ -106,7 +106,7 @@ void Fsdp::allocate_gradient_slots(size_t pool, Arena& arena) {
   }
 }
 
-// The weights of a pool may lie over the gradients of another.
+// Allocates all slots. The weights of a pool may share memory with the gradients of another pool.
 void Fsdp::allocate_slots(Arena& arena) {
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
@@ -125,7 +125,8 @@ void Fsdp::allocate_slots(Arena& arena) {
   }
 }
 
-// The pool whose full gradients this one's full weights lie over: where both are gone after use.
+// Returns the pool whose full gradients share memory with the full weights of this pool. This requires that neither are
+// kept after use.
 std::optional<size_t> Fsdp::weights_over(size_t pool) const {
   const std::optional<size_t> over = options_.pools[pool].weights_over;
   const auto none = [this](size_t p, bool State::*keeps) {
@@ -143,7 +144,7 @@ void Fsdp::lay_out_weights(Arena& arena) {
     s.weight_shard = unit.weight_shard;
     if (!alone())
       s.weight = as(weight_slots_[s.weight_slot].memory, unit.weight_dtype, elements * options_.groups.size());
-    // A kept unit's shard is its slice of the full weights, gathered in place.
+    // The shard of a kept unit is its slice of the full weights, which are gathered in place.
     if (!s.weight_shard.defined() && s.keeps_weight && !alone()) {
       s.weight_shard = s.weight.rows(options_.groups.rank() * elements, (options_.groups.rank() + 1) * elements);
     }
@@ -179,7 +180,7 @@ void Fsdp::lay_out_gradients(Arena& arena) {
   }
 }
 
-// The full gradients in their slots, and for each the reduction into its shard.
+// Creates the full gradients in their slots and the reduction of each into its shard.
 void Fsdp::make_reductions(Arena& arena) {
   std::vector<ReducedUnit> units;
   int64_t bytes = 0;
@@ -246,12 +247,12 @@ void Fsdp::release(size_t unit) {
 bool Fsdp::begin_gradient(size_t unit, const MicroBatchPlace& place) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
-  if (!states_[unit].overwrites.empty() || behind_tokens(unit)) clear_padding(unit);
+  if (!states_[unit].overwrites.empty() || shares_slot_with_tokens(unit)) clear_padding(unit);
   return states_[unit].keeps_gradient && !place.first;
 }
 
-// Whether the unit's gradient lies where the tokens of another unit do.
-bool Fsdp::behind_tokens(size_t unit) const {
+// Returns whether the unit's gradient shares a slot with the tokens of another unit.
+bool Fsdp::shares_slot_with_tokens(size_t unit) const {
   const auto shares_slot = [&](const State& s) {
     return s.tokens != nullptr && s.gradient_slot == states_[unit].gradient_slot;
   };
@@ -291,8 +292,8 @@ bool Fsdp::rounds_over_replicas(size_t unit) const {
   return options_.groups.replicated() && options_.units[unit].gradient_dtype == DType::kBFloat16;
 }
 
-// Of a stretch of the shard, as much at once as there is room for: every replica gets the terms of its part of it, and
-// then all parts' sums.
+// Sums the shard over replicas in chunks that fit into the buffers. Each replica receives the terms of its part of a
+// chunk and sums them, and then all replicas gather the sums.
 void Fsdp::sum_over_replicas(size_t unit) {
   Communicator& replicas = *options_.groups.replicate;
   Stream& stream = replica_transfers_;
@@ -304,7 +305,7 @@ void Fsdp::sum_over_replicas(size_t unit) {
     const Tensor stretch = shard.rows(begin, std::min(begin + step, elements));
     const Tensor sums = replica_sums_.rows(0, step);
     const Tensor terms = replica_terms_.rows(0, step);
-    const Tensor values = sums.rows(0, stretch.numel());  // what lies behind them is sent and forgotten
+    const Tensor values = sums.rows(0, stretch.numel());  // The elements after these are transferred but not used.
     const int64_t part = step / replicas.size();
     const Tensor mine = sums.rows(replicas.rank() * part, (replicas.rank() + 1) * part);
     cast({.out = values, .x = stretch}, stream);
@@ -315,10 +316,10 @@ void Fsdp::sum_over_replicas(size_t unit) {
   }
 }
 
-// Elements of a shard that are summed over the replicas at a time: as many parts of equal size.
+// Returns how many elements of a shard are summed over replicas at a time, a multiple of the number of replicas.
 int64_t Fsdp::replica_terms_at_once(int64_t shard_elements) const {
   constexpr int64_t kMostElements = int64_t{1} << 26;
-  constexpr int64_t kMultiple = 1 << 10;  // of a part, so that all are aligned alike
+  constexpr int64_t kMultiple = 1 << 10;  // Elements; gives all parts the same alignment.
   const int64_t parts = options_.groups.replicate->size();
   const int64_t part = (std::min(shard_elements, kMostElements) + parts - 1) / parts;
   return (part + kMultiple - 1) / kMultiple * kMultiple * parts;

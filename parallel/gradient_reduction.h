@@ -1,14 +1,14 @@
-// GradientReduction: how the full gradient of a unit of Fsdp (parallel/fsdp.h) becomes this rank's slice of its sum
-// over the shard group. One policy per unit, chosen when Fsdp is made:
+// GradientReduction computes this rank's slice of the sum over the shard group of a unit's full gradient
+// (parallel/fsdp.h). Fsdp chooses one policy per unit at construction:
 //
-//   the full gradient stays         ops add to it, and it is reduced and scattered with the last micro-batch of a step
-//   it is in a rotating slot        every micro-batch's gradient is reduced and scattered, and added to the slice
-//   it rotates, in bfloat16,        an all_to_all brings the ranks' terms together, and they are summed in float32 in
-//   rank and all_to_all is cheap         order, so that no sum is rounded on the way it is that of tokens the gradients
-//   of the tokens move in place of the table's (TokenReduction)
+//     full gradient is kept           ops add to it; one reduce-scatter with the last micro-batch of a step
+//     full gradient rotates           one reduce-scatter per micro-batch, whose result is added to the slice
+//     it rotates in bfloat16 and      an all-to-all collects the terms of all ranks, which are summed in float32 in
+//     an all-to-all is cheap          rank order, so that no partial sum is rounded
+//     table read by tokens            the gradients of the tokens are sent instead of the table's (TokenReduction)
 //
-// Everything is queued on the stream that is given. Collectives of the group: the same calls in the same order on every
-// rank.
+// Everything is queued on the given stream. The methods are collectives of the group: every rank makes the same calls
+// in the same order.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace octavo {
 
-// Place of a micro-batch in its step.
+// Position of a micro-batch in its step.
 struct MicroBatchPlace {
   bool first = true;
   bool last = true;
@@ -30,40 +30,45 @@ class GradientReduction {
   virtual ~GradientReduction() = default;
   // Returns whether run() has something to do after this micro-batch.
   virtual bool is_due(const MicroBatchPlace& /*at*/) const { return true; }
-  // Takes the full gradient of the micro-batch. The slice has the sum of the step after the last one.
+  // Reduces the full gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
   virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
 };
 
+// Gradients of the tokens that read a table.
 struct TokenRows {
   Tensor gradients;  // [tokens, columns]
-  Tensor ids;        // [tokens] int32; token t read row ids[t] - first_row, if the table has it
-  Tensor order;      // [tokens] int32, as in EmbeddingBackward
+  // [tokens] int32. Token t read row ids[t] - first_row, if that row is in the table.
+  Tensor ids;
+  // [tokens] int32, as in EmbeddingBackward.
+  Tensor order;
   int64_t first_row = 0;
 };
 
-// The reduction of a table's gradient that is given as the gradients of the tokens that read the table.
+// Reduction of a table's gradient that is given as the gradients of the tokens that read the table.
 class TokenReduction : public GradientReduction {
  public:
-  // Copies what run() sends.
+  // Copies the data that run() sends.
   virtual void cut(const TokenRows& rows, Stream& stream) = 0;
-  // The copy, which is all that this rank adds to the gradient.
+  // Returns the copy, which is this rank's whole contribution to the gradient.
   virtual const Tensor& cut_tokens() const = 0;
 };
 
-// What a reduction works on.
+// Tensors and options of a reduction.
 struct ReducedUnit {
-  Tensor gradient;     // [ranks * elements], or memory for what a TokenReduction needs
-  Tensor shard = {};   // [elements] float32: the slice
-  bool keeps = false;  // the full gradient stays from micro-batch to micro-batch
+  // [ranks * elements], or the buffer of a TokenReduction.
+  Tensor gradient;
+  Tensor shard = {};   // [elements] float32: this rank's slice.
+  bool keeps = false;  // The full gradient is kept between micro-batches.
+  // The terms of all ranks are collected by an all-to-all and summed in float32.
   bool as_terms = false;
   Communicator* ranks = nullptr;
   const char* name = "";
 };
 
-// Bytes of `arrived` below.
+// Returns the size of the buffer `arrived` of make_reduction().
 int64_t arrived_bytes(const ReducedUnit& unit);
-// The reduction of a gradient that ops write. `arrived` is borrowed, and may serve several reductions whose runs follow
-// each other on a stream.
+// Creates the reduction of a gradient that ops write. `arrived` is borrowed. Several reductions may share it if their
+// runs follow one another on one stream.
 std::unique_ptr<GradientReduction> make_reduction(const ReducedUnit& unit, const Tensor& arrived);
 
 }  // namespace octavo

@@ -53,7 +53,7 @@ RankGroup Mesh::ranks_of(const char* group) const {
   return ranks;
 }
 
-// Groups are the same where they differ in axes of one rank alone.
+// Returns whether two groups have the same ranks. They do if every axis that only one of them spans has size 1.
 bool Mesh::are_same(std::string_view group, std::string_view other) const {
   return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes), [&](const MeshAxis& axis) {
     return shape_.*axis.size == 1 || spans(group, axis) == spans(other, axis);

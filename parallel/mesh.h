@@ -1,14 +1,14 @@
-// Mesh: the ranks of a run arranged along the axes of kMeshAxes (parallel/config.h), seen from one of them, with a
-// communicator for each group of ranks that communicate. The first axis is the outermost: with sizes r, s, c and t,
+// Mesh arranges the ranks of a run along the axes of kMeshAxes (parallel/config.h), as one rank sees them, and owns a
+// communicator for each group of ranks that communicate. The first axis is the outermost. With sizes r, s, c and t,
 // rank = ((replicate * s + shard) * c + context) * t + tensor. An axis of size 1 costs nothing.
 //
-// Ranks along the context axis share each sequence (core/sequence_pieces.h). They work on different tokens, so to the
-// parameters they are as ranks of other samples: one copy of the state is sharded over the shard and the context axis,
-// and its gradients are reduced over both at once.
+// Ranks along the context axis share each sequence (core/sequence_pieces.h). They process different tokens, so their
+// parameter gradients are summed like those of data-parallel ranks: one replica of the state is sharded over the shard
+// axis and the context axis together, and gradients are reduced over both at once.
 //
-// Collectives of several axes may be under way at once, on different streams, provided that every rank issues those of
-// all axes in one order, from one thread: a rank then never waits in one axis for a rank that waits for it in another.
-// On a GPU, NCCL is told to begin their kernels in that order too (communicator_nccl.cpp).
+// Collectives of several axes may be in progress at once on different streams, provided that every rank issues the
+// collectives of all axes in the same order from one thread. A rank then never waits in one axis for a rank that waits
+// for it in another. On a GPU, NCCL is configured to launch kernels in that order too (communicator_nccl.cpp).
 #pragma once
 
 #include <array>
@@ -30,44 +30,44 @@ namespace octavo {
 
 class Mesh {
  public:
-  // A collective of all ranks of `group`. Groups with the same ranks share a communicator. The communicators are for
-  // tensors on the device of `stream`, on any of its streams. `group` and `stream` must outlive the mesh. Throws
-  // InputError on every rank alike unless the axes multiply to the ranks there are.
+  // Creates the mesh. A collective of all ranks of `group`. Groups with equal ranks share one communicator. The
+  // communicators accept tensors on the device of `stream` and any of its streams. `group` and `stream` must outlive
+  // the mesh. Throws InputError on every rank unless the axis sizes multiply to the number of ranks.
   Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream);
-  // One rank of a mesh whose other ranks do not exist. Its collectives are recorded on a planned stream and throw on
-  // any other stream if they have several ranks. `stream` and `watchdog` must outlive the mesh.
+  // Creates one rank of a mesh whose other ranks do not exist. Collectives of several ranks are recorded on a dry-run
+  // stream and throw on any other stream. `stream` and `watchdog` must outlive the mesh.
   Mesh(const MeshShape& shape, int64_t all_to_all_load, Stream& stream, Watchdog& watchdog, int64_t rank = 0);
 
   const MeshShape& shape() const { return shape_; }
-  // MeshShape::all_to_all_load() on the machines of this run.
+  // Returns MeshShape::all_to_all_load() for the machines of this run.
   int64_t all_to_all_load() const { return all_to_all_load_; }
-  // The stream on which the model of this rank computes.
+  // Returns the stream on which the model of this rank computes.
   Stream& stream() const { return *stream_; }
-  // This rank's place on an axis.
+  // Returns this rank's position on an axis.
   int64_t rank(Axis axis) const { return places_[static_cast<size_t>(axis)]; }
-  // This rank's place among the shape().data() ranks that read different samples.
+  // Returns this rank's position among the shape().data() ranks that read different samples.
   int64_t data_rank() const { return tokens().rank() / shape_.context; }
-  // This rank's place among the ranks that share its sequences.
+  // Returns this rank's position among the ranks that share its sequences.
   ContextRank context_rank() const { return {.rank = rank(Axis::kContext), .size = shape_.context}; }
 
-  // The group of this rank that is named after an axis.
+  // Returns the group of this rank that is named after an axis.
   Communicator& along(Axis axis) const { return group(kMeshAxes[static_cast<size_t>(axis)].name); }
-  Communicator& replicate() const { return along(Axis::kReplicate); }  // ranks that hold the same shard
-  Communicator& shard() const { return along(Axis::kShard); }          // ranks that share one copy of the state
-  Communicator& context() const { return along(Axis::kContext); }      // ranks that share each sequence
-  Communicator& tensor() const { return along(Axis::kTensor); }        // ranks that divide each layer
-  Communicator& tokens() const { return group("tokens"); }             // ranks that work on different tokens
-  Communicator& micro_batch() const { return group("micro-batch"); }   // ranks that work on the same samples
-  Communicator& world() const { return group("world"); }               // all ranks
+  Communicator& replicate() const { return along(Axis::kReplicate); }  // Ranks that hold the same shard.
+  Communicator& shard() const { return along(Axis::kShard); }          // Ranks that share one replica of the state.
+  Communicator& context() const { return along(Axis::kContext); }      // Ranks that share each sequence.
+  Communicator& tensor() const { return along(Axis::kTensor); }        // Ranks that divide each layer.
+  Communicator& tokens() const { return group("tokens"); }             // Ranks that process different tokens.
+  Communicator& micro_batch() const { return group("micro-batch"); }   // Ranks that process the same samples.
+  Communicator& world() const { return group("world"); }               // All ranks.
 
-  // Registers memory, from allocate_for_collectives(), with the axes that `how` says. A collective; the registrations
-  // must end before the memory.
+  // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective. The
+  // registrations must be destroyed before the memory.
   std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);
-  // Makes the communicators, or takes those with the same ranks where groups share them.
+  // Creates the communicators. If `shares`, groups with equal ranks share one.
   void connect(bool shares, const MakeCommunicator& make);
   RankGroup ranks_of(const char* group) const;
   bool are_same(std::string_view group, std::string_view other) const;
@@ -77,7 +77,8 @@ class Mesh {
   int64_t all_to_all_load_ = 1;
   Stream* stream_;
   std::array<int64_t, std::size(kMeshAxes)> places_ = {};
-  std::list<std::unique_ptr<Communicator>> communicators_;  // that of all ranks is the last to be destroyed
+  // The communicator of all ranks is the last to be destroyed.
+  std::list<std::unique_ptr<Communicator>> communicators_;
   std::map<std::string_view, Communicator*> groups_;
 };
 

@@ -17,8 +17,9 @@ TensorGroup::TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stre
       transfers_(Stream::beside(compute)),
       ready_(compute.device()),
       starting_(compute.device()) {
-  CHECK(tokens_ % size() == 0, "{} tokens for {} tensor-parallel ranks", tokens_, size());
-  // Of whole 16 tokens where shares are, so that the scales of a chunk's rows begin where cuBLASLt takes them.
+  CHECK(tokens_ % size() == 0, "{} tokens are not divisible among {} tensor-parallel ranks", tokens_, size());
+  // If the share is a multiple of 16 tokens, so is every chunk, because cuBLASLt requires this alignment of the scales
+  // of a chunk's rows.
   const int64_t share = tokens_ / size();
   const int64_t unit = std::gcd(share, 16);
   while (share % (chunks_ * unit) != 0) --chunks_;
@@ -37,8 +38,8 @@ TensorGroup::Rows TensorGroup::share_rows(int64_t chunk) const {
 
 void TensorGroup::check(const Tensor& all, const Tensor& share) const {
   CHECK(all.dim(0) == tokens_ && share.dim(0) * size() == tokens_ && all.dtype() == share.dtype(),
-        "{} and a share {} of it, expected {} tokens and a {}th of them", all.describe(), share.describe(), tokens_,
-        size());
+        "the whole tensor is {} and the share is {}, expected {} tokens and 1/{} of them", all.describe(),
+        share.describe(), tokens_, size());
 }
 
 void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* what, const Work& work) {
@@ -86,7 +87,8 @@ void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const c
 
 void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.push_back({std::move(work), covers}); }
 
-// A product that starts first takes all multiprocessors until it ends, so it waits until the collective is about to.
+// A GEMM that starts before the collective would use all multiprocessors until it ends. So the compute stream waits
+// until the collective is about to start.
 void TensorGroup::cover() {
   if (deferred_.empty()) return;
   starting_.wait(*compute_);
@@ -95,7 +97,7 @@ void TensorGroup::cover() {
   compute_->set_product_multiprocessors(0);
 }
 
-// The next piece of deferred work, and what does not take long behind it.
+// Runs the next deferred function, and those after it that are short.
 void TensorGroup::run_next() {
   bool covered = false;
   while (!deferred_.empty() && !(covered && deferred_.front().covers)) {

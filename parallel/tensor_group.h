@@ -1,19 +1,20 @@
-// TensorGroup: the ranks that divide each layer of a model, as one of them sees it, and how they share its tokens
-// (sequence parallelism, Korthikanti et al., arXiv 2205.05198): products read and write all `tokens` of a micro-batch,
-// everything between them a rank's share, 1/size of the tokens. So the tokens are gathered before a product whose
-// outputs are divided, and partial sums are reduced and scattered after one whose inputs are.
+// TensorGroup is the group of ranks that divide each layer of a model (tensor parallelism) and share its tokens between
+// the layers (sequence parallelism, Korthikanti et al., arXiv 2205.05198). GEMMs read and write all `tokens` of a
+// micro-batch. Everything between the GEMMs processes only this rank's share, 1/size of the tokens. Tokens are gathered
+// before a GEMM whose output features are divided, and partial sums are reduced and scattered after a GEMM whose input
+// features are divided.
 //
-// Both overlap the products by splitting them. The tokens are taken in `chunks` stretches, each divided among the ranks
-// in rank order, so that one stretch travels while a product works on another:
+// Both collectives overlap with the GEMMs because both are split into `chunks` chunks of tokens: one chunk is
+// transferred while a GEMM processes another. Each chunk is divided among the ranks in rank order, with n = tokens /
+// (chunks * size):
 //
-//   token i of chunk c of a rank's share  =  token (c * size + rank) * n + i,   n = tokens / (chunks * size)
+//     token i of chunk c of a rank's share  =  token (c * size + rank) * n + i
 //
-// What the products of a pass can wait with (weight gradients), they defer: it is queued behind the next collective
-// that the compute stream would only wait for.
+// Work that may run later (weight gradients) can be deferred. It is queued next to the following collective that the
+// compute stream would otherwise only wait for.
 //
-// Collectives run on a stream of their own beside the compute stream that is given; events order the two. All methods
-// are collectives of the group in the sense of Communicator. In a group of one nothing moves, and callers do not come
-// here.
+// Collectives run on a separate stream; events order it with the given compute stream. All methods are collectives of
+// the group in the sense of Communicator. Callers check alone() and do not call the collectives in a group of one rank.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,11 @@
 namespace octavo {
 
 struct TensorGroupOptions {
-  Communicator* ranks = nullptr;  // borrowed; null: a group of one
-  int64_t chunks = 1;  // stretches of the tokens; fewer where the tokens do not divide so, by 16 where they are by 16
-  int cover_multiprocessors = 0;  // that products take while they cover a collective, which needs some too; 0: all
+  Communicator* ranks = nullptr;  // Borrowed. Null: a group of one rank.
+  // Number of chunks. Reduced until the tokens are divisible, and divisible in multiples of 16 if the share is.
+  int64_t chunks = 1;
+  // Multiprocessors that a GEMM may use while it overlaps with a collective, which needs some as well. 0: all.
+  int cover_multiprocessors = 0;
 };
 
 class TensorGroup {
@@ -40,35 +43,36 @@ class TensorGroup {
   int rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
   int size() const { return ranks_ != nullptr ? ranks_->size() : 1; }
   bool alone() const { return size() == 1; }
-  // On which the collectives run.
+  // Returns the stream on which the collectives run.
   Stream& transfers() { return transfers_; }
 
-  // Work on rows [begin, end) of all tokens.
+  // Function that queues work on rows [begin, end) of all tokens.
   using Work = std::function<void(int64_t begin, int64_t end)>;
 
-  // all [tokens, width] = the shares [tokens / size, width] of all ranks; any dtype. `work`, where given, is queued on
-  // the compute stream for one stretch after the other, each once its rows are there; without it the compute stream
-  // waits for all.
+  // Gathers the shares [tokens / size, width] of all ranks into all [tokens, width]; any dtype. If `work` is given, it
+  // is called for one chunk after the other and queues work on the compute stream, which waits for the rows of that
+  // chunk first. Without `work` the compute stream waits for all rows.
   void gather(const Tensor& all, const Tensor& share, const char* what, const Work& work = {});
 
-  // share [tokens / size, width] = this rank's rows of the sum over ranks of all [tokens, width]; float32 or bfloat16.
-  // `work`, where given, is queued on the compute stream to make `all`, stretch by stretch. The last stretches travel
-  // beside what is queued until wait(), which makes the compute stream wait for them.
+  // Sets share [tokens / size, width] = this rank's rows of the sum over ranks of all [tokens, width]; float32 or
+  // bfloat16. If `work` is given, it is called for one chunk after the other to queue the computation of `all` on the
+  // compute stream. The last chunks are transferred while the compute stream continues, until wait() makes it wait for
+  // them.
   void start_reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work = {});
   void wait();
-  // Both.
+  // Calls start_reduce_scatter() and then wait().
   void reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work = {});
 
-  // Queues `work` on the compute stream behind the next collective that gather() or wait() starts or waits for, one
-  // piece of work a collective, in order; or right behind the work before it, when it does not take long (`covers`
-  // false).
+  // Defers `work`, which queues operations on the compute stream, to the next collective that gather() or wait() starts
+  // or waits for. Each collective takes one deferred function, in order. A function with `covers` false is short and
+  // runs together with the one before it.
   void defer(std::function<void()> work, bool covers = true);
-  // Queues all that is left.
+  // Runs all deferred functions that are left.
   void run_deferred();
 
-  // The shares [k] of all ranks in rank order, undivided: out [size * k], on the compute stream.
+  // Gathers the shards [k] of all ranks in rank order into out [size * k] in one piece, on the compute stream.
   void gather_whole(const Tensor& out, const Tensor& mine, const char* what);
-  // In place, on the compute stream: the largest of each element, or the sum.
+  // Replace each element with its maximum, or its sum, over ranks, on the compute stream.
   void all_reduce_max(const Tensor& tensor, const char* what);
   void all_reduce_sum(const Tensor& tensor, const char* what);
 
@@ -76,8 +80,8 @@ class TensorGroup {
   struct Rows {
     int64_t begin, end;
   };
-  Rows all_rows(int64_t chunk) const;    // of all tokens
-  Rows share_rows(int64_t chunk) const;  // of this rank's share
+  Rows all_rows(int64_t chunk) const;    // Rows of all tokens.
+  Rows share_rows(int64_t chunk) const;  // Rows of this rank's share.
   void check(const Tensor& all, const Tensor& share) const;
   void cover();
   void run_next();
@@ -88,9 +92,11 @@ class TensorGroup {
   int cover_multiprocessors_;
   Stream* compute_;
   Stream transfers_;
-  Event ready_;                 // of the compute stream
-  Event starting_;              // of the transfers: the collective is next
-  std::vector<Event> arrived_;  // of the transfers, by chunk
+  Event ready_;  // Recorded on the compute stream.
+  // Recorded on the transfer stream just before a collective.
+  Event starting_;
+  // Recorded on the transfer stream after each chunk.
+  std::vector<Event> arrived_;
   struct Deferred {
     std::function<void()> work;
     bool covers;

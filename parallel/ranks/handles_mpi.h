@@ -1,4 +1,4 @@
-// MPI's status checks and handles as values; included by the files that call MPI alone.
+// Status checks and handle classes for MPI. Only files that call MPI include this header.
 #pragma once
 
 #include <mpi.h>
@@ -17,13 +17,14 @@ inline void check(int status, const char* what) {
 // A communicator of some of the ranks. Move-only.
 class Comm {
  public:
-  // A collective of all ranks of `parent`: those with the same color share one, in the order of their keys.
+  // Splits `parent`. A collective of all its ranks. Ranks with the same color get one communicator, ordered by their
+  // keys.
   static Comm split(MPI_Comm parent, int color, int key) {
     Comm comm;
     check(MPI_Comm_split(parent, color, key, &comm.handle_), "MPI_Comm_split");
     return comm;
   }
-  // The ranks of this machine, in the order of their keys.
+  // Returns the communicator of the ranks of this machine, ordered by their keys.
   static Comm of_this_machine(int key) {
     Comm comm;
     check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &comm.handle_),
@@ -46,7 +47,7 @@ class Comm {
   MPI_Comm handle_ = MPI_COMM_NULL;
 };
 
-// `bytes` bytes, the next such item starting `stride` bytes after this one. Move-only.
+// MPI datatype of `bytes` bytes whose next element starts `stride` bytes after it. Neither copied nor moved.
 class StridedBytes {
  public:
   StridedBytes(int bytes, MPI_Aint stride) {

@@ -1,4 +1,4 @@
-// Which ranks run on which machine, and where a copy of what is in a machine's memory is kept.
+// Machines says which ranks run on which machine, and which rank of another machine stores a copy of a rank's data.
 #pragma once
 
 #include <span>
@@ -8,30 +8,31 @@
 
 namespace octavo {
 
-// Machines are numbered in the order of their lowest ranks.
+// Machines of a run, numbered in the order of their lowest ranks.
 class Machines {
  public:
-  // By rank a number that the ranks of one machine share, and no others.
+  // Creates the list from one number per rank. Ranks of one machine have equal numbers.
   explicit Machines(std::span<const int> machine_by_rank);
-  // A collective.
+  // Creates the list of the run's machines. A collective.
   explicit Machines(ProcessGroup& group);
 
   int count() const { return static_cast<int>(ranks_.size()); }
   int of(int rank) const { return machine_by_rank_[static_cast<size_t>(rank)]; }
-  const std::vector<int>& ranks(int machine) const { return ranks_[static_cast<size_t>(machine)]; }  // ascending
+  // Returns the ranks of a machine in ascending order.
+  const std::vector<int>& ranks(int machine) const { return ranks_[static_cast<size_t>(machine)]; }
   int first_rank(int machine) const { return ranks(machine).front(); }
 
-  // The rank of the next machine that keeps a copy for `rank`: the one in the same place among the ranks of its
-  // machine, or counted round where that has fewer. `rank` itself where there is one machine.
+  // Returns the rank of the next machine that stores the copy for `rank`. It is the rank at the same position among the
+  // ranks of its machine, modulo their number. With one machine it is `rank` itself.
   int keeper(int rank) const { return counterpart(rank, (of(rank) + 1) % count()); }
-  // Of `machine`, the rank in the place that `rank` has among those of its own.
+  // Returns the rank of `machine` whose position among the machine's ranks is that of `rank` on its own machine.
   int counterpart(int rank, int machine) const;
-  // The ranks of other machines whose keeper `rank` is.
+  // Returns the ranks of other machines whose keeper is `rank`.
   std::vector<int> kept_by(int rank) const;
 
  private:
   std::vector<int> machine_by_rank_;
-  std::vector<std::vector<int>> ranks_;  // by machine
+  std::vector<std::vector<int>> ranks_;  // Indexed by machine.
 };
 
 }  // namespace octavo

@@ -1,9 +1,10 @@
-// ProcessGroup: the ranks of a run and their control messages, on the host, over MPI. One process a GPU (or a share of
-// the CPU). Started without a launcher it is a group of one and MPI is not initialised at all.
+// ProcessGroup is the set of ranks of a run, one process per GPU or per share of the CPU. It sends their control
+// messages over MPI, on the host. A process started without a launcher is a group of one rank and does not initialise
+// MPI.
 //
-// Every method but the accessors is a collective: all ranks call it in the same order, from the main thread. Messages
-// are small, but for the text that one rank sends all; tensors go through a Communicator. All of them are watched, once
-// watchdog() has been given a time limit.
+// Every method except the accessors is a collective: all ranks call the same methods in the same order from the main
+// thread. Messages are small, except for the text of broadcast(); tensors use a Communicator. The watchdog watches all
+// collectives once watchdog() has been given a time limit.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace octavo {
 
-// What ProcessGroup::agree() throws, on every rank alike.
+// Base of the errors that ProcessGroup::agree() throws on every rank.
 class AgreedFailure {
  public:
   virtual ~AgreedFailure() = default;
@@ -34,8 +35,9 @@ class AgreedInputError final : public InputError, public AgreedFailure {
 
 class ProcessGroup {
  public:
-  // Initialises MPI when mpirun, srun or another PMI launcher started this process. At most one may exist. Throws
-  // InputError when a launcher started several processes but MPI does not connect them: each would train by itself.
+  // Initialises MPI if mpirun, srun or another PMI launcher started this process. At most one object may exist. Throws
+  // InputError if a launcher started several processes but MPI does not connect them, because each process would train
+  // by itself.
   ProcessGroup();
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -43,50 +45,58 @@ class ProcessGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }  // among the ranks of this machine
+  int local_rank() const { return local_rank_; }  // Rank among the ranks of this machine.
   int local_size() const { return local_size_; }
-  int machine() const { return machine_; }  // the lowest rank of this machine, by which ranks tell machines apart
+  // Lowest rank of this machine, which identifies the machine.
+  int machine() const { return machine_; }
   bool is_root() const { return rank_ == 0; }
 
   void barrier();
-  std::string broadcast(std::string text, int root = 0);  // root's text on every rank; of any length
-  // The text of the lowest rank that has one, on every rank; empty where none has. Texts travel only then.
+  // Returns root's text on every rank. The text may have any length.
+  std::string broadcast(std::string text, int root = 0);
+  // Returns, on every rank, the non-empty text of the lowest rank that has one. Empty if all texts are empty. Texts are
+  // transferred only if there is one.
   std::string broadcast_first(std::string text);
-  // Every rank's text, of any length, on rank 0; empty elsewhere.
+  // Returns every rank's text on rank 0, and an empty list on other ranks. Texts may have any length.
   std::vector<std::string> gather(const std::string& text);
-  // Every rank's text, on every rank; less than 1 GiB in all.
+  // Returns every rank's text on every rank. The texts must have less than 1 GiB in total.
   std::vector<std::string> all_gather(const std::string& text);
-  std::vector<uint64_t> all_gather(uint64_t number);  // every rank's number: 8 bytes of each
+  // Returns every rank's number on every rank.
+  std::vector<uint64_t> all_gather(uint64_t number);
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
-  uint64_t all_reduce_or(uint64_t bits);  // bitwise or of every rank's bits
+  // Returns the bitwise OR of every rank's bits.
+  uint64_t all_reduce_or(uint64_t bits);
 
-  // Runs `work` on every rank; when it throws on any, the error of the lowest such rank is thrown on all of them, as
-  // AgreedInputError if that rank's was an InputError, else as AgreedError. So a bad file seen by one rank ends the run
-  // everywhere, with one message. `work` must not call collectives that the other ranks would be left alone in.
+  // Runs `work` on every rank. If it throws on any rank, all ranks throw the error of the lowest such rank, as
+  // AgreedInputError if it was an InputError and otherwise as AgreedError. So a bad file that one rank finds ends the
+  // run everywhere with one message. `work` must not call collectives, because a rank that fails would leave the others
+  // waiting in them.
   void agree(const std::function<void()>& work);
-  // The same for work with files, which a rank may be busy with for any time: the others wait for it beyond the
-  // watchdog's limit. `what` is for its messages ("reading the checkpoint"), and borrowed.
+  // Equivalent of agree() for work with files, which may take any time. The other ranks wait beyond the watchdog's time
+  // limit. `what` names the work in messages ("reading the checkpoint") and is borrowed.
   void agree_on_files(const char* what, const std::function<void()>& work);
-  // Whether every rank throws this error: agree() threw it, or there is one rank. Any other leaves ranks waiting.
+  // Returns whether every rank throws this error, because agree() threw it or there is only one rank. Other errors
+  // leave the other ranks waiting.
   bool shares(const std::exception& error) const;
 
   Watchdog& watchdog() { return *watchdog_; }
 
-  // This process's rank by the launcher's variables, without MPI; 0 when there are none.
+  // Returns this process's rank from the launcher's environment variables, without MPI. 0 if there are none.
   static int launcher_rank();
 
-  // Whether threads other than the main one may talk to other ranks too (parallel/ranks/rank_transfers.h).
+  // Returns whether threads other than the main thread may communicate too (parallel/ranks/rank_transfers.h).
   bool has_threads() const { return has_threads_; }
 
-  // Ends all ranks at once, for failures the others cannot know of.
+  // Ends all ranks at once. For failures that the other ranks cannot detect.
   [[noreturn]] void abort(int exit_code);
 
  private:
   void start_mpi();
   int64_t reduce_max(int64_t value, const char* op);
   std::string first_text(std::string text, const char* op);
-  void settle(std::string outcome);  // throws the first failure among all ranks' outcomes of some work
+  // Throws the error of the lowest rank whose outcome of agree() is a failure.
+  void settle(std::string outcome);
 
   bool initialised_ = false;
   int rank_ = 0;
@@ -98,7 +108,7 @@ class ProcessGroup {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-// Of the MPI library, as it names itself: "Open MPI v4.1.4". Needs no process group.
+// Returns the name and version of the MPI library: "Open MPI v4.1.4". Needs no process group.
 std::string mpi_version();
 
 }  // namespace octavo

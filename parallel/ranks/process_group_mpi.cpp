@@ -18,8 +18,8 @@ namespace {
 
 using mpi::check;
 
-// Whether a launcher started this process. MPI's own singleton start-up is slow and needs its daemons, so a program
-// started by hand does without it.
+// Returns whether a launcher started this process. MPI's singleton initialisation is slow and starts daemons, so a
+// program that was started without a launcher does not initialise MPI.
 bool launched() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"}) {
     if (std::getenv(variable) != nullptr) return true;
@@ -27,7 +27,7 @@ bool launched() {
   return false;
 }
 
-// The first of these variables that is set, as a number; `missing` when none is.
+// Returns the first of these variables that is set, as a number, or `missing` if none is.
 int number_from(std::initializer_list<const char*> variables, int missing) {
   for (const char* variable : variables) {
     if (const char* text = std::getenv(variable)) return std::atoi(text);
@@ -35,7 +35,8 @@ int number_from(std::initializer_list<const char*> variables, int missing) {
   return missing;
 }
 
-// Processes that the launcher started; srun sets its own for processes that MPI knows nothing of, too.
+// Returns the number of processes that the launcher started. srun sets its variable even if MPI does not know the other
+// processes.
 int launched_processes() { return number_from({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1); }
 
 int checked_size(const std::string& text) {
@@ -43,9 +44,9 @@ int checked_size(const std::string& text) {
   return static_cast<int>(text.size());
 }
 
-// The board that the ranks of this machine share, or one of this rank alone where that cannot be had.
+// Returns the board that the ranks of this machine share, or a board of this rank only if there is no shared memory.
 RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
-  // Unlike that of any other run on this machine.
+  // Makes the name different from that of any other run on this machine.
   int64_t tag = std::chrono::system_clock::now().time_since_epoch().count() ^ (int64_t{getpid()} << 40);
   check(MPI_Bcast(&tag, 1, MPI_INT64_T, 0, local.get()), "MPI_Bcast");
   const std::string name = fmt::format("/octavo-{:016x}", static_cast<uint64_t>(tag));
@@ -65,7 +66,7 @@ RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
   return is_open == 1 ? std::move(board) : RankBoard();
 }
 
-// Room for one text of each rank, one after the other; none on a rank that receives none.
+// Buffer for one text per rank, one after the other. Empty on ranks that do not receive texts.
 class Texts {
  public:
   explicit Texts(std::vector<int> counts) : counts_(std::move(counts)) {
@@ -96,11 +97,12 @@ class Texts {
   std::string all_;
 };
 
-constexpr int64_t kMessageBytes = int64_t{1} << 26;  // in one call, as MPI counts are ints
-constexpr int64_t kGatherBytes = int64_t{1} << 28;   // of all ranks in one call; what a rank has more follows by itself
+constexpr int64_t kMessageBytes = int64_t{1} << 26;  // Bytes per call. MPI counts are ints.
+// Bytes of all ranks per call. Longer texts are sent separately.
+constexpr int64_t kGatherBytes = int64_t{1} << 28;
 constexpr int kGatherTag = 2;
 
-// call(offset, count) for the bytes of a text from `begin` on, as much as a message holds at a time.
+// Calls call(offset, count) for each message that the bytes of a text from `begin` on are divided into.
 template <typename Call>
 void by_messages(int64_t begin, int64_t bytes, Call call) {
   for (; begin < bytes; begin += kMessageBytes) {
@@ -108,8 +110,7 @@ void by_messages(int64_t begin, int64_t bytes, Call call) {
   }
 }
 
-// How some work ended, as a text: empty where it did not fail, else a character for the kind of the error and its
-// message.
+// Outcome of some work as a text: empty for success, otherwise a character for the kind of the error and its message.
 constexpr char kBadInput = 'i';
 constexpr char kFailed = 'e';
 
@@ -157,14 +158,14 @@ void ProcessGroup::start_mpi() {
   check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
   RankBoard board = share_board(local, local_rank_, local_size_);
   board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
-  // From a thread that MPI was not promised, but this process does nothing else any more.
+  // MPI may have been initialised without support for other threads, but this process makes no further calls.
   watchdog_ = std::make_unique<Watchdog>(rank_, std::move(board), [] { MPI_Abort(MPI_COMM_WORLD, 1); });
 }
 
 ProcessGroup::~ProcessGroup() {
   if (!initialised_) return;
-  // Open MPI's mpirun may hang itself when a rank is aborted while another is in MPI_Finalize, so whoever does not come
-  // is waited for before.
+  // Open MPI's mpirun may hang if a rank is aborted while another is in MPI_Finalize. The barrier makes all ranks wait
+  // for missing ranks before MPI_Finalize.
   const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
   MPI_Barrier(MPI_COMM_WORLD);
   watchdog_->leave();
@@ -191,7 +192,7 @@ std::string ProcessGroup::broadcast(std::string text, int root) {
 
 std::string ProcessGroup::broadcast_first(std::string text) { return first_text(std::move(text), "broadcast_first"); }
 
-// One number suffices as long as none has one.
+// A text is transferred only if a rank has one. Otherwise the reduction of one number suffices.
 std::string ProcessGroup::first_text(std::string text, const char* op) {
   const int64_t highest = reduce_max(text.empty() ? 0 : size_ - rank_, op);
   return highest == 0 ? "" : broadcast(std::move(text), static_cast<int>(size_ - highest));
@@ -301,7 +302,7 @@ void ProcessGroup::abort(int exit_code) {
   std::_Exit(exit_code);
 }
 
-// The first words of what the library says of itself: "Open MPI v4.1.4, package: ...", "MPICH Version: 4.2 ...".
+// Returns the beginning of the library's version text: "Open MPI v4.1.4, package: ...", "MPICH Version: 4.2 ...".
 std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

@@ -20,7 +20,7 @@ uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-// Shared memory of that name, or -1 for none, closed when it goes.
+// Shared memory with that name, or no memory (-1) if the name is empty. The destructor closes it.
 class SharedFile {
  public:
   SharedFile(const std::string& name, int flags, size_t bytes) {
@@ -28,9 +28,10 @@ class SharedFile {
     handle_ = shm_open(name.c_str(), flags, S_IRUSR | S_IWUSR);
     CHECK(handle_ >= 0, "shared memory {} cannot be opened: {}", name, std::strerror(errno));
     if ((flags & O_CREAT) == 0) return;
-    const int error = posix_fallocate(handle_, 0, static_cast<off_t>(bytes));  // so that writing cannot fail later
+    // Reserves the memory, so that later writes cannot fail.
+    const int error = posix_fallocate(handle_, 0, static_cast<off_t>(bytes));
     if (error != 0) close(handle_);
-    CHECK(error == 0, "shared memory {} of {} bytes cannot be made: {}", name, bytes, std::strerror(error));
+    CHECK(error == 0, "shared memory {} of {} bytes cannot be allocated: {}", name, bytes, std::strerror(error));
   }
   ~SharedFile() {
     if (handle_ >= 0) close(handle_);
@@ -52,7 +53,7 @@ RankBoard::RankBoard(const std::string& name, int local_size, int flags) : local
   const int sharing = MAP_SHARED | (name.empty() ? MAP_ANONYMOUS : 0);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, file.get(), 0);
   CHECK(memory != MAP_FAILED, "{} bytes of shared memory cannot be mapped: {}", bytes, std::strerror(errno));
-  // All zero, which is how these atomics start.
+  // The memory is zero, which is the initial state of these atomics.
   entries_ = {static_cast<Entry*>(memory), [bytes](Entry* entries) { munmap(entries, bytes); }};
 }
 
@@ -81,7 +82,7 @@ std::string RankBoard::missing(int64_t number) const {
     const Entry& entry = entries_[static_cast<size_t>(i)];
     if (entry.entered.load(std::memory_order_relaxed) >= number) continue;
     text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", entry.rank.load(),
-                        is_gone(entry) ? "is gone" : "has not come to it");
+                        is_gone(entry) ? "is gone" : "has not entered it");
   }
   return text;
 }

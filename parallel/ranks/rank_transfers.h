@@ -1,4 +1,5 @@
-// Bytes from rank to rank, as many as there are, by whatever thread: beside the collectives of the main thread.
+// Point-to-point transfers of bytes of any length between ranks. Any thread may transfer while the main thread runs
+// collectives.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +11,24 @@
 
 namespace octavo {
 
-// What a rank sends another arrives in the order sent. No two threads of a rank send to, or receive from, the same rank
-// at once. A rank that is lost is the matter of whoever waits for all of them (the watchdog, the launcher).
+// Messages from one rank to another arrive in the order in which they were sent. Two threads of a rank must not send to
+// the same rank, or receive from the same rank, at the same time. Lost ranks are not detected here; the watchdog and
+// the launcher detect them.
 class RankTransfers {
  public:
-  // A collective, as the destructor is. InputError when this MPI cannot be used by several threads.
+  // Creates the channel. Constructor and destructor are collectives. Throws InputError if this MPI does not support
+  // calls from several threads.
   explicit RankTransfers(ProcessGroup& group);
   ~RankTransfers();
   RankTransfers(const RankTransfers&) = delete;
   RankTransfers& operator=(const RankTransfers&) = delete;
 
-  // All parts, one after the other. Returns when they may be changed: all but the end is with the receiver.
+  // Sends all parts in order. After this returns, the caller may change the parts.
   void send(int to, std::span<const std::span<const std::byte>> parts);
-  // In place of that, for a receiver that would wait in vain.
+  // Sends a failure instead of bytes, so that the receiver does not wait forever.
   void send_failure(int to);
-  // Hands what `from` sends to `take`, block by block. Error where it sends a failure. When `take` throws, the rest is
-  // received all the same, and what it threw is thrown then.
+  // Receives what `from` sends and passes it to `take` block by block. Throws Error if `from` sends a failure. If
+  // `take` throws, the remaining blocks are still received, and then the exception of `take` is rethrown.
   void receive(int from, const std::function<void(std::span<const std::byte>)>& take);
 
  private:

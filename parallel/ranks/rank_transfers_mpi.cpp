@@ -13,7 +13,7 @@ namespace {
 using mpi::check;
 
 constexpr int64_t kBlockBytes = int64_t{1} << 24;
-constexpr int64_t kFailure = -1;  // in place of a number of bytes
+constexpr int64_t kFailure = -1;  // Sent instead of a number of bytes.
 
 }  // namespace
 
@@ -24,7 +24,7 @@ struct RankTransfers::Channel {
 
 RankTransfers::RankTransfers(ProcessGroup& group) {
   group.agree([&] {
-    CHECK_INPUT(group.has_threads(), "{} was built for one thread a process, expected MPI_THREAD_MULTIPLE",
+    CHECK_INPUT(group.has_threads(), "{} does not support several threads per process, expected MPI_THREAD_MULTIPLE",
                 mpi_version());
   });
   channel_ = std::make_unique<Channel>(Channel{group.rank(), mpi::Comm::split(MPI_COMM_WORLD, 0, group.rank())});
@@ -36,7 +36,7 @@ void RankTransfers::send(int to, std::span<const std::span<const std::byte>> par
   int64_t bytes = 0;
   for (const auto& part : parts) bytes += std::ssize(part);
   check(MPI_Send(&bytes, 1, MPI_INT64_T, to, 0, channel_->comm.get()), "MPI_Send");
-  // The receiver knows nothing of the parts, so blocks do not end with them.
+  // The receiver does not know the lengths of the parts, so blocks may span several parts.
   std::vector<std::byte> block;
   block.reserve(static_cast<size_t>(std::min(bytes, kBlockBytes)));
   const auto send_block = [&] {
@@ -61,7 +61,7 @@ void RankTransfers::send_failure(int to) {
 void RankTransfers::receive(int from, const std::function<void(std::span<const std::byte>)>& take) {
   int64_t bytes = 0;
   check(MPI_Recv(&bytes, 1, MPI_INT64_T, from, 0, channel_->comm.get(), MPI_STATUS_IGNORE), "MPI_Recv");
-  CHECK(bytes != kFailure, "rank {} has nothing to send to rank {}", from, channel_->rank);
+  CHECK(bytes != kFailure, "rank {} failed to read what it should send to rank {}", from, channel_->rank);
   std::vector<std::byte> block(static_cast<size_t>(std::min(bytes, kBlockBytes)));
   std::exception_ptr failure;
   for (int64_t received = 0; received < bytes; received += kBlockBytes) {

@@ -1,5 +1,6 @@
-// Checks among the ranks before anything is computed: that they have what they must have alike, and apart. Both are
-// collectives of all ranks and throw InputError on every rank alike, naming the ranks and what they have.
+// Checks before the first computation that every rank has its own GPU and that all ranks have equal settings. Both
+// checks are collectives of all ranks. They throw InputError on every rank, with a message that names the ranks and the
+// values that they have.
 #pragma once
 
 #include <string>
@@ -8,12 +9,13 @@
 
 namespace octavo {
 
-// Every rank uses a GPU of its own. `uuid` is the same exactly for the same GPU; `description` is for the message. As
-// NCCL does, it takes ranks whose NCCL_HOSTID differ for ranks of different hosts: so several can share a GPU, slowly,
-// to check what several GPUs do (scripts/gpu_checks.sh).
+// Checks that every rank uses a different GPU. `uuid` identifies the GPU; `description` names it in the message. Ranks
+// with different values of NCCL_HOSTID count as ranks of different hosts, as in NCCL. This lets several ranks share a
+// GPU, slowly, to test what several GPUs do (scripts/gpu_checks.sh).
 void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::string& description);
 
-// Every rank has rank 0's settings, given as lines like "training.steps 100"; the message has the first that differs.
+// Checks that every rank has rank 0's settings, given as lines such as "training.steps 100". The message shows the
+// first line that differs.
 void check_same_settings(ProcessGroup& group, const std::string& lines);
 
 }  // namespace octavo

@@ -18,9 +18,10 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 constexpr const char* kGoneEnds = " (killed, or it crashed), so the run ends without saving a checkpoint";
-constexpr Seconds kGrace{5};  // for ending the others, before this process ends whatever happens to them
+// Time to end the other ranks before this process exits in any case.
+constexpr Seconds kGrace{5};
 
-// Blocks all signals in the calling thread, and in threads that it starts, as long as the object lives.
+// Blocks all signals in the calling thread, and in threads that it starts, during the lifetime of the object.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -36,13 +37,13 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-// Signals are for the main thread, which they interrupt in its system calls.
+// Signals must reach the main thread, because they interrupt its system calls.
 std::thread start_without_signals(std::function<void()> work) {
   const BlockedSignals blocked;
   return start_thread("the time limit of collectives", std::move(work));
 }
 
-// Without the streams of the standard library, whose locks the main thread may hold.
+// Writes with a system call, because the main thread may hold the locks of the standard library's streams.
 void print(const std::string& line) {
   size_t written = 0;
   while (written < line.size()) {
@@ -127,7 +128,7 @@ std::string Watchdog::describe(const Stuck& stuck) const {
   const std::string where = stuck.collective.describe();
   if (!stuck.failure.empty()) return fmt::format("{} failed: {}", where, stuck.failure);
   const std::string missing = board_.missing(stuck.collective.number);
-  return fmt::format("no end of {} within {} s (parallel.timeout_s){}{}", where, timeout_s_,
+  return fmt::format("{} did not complete within {} s (parallel.timeout_s){}{}", where, timeout_s_,
                      missing.empty() ? "" : "; ", missing);
 }
 
@@ -149,11 +150,11 @@ void Watchdog::note_wait_for_files() {
   const Collective& collective = inside_->collective;
   if (!board_.claim_notice(collective.number)) return;
   const std::string missing = board_.missing(collective.number);
-  print(fmt::format("octavo: rank {}: waits for {}, for more than {} s already{}{}\n", rank_, collective.describe(),
+  print(fmt::format("octavo: rank {}: has waited for {} for more than {} s{}{}\n", rank_, collective.describe(),
                     timeout_s_, missing.empty() ? "" : "; ", missing));
 }
 
-// Holds the mutex to the end: a collective that comes back after all must not go on.
+// Keeps the mutex locked, so that the main thread cannot continue if the collective completes after all.
 void Watchdog::end(const std::string& sentence) {
   std::thread last_resort = start_thread_if_possible([] {
     std::this_thread::sleep_for(kGrace);
@@ -161,7 +162,7 @@ void Watchdog::end(const std::string& sentence) {
   });
   if (last_resort.joinable()) last_resort.detach();
   if (!board_.claim_report()) {
-    std::this_thread::sleep_for(kGrace);  // another rank is about to end this one
+    std::this_thread::sleep_for(kGrace);  // Another rank of this machine ends all ranks.
     std::_Exit(1);
   }
   print(fmt::format("octavo: rank {}: {}\n", rank_, sentence));

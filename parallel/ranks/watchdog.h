@@ -1,16 +1,17 @@
-// Watchdog: ends the run when a collective does not come to an end, because a rank died, hangs or went another way, so
-// that no rank waits for ever and holds its GPU. A thread looks now and then, at least twenty times in the time
-// allowed, at how long the main thread has been inside a collective and at what else it was given to watch (NCCL's
-// queues); past the limit, or when one of these reports a failure, it prints one line a machine naming the rank, the
-// collective and, among the ranks of this machine, those that have not come to it, and ends the process with exit code
-// 1 and all others with it. It needs nothing of the main thread, which may never come back.
+// Watchdog ends the run when a collective does not complete because a rank died, hangs or runs different code. Without
+// it, the other ranks would wait forever and keep their GPUs. A thread checks regularly (at least twenty times within
+// the time limit) how long the main thread has been inside a collective, and checks the registered queues (NCCL's
+// collectives). When a collective exceeds the time limit, or a queue reports a failure, the thread prints one line per
+// machine and ends all processes with exit code 1. The line names the rank, the collective, and the ranks of this
+// machine that have not entered the collective. The thread does not depend on the main thread, which may be blocked.
 //
-// When the process of another rank of this machine is gone (killed, or it crashed), the run ends within a second,
-// whatever the main thread is doing: no collective can complete any more, and so no checkpoint.
+// If the process of another rank of this machine is gone (it was killed or crashed), the run ends within a second,
+// whatever the main thread is doing. No collective can complete any more, so no checkpoint can be saved either.
 //
-// Ranks that wait for one at work with files wait any time, as disks are slow: past the limit they say so once.
+// Waits for a rank that works with files have no time limit, because disks may be slow. When such a wait exceeds the
+// time limit, one line says so.
 //
-// Scope is for the main thread alone; it costs two uncontended locks.
+// Only the main thread may use Scope. A Scope costs two uncontended locks.
 #pragma once
 
 #include <chrono>
@@ -27,13 +28,15 @@
 
 namespace octavo {
 
-// A collective under way, as messages name it. The texts are borrowed.
+// A collective in progress, as messages name it. The strings are borrowed.
 struct Collective {
-  const char* op = "";    // "all_gather"
-  const char* what = "";  // whose tensor, if given: "weights of block 3"
-  const char* axis = "";  // if it is of one
-  int64_t number = 0;     // of the collectives this rank has entered; Scope sets it
-  // The ranks that have not come to it may be at work with files.
+  const char* op = "";  // "all_gather"
+  // Tensor that the collective works on: "weights of block 3". May be empty.
+  const char* what = "";
+  const char* axis = "";  // Mesh axis. May be empty.
+  // Number of collectives that this rank has entered, including this one. Scope sets it.
+  int64_t number = 0;
+  // True if ranks that have not entered the collective may be working with files.
   bool waits_for_files = false;
 
   std::string describe() const;  // "all_gather of weights of block 3 (shard axis)"
@@ -43,41 +46,44 @@ class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What does not come to an end.
+  // A collective that has not completed.
   struct Stuck {
     Collective collective;
     Clock::time_point since;
-    std::string failure;  // reported by the library, to be passed on at once; empty while it is only late
+    // Failure that the library reports, which ends the run at once. Empty if the collective is only late.
+    std::string failure;
   };
 
-  // Collectives that go on after the main thread has queued them. Called by the watchdog's thread.
+  // Collectives that are still in progress after the main thread has queued them. The thread of the watchdog calls the
+  // method.
   class Queue {
    public:
     virtual ~Queue() = default;
     virtual std::optional<Stuck> oldest_unfinished() = 0;
   };
 
-  // `end_all` ends all ranks with exit code 1, if it can; called at most once, from another thread.
+  // `end_all` ends all ranks with exit code 1 if possible. It is called at most once, from another thread.
   Watchdog(int rank, RankBoard board, std::function<void()> end_all);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // From now on a collective may take this long, unless it waits for files; 0: any time, which is how it starts.
+  // Sets the time limit of collectives that do not wait for files. 0, the initial value, means no limit.
   void set_timeout(double seconds);
 
-  // Ends all ranks with exit code 1, after one line, if the process of a rank of this machine is gone. For any thread.
+  // Prints one line and ends all ranks with exit code 1 if the process of a rank of this machine is gone. Any thread
+  // may call this method.
   void end_if_gone();
-  // This rank is about to end by itself, which is no reason for the others to end.
+  // Marks this rank as about to exit on purpose, so that the other ranks do not end because of its exit.
   void leave() { board_.sign_out(); }
-  // This rank says itself why all ranks end.
+  // Claims the final message, because this rank prints the reason for the end itself.
   void claim_report() { board_.claim_report(); }
 
-  // Until removed, which waits for a look that is under way.
+  // Start and stop watching a queue. remove() waits until the thread no longer uses the queue.
   void add(Queue* queue);
   void remove(Queue* queue);
 
-  // The main thread is inside a collective.
+  // Marks the main thread as inside a collective.
   class Scope {
    public:
     Scope(Watchdog& watchdog, const Collective& collective);
@@ -97,13 +103,13 @@ class Watchdog {
   std::optional<Stuck> find_stuck();
   std::string describe(const Stuck& stuck) const;
   void note_wait_for_files();
-  // Prints the sentence, as the first rank of its machine that does. Requires the mutex.
+  // Prints the sentence and ends all ranks, if this is the first rank of its machine to do so. Requires the mutex.
   [[noreturn]] void end(const std::string& sentence);
 
   int rank_;
   RankBoard board_;
   std::function<void()> end_all_;
-  std::mutex mutex_;  // over all that follows
+  std::mutex mutex_;  // Protects all following members.
   std::condition_variable changed_;
   bool is_stopping_ = false;
   double timeout_s_ = 0;

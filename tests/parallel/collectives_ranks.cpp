@@ -268,9 +268,9 @@ TEST_P(Collectives, TensorsThatDoNotFit) {
   const auto expect_refused = [](const auto& call, const std::string& message) { expect_error<Error>(call, message); };
   expect_refused([&] { communicator_->all_gather(floats.tensor(), other.tensor(), stream_, "block 3"); },
                  "all_gather of block 3 (world axis): float32");
-  expect_refused([&] { communicator_->all_gather(floats.tensor(), floats.part(0, 3), stream_); }, "slices like");
+  expect_refused([&] { communicator_->all_gather(floats.tensor(), floats.part(0, 3), stream_); }, "slices such as");
   expect_refused([&] { communicator_->reduce_scatter_sum(floats.part(1, 5), floats.tensor(), stream_); },
-                 "overlaps another rank's part");
+                 "overlaps other ranks' slices");
   expect_refused([&] { communicator_->send_receive(floats.part(0, 2), 0, floats.part(1, 3), 0, stream_); },
                  "send_receive (world axis): the two tensors overlap");
   expect_refused([&] { communicator_->send_receive(floats.part(0, 1), size_, floats.part(1, 2), 0, stream_); },

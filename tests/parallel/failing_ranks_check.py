@@ -48,7 +48,7 @@ def start_each(cases):
 class FailingRanks(unittest.TestCase):
     def check_message(self, lines, where, missing):
         self.assertEqual(len(lines), 1, lines)
-        pattern = rf"octavo: rank [01]: no end of {re.escape(where)} within 1.5 s \(parallel.timeout_s\); {missing}$"
+        pattern = rf"octavo: rank [01]: {re.escape(where)} did not complete within 1.5 s \(parallel.timeout_s\); {missing}$"
         self.assertRegex(lines[0], pattern)
 
     def test_nothing_fails(self):
@@ -59,8 +59,8 @@ class FailingRanks(unittest.TestCase):
     def test_a_rank_that_is_busy_with_files(self):
         code, lines, *_ = start("nothing", "files")
         self.assertEqual((code, len(lines)), (3, 1), lines)
-        self.assertRegex(lines[0], r"octavo: rank [01]: waits for reading the checkpoint, for more than 1.5 s already; "
-                                   r"rank 2 has not come to it$")
+        self.assertRegex(lines[0], r"octavo: rank [01]: has waited for reading the checkpoint for more than 1.5 s; "
+                                   r"rank 2 has not entered it$")
 
     def test_a_rank_that_ends_while_it_is_waited_for(self):
         cases = [(failure, "files", LOOK_ON) for failure in ("exits", "killed")]
@@ -77,7 +77,7 @@ class FailingRanks(unittest.TestCase):
         cases = [(failure, collective) for failure in ("sleeps", "stopped") for collective in places]
         for (failure, collective), (code, lines, _, seconds) in start_each(cases):
             with self.subTest(failure=failure, collective=collective):
-                self.check_message(lines, places[collective], "rank 2 has not come to it")
+                self.check_message(lines, places[collective], "rank 2 has not entered it")
                 self.assertEqual(code, 1)
                 self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
 

@@ -231,7 +231,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
 // Every rank refuses before anything is sent.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
   expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
-                      std::to_string(tokens() + 1) + " tokens for " + std::to_string(size_));
+                      std::to_string(tokens() + 1) + " tokens are not divisible among " + std::to_string(size_));
   TensorGroup group = make_group(1);
   DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
   DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);

@@ -345,7 +345,7 @@ class SignalTest(Resuming):
         result = self.finish(process)
         self.assertEqual(result.code, FAILED, result.err)
         self.assertEqual(len(result.octavo_lines()), 1, result.err)
-        self.assertRegex(result.octavo_lines()[0], r"no end of .* within 2 s \(parallel.timeout_s\)")
+        self.assertRegex(result.octavo_lines()[0], r"octavo: rank \d: .* did not complete within 2 s \(parallel.timeout_s\)")
 
     def test_sigterm_to_one_rank(self):
         """A batch system may signal processes one by one; all ranks stop at the same step."""
