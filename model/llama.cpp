@@ -187,9 +187,7 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
   };
   return LinearLayer({.recipe = recipe_of(layer),
                       .precision = options_.precision,
-                      .shape = linear.shape,
-                      .names = linear.names,
-                      .gradient_slot = linear.gradient_slot,
+                      .spec = linear,
                       .weight = weights_[layer].linear(i),
                       .gradient = gradient(),
                       .amaxes = amaxes_.get(),
@@ -198,7 +196,6 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
                       .scratch = linear_scratch_.get(),
                       .tensor = &tensor_,
                       .context = &sequences_,
-                      .input = linear.input,
                       .input_pass = input_pass(layer, linear.input)});
 }
 
@@ -404,11 +401,11 @@ bool Llama::runs_again(size_t layer) const {
 }
 
 // The pass of block `layer` that makes what the backward of a linear of its reads.
-ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
+ForwardPass Llama::input_pass(size_t layer, Producer producer) const {
   if (!training()) return ForwardPass::kFirst;
   const Recompute recompute = recompute_[layer];
-  if (keeps(recompute, linear_input_kind(source, recipe_of(layer)))) return ForwardPass::kFirst;
-  if (source != InputSource::kNorm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
+  if (keeps(recompute, linear_input_kind(producer, recipe_of(layer)))) return ForwardPass::kFirst;
+  if (producer != Producer::kNorm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 

@@ -165,7 +165,7 @@ class Llama {
                         const Layers& layers);
   void backward_blocks(const Work& work, const BlockContext& c);
   bool runs_again(size_t layer) const;
-  ForwardPass input_pass(size_t layer, InputSource source) const;
+  ForwardPass input_pass(size_t layer, Producer producer) const;
   void finish_block(size_t layer, const MicroBatchPlace& place);
   void run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale);
   void forward_embedding(const MicroBatch& batch, const Tensor& h0);

@@ -50,9 +50,9 @@ enum class Activation : uint8_t {
 };
 // A linear's input under a recipe. Casting by rows takes two passes of its own, which no backward kernel makes on its
 // way.
-constexpr Activation linear_input_kind(InputSource source, LinearPrecision recipe) {
+constexpr Activation linear_input_kind(Producer producer, LinearPrecision recipe) {
   const bool made_again =
-      source == InputSource::kActivation || (source == InputSource::kBackward && traits(recipe).casts_in_one_pass);
+      producer == Producer::kAttention || (producer == Producer::kSwiglu && traits(recipe).casts_in_one_pass);
   return made_again ? Activation::kMadeAgain : Activation::kLinearInput;
 }
 constexpr bool keeps(Recompute recompute, Activation activation) {

@@ -12,12 +12,14 @@ HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
                        .matrices = {{"self_attn.q_proj.weight", c.attention_width()},
                                     {"self_attn.k_proj.weight", kv_width, true},
                                     {"self_attn.v_proj.weight", kv_width, true}},
-                       .input = InputSource::kNorm,
+                       .input = Producer::kNorm,
+                       .output_gradient = Producer::kRopeBackward,
                        .gradient_slot = 0},
                       {.names = {"o", "o_d_x", "o_d_w"},
                        .shape = {shape.tokens(), c.attention_width(), c.hidden_size, Divided::kInputs},
                        .matrices = {{"self_attn.o_proj.weight", c.hidden_size}},
-                       .input = InputSource::kActivation,
+                       .input = Producer::kAttention,
+                       .output_gradient = Producer::kNormBackward,
                        .gradient_slot = 1}}};
 }
 
@@ -27,12 +29,14 @@ HalfSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
               {.names = {"gate_up", "gate_up_d_x", "gate_up_d_w"},
                .shape = {shape.tokens(), c.hidden_size, 2 * c.intermediate_size, Divided::kOutputs},
                .matrices = {{"mlp.gate_proj.weight", c.intermediate_size}, {"mlp.up_proj.weight", c.intermediate_size}},
-               .input = InputSource::kNorm,
+               .input = Producer::kNorm,
+               .output_gradient = Producer::kSwigluBackward,
                .gradient_slot = 0},
               {.names = {"down", "down_d_x", "down_d_w"},
                .shape = {shape.tokens(), c.intermediate_size, c.hidden_size, Divided::kInputs},
                .matrices = {{"mlp.down_proj.weight", c.hidden_size}},
-               .input = InputSource::kBackward,
+               .input = Producer::kSwiglu,
+               .output_gradient = Producer::kNormBackward,
                .gradient_slot = 1}}};
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/architecture/activations.h"
 #include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
@@ -25,13 +26,6 @@ struct LinearNames {
   const char* d_w = "linear_d_w";
 };
 
-// What makes a linear's input, which decides how its backward comes by it where it is not kept.
-enum class InputSource : uint8_t {
-  kNorm,        // the half's norm: the block's forward, run again, or the norm alone
-  kActivation,  // an op whose output is kept for its own backward: there is nothing to make but the cast
-  kBackward,    // an op whose backward kernel makes its output once more on the way
-};
-
 // A parameter that is some rows of W.
 struct MatrixSpec {
   const char* name;          // behind "model.layers.3."
@@ -43,7 +37,9 @@ struct LinearSpec {
   LinearNames names = {};
   LinearShape shape = {};
   std::vector<MatrixSpec> matrices = {};  // W, one under the other
-  InputSource input = InputSource::kNorm;
+  // The ops that make x and the gradient of y.
+  Producer input = Producer::kNorm;
+  Producer output_gradient = Producer::kNormBackward;
   // Which scratch its output gradient is cast into by columns: another one than that of the linears before and behind
   // it in backward, as the weight gradient of one may be made while the next one's output gradient is cast.
   size_t gradient_slot = 0;

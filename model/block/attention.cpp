@@ -69,7 +69,7 @@ Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
 void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
                         const Tensor& delta, ForwardPass pass) const {
   norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
-  qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
+  qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .pass = pass}, c.stream);
   rotate(c, a);
   attend(c, a);
   o_.forward(a.o, {.y = delta, .x = a.attention, .pass = pass}, c.stream);
@@ -95,14 +95,15 @@ void Attention::rotate(const BlockContext& c, const AttentionActivations& a) con
 // Turns the gradient of `qkv` into that of `projected`, or into its cast.
 void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
   const ModelConfig& model = c.config;
+  const Target target = qkv_.gradient_target(a.norm.linear);
   if (!model.qk_norm) {
     return rope({.qkv = scratch_.d_qkv,
                  .table = c.rope_table,
                  .num_heads = model.num_heads,
                  .num_kv_heads = model.num_kv_heads,
                  .inverse = true,
-                 .amax = qkv_.gradient_amax(a.norm.linear),
-                 .cast = qkv_.gradient_cast(a.norm.linear)},
+                 .amax = target.amax,
+                 .cast = target.cast},
                 c.stream);
   }
   qk_norm_rope_backward({.d_qkv = scratch_.d_qkv,
@@ -115,8 +116,8 @@ void Attention::rotate_backward(const BlockContext& c, const AttentionActivation
                          .num_heads = model.num_heads,
                          .num_kv_heads = model.num_kv_heads,
                          .eps = static_cast<float>(model.rms_norm_eps),
-                         .amax = qkv_.gradient_amax(a.norm.linear),
-                         .cast = qkv_.gradient_cast(a.norm.linear)},
+                         .amax = target.amax,
+                         .cast = target.cast},
                         c.stream);
 }
 
@@ -168,18 +169,13 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
   o_.forward(a.o, {.y = {}, .x = a.attention, .pass = ForwardPass::kInputAgain}, c.stream);
-  o_.backward(
-      a.o,
-      {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .made = Made::kMeasured, .accumulate = args.accumulate},
-      c.stream);
+  o_.backward(a.o, {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .accumulate = args.accumulate}, c.stream);
   norm_.make_input_again(c, a.norm, qkv_);
   if (a.rotates_again) rotate(c, a);
   attend_backward(c, a);
   rotate_backward(c, a);
-  qkv_.backward(
-      a.norm.linear,
-      {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
-      c.stream);
+  qkv_.backward(a.norm.linear,
+                {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .accumulate = args.accumulate}, c.stream);
   norm_.backward(c, a.norm, args);
 }
 

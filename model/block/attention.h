@@ -63,7 +63,7 @@ class Attention {
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
-  Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_amax(a.o); }
+  Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_target(a.o).amax; }
   const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // of the weight
 
  private:

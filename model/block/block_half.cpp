@@ -26,8 +26,9 @@ void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForwar
   args.out = a.out;
   args.rstd = a.rstd;
   args.eps = static_cast<float>(c.config.rms_norm_eps);
-  args.amax = linear.input_amax(a.linear, pass);
-  args.cast = linear.input_cast(a.linear, pass);
+  const Target target = linear.input_target(a.linear, pass);
+  args.amax = target.amax;
+  args.cast = target.cast;
   rms_norm_forward(args, c.stream);
 }
 
@@ -43,7 +44,7 @@ void HalfNorm::make_input_again(const BlockContext& c, const NormActivations& a,
   if (!linear.makes_input_again()) return;
   norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
                ForwardPass::kInputAgain);
-  linear.forward(a.linear, {.y = {}, .x = a.out, .made = Made::kCast, .pass = ForwardPass::kInputAgain}, c.stream);
+  linear.forward(a.linear, {.y = {}, .x = a.out, .pass = ForwardPass::kInputAgain}, c.stream);
 }
 
 void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const HalfBackward& args) const {

@@ -26,14 +26,11 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
                   ForwardPass pass) const {
   const Tensor& swiglu = scratch_.swiglu;
   norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
-  gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
+  gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
   if (pass != ForwardPass::kFirst) return;
-  swiglu_forward({.out = swiglu,
-                  .gate_up = a.gate_up,
-                  .amax = down_.input_amax(a.down, pass),
-                  .cast = down_.input_cast(a.down, pass)},
-                 c.stream);
-  down_.forward(a.down, {.y = delta, .x = swiglu, .made = Made::kCast, .pass = pass}, c.stream);
+  const Target target = down_.input_target(a.down, pass);
+  swiglu_forward({.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast}, c.stream);
+  down_.forward(a.down, {.y = delta, .x = swiglu, .pass = pass}, c.stream);
 }
 
 // Gradients of down and swiglu: d_gate_up in place of gate_up, whose last reader writes it. That one makes the input of
@@ -50,31 +47,26 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
   const Tensor& d_swiglu = swiglu;
   const auto swiglu_gradient = [&] {
     norm_.make_input_again(c, a.norm, gate_up_);
+    const Target target = gate_up_.gradient_target(a.norm.linear);
     swiglu_backward({.d_gate_up = a.gate_up,
                      .d_out = d_swiglu,
                      .gate_up = a.gate_up,
-                     .amax = gate_up_.gradient_amax(a.norm.linear),
-                     .cast = gate_up_.gradient_cast(a.norm.linear),
+                     .amax = target.amax,
+                     .cast = target.cast,
                      .out = on_the_way ? swiglu : Tensor(),
-                     .out_cast = on_the_way ? down_.input_cast(a.down, ForwardPass::kInputAgain) : Fp8Cast()},
+                     .out_cast = on_the_way ? down_.input_target(a.down, ForwardPass::kInputAgain).cast : Fp8Cast()},
                     c.stream);
   };
-  down_.backward(a.down,
-                 {.d_x = d_swiglu,
-                  .d_y = args.d_h,
-                  .x = swiglu,
-                  .made = Made::kMeasured,
-                  .accumulate = args.accumulate,
-                  .between = swiglu_gradient},
-                 c.stream);
+  down_.backward(
+      a.down,
+      {.d_x = d_swiglu, .d_y = args.d_h, .x = swiglu, .accumulate = args.accumulate, .between = swiglu_gradient},
+      c.stream);
 }
 
 void Mlp::backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
   down_backward(c, a, args);
-  gate_up_.backward(
-      a.norm.linear,
-      {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
-      c.stream);
+  gate_up_.backward(a.norm.linear,
+                    {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .accumulate = args.accumulate}, c.stream);
   norm_.backward(c, a.norm, args);
 }
 

@@ -34,7 +34,7 @@ class Mlp {
   void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
-  Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_amax(a.down); }
+  Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_target(a.down).amax; }
 
  private:
   void down_backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;

@@ -100,21 +100,21 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, std::unique_p
 
 LinearInput LinearLayer::allocate_input(bool shared, Arena& arena) const {
   const LinearOptions& o = options_;
-  const std::string name = fmt::format("{}activations {} input", shared ? "shared " : "", o.names.forward);
+  const std::string name = fmt::format("{}activations {} input", shared ? "shared " : "", o.spec.names.forward);
   const Lifetime lifetime = shared ? Lifetime::kBlock : Lifetime::kStep;
   LinearInput input;
   if (is_fp8(o.recipe)) {
-    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens,
-                                     arena, lifetime);
+    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.spec.shape.in,
+                                     o.spec.shape.tokens, arena, lifetime);
   } else if (divides(Divided::kOutputs)) {
-    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in}, lifetime);
+    input.gathered = arena.allocate(name, o.precision.compute, {o.spec.shape.tokens, o.spec.shape.in}, lifetime);
   }
   return input;
 }
 
 // All tokens at the width that is not divided.
 Tensor LinearLayer::exchange() const {
-  const LinearShape& s = options_.shape;
+  const LinearShape& s = options_.spec.shape;
   const Tensor& memory = options_.scratch->exchange;
   return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
 }
@@ -131,46 +131,41 @@ Tensor LinearLayer::scale_amax(const LinearActivations& a, Kind kind) const {
   return options_.amaxes->uses_history() ? options_.amaxes->scaling(options_.index, kind) : amax_slot(a, kind);
 }
 
-Tensor LinearLayer::input_amax(const LinearActivations& a, ForwardPass pass) const {
-  return pass == ForwardPass::kFirst ? amax_slot(a, AmaxTable::kInput) : Tensor();
+const ProducerTraits& LinearLayer::producer_of(Kind kind) const {
+  return traits(kind == AmaxTable::kInput ? options_.spec.input : options_.spec.output_gradient);
 }
-
-Tensor LinearLayer::gradient_amax(const LinearActivations& a) const { return amax_slot(a, AmaxTable::kOutputGradient); }
 
 // Whether a rank has only its share of the tokens of a tensor.
 bool LinearLayer::is_share(Kind kind) const {
   return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
 }
 
-// Whether the kernel that makes an operand measures it first and casts it then: those of norms and of gradients, which
-// so move fewer bytes, where no other rank has a part of the tensor.
-bool LinearLayer::is_measured_first(Kind kind) const {
-  const bool can = kind == AmaxTable::kOutputGradient || options_.input == InputSource::kNorm;
-  return can && alone() && !shares_sequences();
+// Returns whether the producer of a tensor casts it. Its kernel needs the scales: they come from amaxes that are known
+// before the tensor, or from the values that the kernel has.
+bool LinearLayer::producer_casts(Kind kind, ForwardPass pass) const {
+  const RecipeTraits& recipe = traits(options_.recipe);
+  if (!recipe.fp8 || !producer_of(kind).casts) return false;
+  const bool first = pass == ForwardPass::kFirst;
+  // The statistics compare the cast with the tensor.
+  if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
+  // A block of 128 tokens may belong to several ranks.
+  if (recipe.scales_locally) return !is_share(kind);
+  if (!recipe.needs_amax) return false;
+  const bool knows_amax = !first || options_.amaxes->uses_history();
+  const bool is_whole = alone() && !shares_sequences();  // else the amax of this rank's part is not that of the tensor
+  return knows_amax || (producer_of(kind).computes_twice && is_whole);
 }
 
-// Whether that kernel can cast it: scales are known by then, or it finds them. Blocks of 128 tokens may be in no one's
-// share. Statistics are taken of casts whose tensor is there as well.
-bool LinearLayer::casts_early(Kind kind, ForwardPass pass) const {
-  const bool again = pass != ForwardPass::kFirst;
-  if (!again && options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (needs_amax(options_.recipe)) return again || options_.amaxes->uses_history() || is_measured_first(kind);
-  return traits(options_.recipe).scales_locally && !is_share(kind);
-}
-
-Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const {
-  if (!casts_early(kind, pass)) return {};
-  if (!is_share(kind)) return operands;
-  return {.rows = share_rows(operands.rows), .columns = {}, .amax = operands.amax};
-}
-
-Fp8Cast LinearLayer::input_cast(const LinearActivations& a, ForwardPass pass) const {
-  return is_fp8(options_.recipe) ? early_cast(input_operands(a, pass), AmaxTable::kInput, pass) : Fp8Cast{};
-}
-
-Fp8Cast LinearLayer::gradient_cast(const LinearActivations& a) const {
-  if (!is_fp8(options_.recipe)) return {};
-  return early_cast(gradient_operands(a), AmaxTable::kOutputGradient, ForwardPass::kFirst);
+Target LinearLayer::target(const LinearActivations& a, Kind kind, ForwardPass pass) const {
+  Target target;
+  if (producer_of(kind).measures && pass == ForwardPass::kFirst) target.amax = amax_slot(a, kind);
+  if (!producer_casts(kind, pass)) return target;
+  target.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
+  if (is_share(kind)) {
+    target.cast.rows = share_rows(target.cast.rows);
+    target.cast.columns = {};
+  }
+  return target;
 }
 
 // The cast of this rank's share of the tokens that `rows` is gathered from.
@@ -186,7 +181,7 @@ Fp8Cast LinearLayer::input_operands(const LinearActivations& a, ForwardPass pass
   // Rows are for the product, and what columns are made of where bytes are gathered.
   const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
-                                       traits(o.recipe).activations, o.shape.tokens, o.shape.in);
+                                       traits(o.recipe).activations, o.spec.shape.tokens, o.spec.shape.in);
   return {.rows = wants_rows ? rows : Fp8Operand{},
           .columns = pass == o.input_pass ? a.input.columns : Fp8Operand{},
           .amax = scale_amax(a, AmaxTable::kInput)};
@@ -196,10 +191,11 @@ Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
   const LinearOptions& o = options_;
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
-  const LinearScratch::Columns& columns = o.scratch->columns[o.gradient_slot];
+  const LinearScratch::Columns& columns = o.scratch->columns[o.spec.gradient_slot];
   return {
-      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
-      .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.shape.out, o.shape.tokens),
+      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.spec.shape.tokens,
+                           o.spec.shape.out),
+      .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.spec.shape.out, o.spec.shape.tokens),
       .amax = scale_amax(a, AmaxTable::kOutputGradient)};
 }
 
@@ -208,7 +204,7 @@ bool LinearLayer::fast(bool forward) const {
 }
 
 const char* LinearLayer::name_of(Kind kind) const {
-  return kind == AmaxTable::kInput ? options_.names.forward : options_.names.d_x;
+  return kind == AmaxTable::kInput ? options_.spec.names.forward : options_.spec.names.d_x;
 }
 
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
@@ -216,7 +212,7 @@ const char* LinearLayer::name_of(Kind kind) const {
 Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
   if (!needs_amax(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
   const Tensor current = amax_slot(source.a, source.kind);
-  const bool measured = source.made != Made::kPlain;
+  const bool measured = producer_of(source.kind).measures;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
   if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
   if (shares_sequences()) {
@@ -255,9 +251,8 @@ void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream
 void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                                 const TensorGroup::Work& work) const {
   if (is_share(source.kind)) return gather_operands(operands, source, stream, work);
-  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
-  if (!is_cast) cast(operands.rows, operands.columns, source, stream);
-  if (work) work(0, options_.shape.tokens);
+  if (!producer_casts(source.kind, source.pass)) cast(operands.rows, operands.columns, source, stream);
+  if (work) work(0, options_.spec.shape.tokens);
 }
 
 void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
@@ -269,12 +264,11 @@ void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source,
     gathered.x = exchange();
     group.gather(gathered.x, source.x, name);
     cast(operands.rows, operands.columns, gathered, stream);
-    if (work) work(0, options_.shape.tokens);
+    if (work) work(0, options_.spec.shape.tokens);
     return;
   }
   const Fp8Operand share = share_rows(operands.rows);
-  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
-  if (!is_cast) cast(share, {}, source, stream);
+  if (!producer_casts(source.kind, source.pass)) cast(share, {}, source, stream);
   group.gather(operands.rows.data, share.data, name, work);
   if (!operands.columns.defined()) return;
   fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
@@ -285,14 +279,14 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) return forward_plain(a, args, stream);
   const Fp8Cast operands = input_operands(a, args.pass);
-  const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .made = args.made, .pass = args.pass};
+  const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .pass = args.pass};
   if (args.pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
   const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
     fp8_matmul({.d = out.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.rows,
                 .fast_accumulation = fast(true),
-                .name = o.names.forward},
+                .name = o.spec.names.forward},
                stream);
   };
   if (!divides(Divided::kInputs)) {
@@ -305,9 +299,9 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
 
 void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
   TensorGroup& group = *options_.tensor;
-  const char* name = options_.names.forward;
+  const char* name = options_.spec.names.forward;
   if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
-  work(0, options_.shape.tokens);
+  work(0, options_.spec.shape.tokens);
   group.reduce_scatter(y, exchange(), name);
 }
 
@@ -317,16 +311,16 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   const Fp8Cast operands = gradient_operands(a);
   const bool sums = divides(Divided::kOutputs);
   const Tensor d_input = sums ? exchange() : args.d_x;
-  const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient, .made = args.made};
+  const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient};
   make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
     fp8_matmul({.d = d_input.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.columns,
                 .fast_accumulation = fast(false),
-                .name = o.names.d_x},
+                .name = o.spec.names.d_x},
                stream);
   });
-  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
   if (args.between) args.between();
   make_weight_gradient([this, d_y = operands.columns, x = a.input.columns, accumulate = args.accumulate, &stream] {
     fp8_matmul({.d = options_.gradient,
@@ -334,7 +328,7 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
                 .b = x,
                 .accumulate = accumulate,
                 .fast_accumulation = fast(false),
-                .name = options_.names.d_w},
+                .name = options_.spec.names.d_w},
                stream);
   });
   if (sums) o.tensor->wait();
@@ -353,22 +347,23 @@ void LinearLayer::forward_plain(const LinearActivations& a, const LinearForward&
             .a = in.rows(begin, end),
             .b = o.weight.value,
             .transpose_b = true,
-            .name = o.names.forward},
+            .name = o.spec.names.forward},
            stream);
   };
   const Tensor& x = args.x;
   const Tensor& y = args.y;
   const bool gathers = divides(Divided::kOutputs);
   if (args.pass == ForwardPass::kInputAgain) {
-    if (gathers) o.tensor->gather(a.input.gathered, x, o.names.forward);
+    if (gathers) o.tensor->gather(a.input.gathered, x, o.spec.names.forward);
     return;
   }
   if (gathers) {
     const Tensor& all = a.input.gathered;
-    return o.tensor->gather(all, x, o.names.forward, [&](int64_t begin, int64_t end) { product(y, all, begin, end); });
+    return o.tensor->gather(all, x, o.spec.names.forward,
+                            [&](int64_t begin, int64_t end) { product(y, all, begin, end); });
   }
   if (divides(Divided::kInputs)) {
-    return o.tensor->reduce_scatter(y, exchange(), o.names.forward,
+    return o.tensor->reduce_scatter(y, exchange(), o.spec.names.forward,
                                     [&](int64_t begin, int64_t end) { product(exchange(), x, begin, end); });
   }
   product(y, x, 0, x.dim(0));
@@ -381,11 +376,12 @@ void LinearLayer::backward_plain(const LinearActivations& a, const LinearBackwar
   const Tensor d_input = sums ? exchange() : args.d_x;
   const Tensor d_output = gathers ? exchange() : args.d_y;
   const auto product = [&](int64_t begin, int64_t end) {
-    matmul({.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.names.d_x},
-           stream);
+    matmul(
+        {.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.spec.names.d_x},
+        stream);
   };
   if (gathers) {
-    o.tensor->gather(d_output, args.d_y, o.names.d_x, product);
+    o.tensor->gather(d_output, args.d_y, o.spec.names.d_x, product);
   } else {
     product(0, d_output.dim(0));
   }
@@ -396,10 +392,10 @@ void LinearLayer::backward_plain(const LinearActivations& a, const LinearBackwar
             .b = input,
             .transpose_a = true,
             .accumulate = accumulate,
-            .name = options_.names.d_w},
+            .name = options_.spec.names.d_w},
            stream);
   };
-  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
   if (args.between) args.between();
   if (!sums) return weight_gradient();  // what was exchanged will be overwritten
   make_weight_gradient(weight_gradient);

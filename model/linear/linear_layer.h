@@ -106,9 +106,7 @@ enum class ForwardPass : uint8_t {
 struct LinearOptions {
   LinearPrecision recipe = LinearPrecision::kBFloat16;
   PrecisionConfig precision;
-  LinearShape shape;
-  LinearNames names;
-  size_t gradient_slot = 0;  // of LinearScratch::columns
+  LinearSpec spec;
   LinearWeight weight;
   Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
@@ -119,31 +117,28 @@ struct LinearOptions {
   // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
   // are of all their tokens.
   const ContextGroup* context = nullptr;
-  InputSource input = InputSource::kNorm;
   // The pass that makes what backward needs of x; the others do not.
   ForwardPass input_pass = ForwardPass::kFirst;
 };
 
-// What the kernel that made an operand was given of the layer.
-enum class Made {
-  kPlain,     // nothing
-  kMeasured,  // the operand's amax slot
-  kCast,      // that and its cast, which may be undefined
+// The work that the producer of a tensor (LinearSpec::input, LinearSpec::output_gradient) does for the linear that
+// reads it. The linear does the rest when it is given the tensor.
+struct Target {
+  Tensor amax;   // [1] float32 that takes the amax of the tensor: = max(itself, amax). Undefined: nothing to measure.
+  Fp8Cast cast;  // Operands to write in place of the tensor. Undefined: the producer writes the tensor.
 };
 
 struct LinearForward {
-  Tensor y;                  // [tokens, out] = x W^T; not used with kInputAgain
-  Tensor x;                  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
-  Made made = Made::kPlain;  // x
+  Tensor y;  // [tokens, out] = x W^T; not used with kInputAgain
+  Tensor x;  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
   ForwardPass pass = ForwardPass::kFirst;
 };
 
 struct LinearBackward {
-  Tensor d_x;                // [tokens, in] =
-  Tensor d_y;                // [tokens, out]
-  Tensor x;                  // that of forward; read without FP8 only
-  Made made = Made::kPlain;  // d_y
-  bool accumulate = false;   // adds to the weight gradient, in float32 only; else it is written with =
+  Tensor d_x;               // [tokens, in] =
+  Tensor d_y;               // [tokens, out]
+  Tensor x;                 // that of forward; read without FP8 only
+  bool accumulate = false;  // adds to the weight gradient, in float32 only; else it is written with =
   // Queued after the product that makes d_x and before the weight gradient, where given: it may make x again, and read
   // d_x unless ranks have yet to sum it (outputs divided).
   std::function<void()> between = {};
@@ -158,21 +153,22 @@ class LinearLayer {
   // of its own.
   LinearActivations make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared, Arena& arena) const;
 
-  // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
-  Tensor input_amax(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
-  Tensor gradient_amax(const LinearActivations& a) const;
-  // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then, or the kernel finds them.
-  // The memory is shared by all linears: between that kernel and the call that uses its operands there must be no other
-  // linear.
-  Fp8Cast input_cast(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
-  Fp8Cast gradient_cast(const LinearActivations& a) const;
+  // Return what the producer of x, or of d_y, must do before forward, or backward, is called. All linears cast into
+  // the same memory, so no other linear may be called between the producer and this linear.
+  Target input_target(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const {
+    return target(a, AmaxTable::kInput, pass);
+  }
+  Target gradient_target(const LinearActivations& a) const {
+    return target(a, AmaxTable::kOutputGradient, ForwardPass::kFirst);
+  }
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes input_cast(kInputAgain).
+  // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes the cast of
+  // input_target(kInputAgain).
   bool makes_input_again() const { return options_.input_pass == ForwardPass::kInputAgain; }
   // Whether such a kernel is enough: all but rowwise scales, which come from all tokens, are known to it.
   bool input_needs_no_pass(const LinearActivations& a) const {
-    return !is_fp8(options_.recipe) || input_cast(a, ForwardPass::kInputAgain).defined();
+    return !is_fp8(options_.recipe) || input_target(a, ForwardPass::kInputAgain).cast.defined();
   }
   // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
@@ -189,7 +185,6 @@ class LinearLayer {
     const LinearActivations& a;
     Tensor x;
     Kind kind;
-    Made made;
     ForwardPass pass = ForwardPass::kFirst;
   };
 
@@ -198,10 +193,10 @@ class LinearLayer {
   Tensor scale_amax(const LinearActivations& a, Kind kind) const;
   Fp8Cast input_operands(const LinearActivations& a, ForwardPass pass) const;
   Fp8Cast gradient_operands(const LinearActivations& a) const;
+  Target target(const LinearActivations& a, Kind kind, ForwardPass pass) const;
+  const ProducerTraits& producer_of(Kind kind) const;
+  bool producer_casts(Kind kind, ForwardPass pass) const;
   bool is_share(Kind kind) const;
-  bool is_measured_first(Kind kind) const;
-  bool casts_early(Kind kind, ForwardPass pass) const;
-  Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
   void backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
@@ -217,7 +212,7 @@ class LinearLayer {
   Tensor exchange() const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
   bool shares_sequences() const { return options_.context != nullptr && !options_.context->alone(); }
-  bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
+  bool divides(Divided what) const { return !alone() && options_.spec.shape.divided == what; }
   bool fast(bool forward) const;
   const char* name_of(Kind kind) const;
 

@@ -121,7 +121,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, LmHeadTest,
 // A layer of one linear on the CPU. Delayed scaling has a history.
 class OneLinear {
  public:
-  explicit OneLinear(LinearPrecision recipe)
+  // `producer`: of x and of d_y.
+  OneLinear(LinearPrecision recipe, Producer producer)
       : precision_{.linear = recipe},
         weight_rows_(
             allocate_operand("weight", DType::kFloat8E4M3, traits(recipe).weights, kLinear.out, kLinear.in, arena_)),
@@ -131,8 +132,7 @@ class OneLinear {
         scratch_(std::array{LinearSpec{.shape = kLinear}}, precision_, alone_, arena_),
         layer_({.recipe = recipe,
                 .precision = precision_,
-                .shape = kLinear,
-                .names = {},
+                .spec = {.shape = kLinear, .input = producer, .output_gradient = producer},
                 .weight = {.value = {}, .rows = weight_rows_, .columns = weight_columns_},
                 .gradient = gradient,
                 .amaxes = &amaxes_,
@@ -154,14 +154,14 @@ class OneLinear {
   }
 
   // Forward and backward of x and d_y, which are filled again with NaN once they were cast here.
-  void run(bool cast_before) {
+  void run() {
     Array x = values(kLinear.in, 0.3);
     Array d_y = values(kLinear.out, 0.7);
     const LinearActivations& a = activations_;
-    quantize_away(cast_before, layer_.input_cast(a), x);
-    layer_.forward(a, {.y = y, .x = x, .made = cast_before ? Made::kCast : Made::kPlain}, stream);
-    quantize_away(cast_before, layer_.gradient_cast(a), d_y);
-    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .made = cast_before ? Made::kCast : Made::kMeasured}, stream);
+    quantize_away(layer_.input_target(a).cast, x);
+    layer_.forward(a, {.y = y, .x = x}, stream);
+    quantize_away(layer_.gradient_target(a).cast, d_y);
+    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x}, stream);
   }
 
   static constexpr LinearShape kLinear{.tokens = 128, .in = 256, .out = 384};
@@ -181,8 +181,8 @@ class OneLinear {
     for (int64_t i = 0; i < array.size(); ++i) array.set(i, std::cos(step * static_cast<double>(i)));
     return array;
   }
-  void quantize_away(bool wanted, const Fp8Cast& cast, Array& x) {
-    if (!wanted) return;
+  void quantize_away(const Fp8Cast& cast, Array& x) {
+    if (!cast.defined()) return;
     quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream);
     x.fill(std::nan(""));
   }
@@ -201,10 +201,10 @@ class OneLinear {
 
 TEST(LinearLayer, TakesOperandsThatTheirKernelsCast) {
   for (const LinearPrecision recipe : {LinearPrecision::kFp8Delayed, LinearPrecision::kFp8Blockwise}) {
-    OneLinear cast_within(recipe);
-    OneLinear cast_before(recipe);
-    cast_within.run(false);
-    cast_before.run(true);
+    OneLinear cast_within(recipe, Producer::kAttention);
+    OneLinear cast_before(recipe, Producer::kSwiglu);
+    cast_within.run();
+    cast_before.run();
     EXPECT_TRUE(std::isfinite(cast_within.y.at(0)));
     EXPECT_EQ(cast_before.y.bits(), cast_within.y.bits());
     EXPECT_EQ(cast_before.d_x.bits(), cast_within.d_x.bits());

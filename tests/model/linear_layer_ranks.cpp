@@ -113,9 +113,9 @@ LayerData part_of(const LayerData& whole, const Division& division, int64_t rank
 
 class TestedLayer {
  public:
-  // `ranks` null: alone. `weight_amax` is of the whole weight.
-  TestedLayer(const Recipe& recipe, const Division& division, Communicator* ranks, const LayerData& data,
-              double weight_amax)
+  // `ranks` null: alone. `producer` makes x and d_y. `weight_amax` is of the whole weight.
+  TestedLayer(const Recipe& recipe, const Division& division, Producer producer, Communicator* ranks,
+              const LayerData& data, double weight_amax)
       : y(like(data.d_y)),
         d_x(like(data.x)),
         gradient(like(data.weight)),
@@ -128,8 +128,7 @@ class TestedLayer {
         scratch_(std::array{LinearSpec{.shape = shape_}}, precision_, group_, arena_),
         layer_({.recipe = recipe.precision,
                 .precision = precision_,
-                .shape = shape_,
-                .names = {},
+                .spec = {.shape = shape_, .input = producer, .output_gradient = producer},
                 .weight = weight_,
                 .gradient = gradient,
                 .amaxes = &amaxes_,
@@ -146,23 +145,24 @@ class TestedLayer {
     amaxes_.restore(stream_);
   }
 
-  // Forward and backward; `made` is kPlain, or kCast. The gradient is added to where it holds numbers.
-  void run(Made made, bool accumulate) {
+  // Forward and backward. The gradient is added to where it holds numbers.
+  void run(bool accumulate) {
     if (accumulate) gradient.fill(1);
     Array x = data_.x;
     Array d_y = data_.d_y;
     const LinearActivations& a = activations_;
-    if (made == Made::kCast) make(x, layer_.input_amax(a), layer_.input_cast(a));
-    layer_.forward(a, {.y = y, .x = x, .made = made}, stream_);
-    if (made == Made::kCast) make(d_y, layer_.gradient_amax(a), layer_.gradient_cast(a));
-    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .made = made, .accumulate = accumulate}, stream_);
+    make(x, layer_.input_target(a));
+    layer_.forward(a, {.y = y, .x = x}, stream_);
+    make(d_y, layer_.gradient_target(a));
+    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .accumulate = accumulate}, stream_);
     group_.run_deferred();
   }
 
   // The amaxes of x and d_y that all ranks together found; none where the recipe has no use for them.
   Values amaxes() {
     Values found;
-    for (const Tensor& amax : {layer_.input_amax(activations_), layer_.gradient_amax(activations_)}) {
+    for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kOutputGradient}) {
+      const Tensor amax = needs_amax(precision_.linear) ? amaxes_.current(0, kind) : Tensor();
       if (!amax.defined()) continue;
       if (!group_.alone()) group_.all_reduce_max(amax, "amaxes");
       found.push_back(amax.data<float>()[0]);
@@ -194,10 +194,11 @@ class TestedLayer {
     return weight;
   }
 
-  // Does what the kernel that makes x, or d_y, does with its amax slot and its cast. The values are lost if it casts.
-  void make(Array& x, const Tensor& slot, const Fp8Cast& cast) {
+  // Does what the producer of x, or of d_y, does for the layer. The values are lost if it casts.
+  void make(Array& x, const Target& target) {
     const Tensor& values = x;
-    if (slot.defined()) amax({.out = slot, .x = values.view({values.numel()})}, stream_);
+    const Fp8Cast& cast = target.cast;
+    if (target.amax.defined()) amax({.out = target.amax, .x = values.view({values.numel()})}, stream_);
     if (!cast.defined()) return;
     quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream_);
     x.fill(std::nan(""));
@@ -226,16 +227,16 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
     EXPECT_TRUE(part.bits() == part_of(whole, matrix, rank_).bits()) << what;
   }
 
-  void expect_equal_to_alone(const Division& division, Made made, bool accumulate) {
+  void expect_equal_to_alone(const Division& division, Producer producer, bool accumulate) {
     SCOPED_TRACE(std::string(division.outputs() ? "outputs" : "inputs") + " divided, in chunks " +
-                 std::to_string(division.chunks) + (made == Made::kCast ? ", cast before" : ""));
+                 std::to_string(division.chunks) + (traits(producer).casts ? ", cast before" : ""));
     const Recipe& recipe = GetParam();
     const LayerData data = whole_data(division, recipe.precision);
     const double weight_amax = recipe.history ? kPastAmax : largest_magnitude(data.weight, 0);
-    TestedLayer exact(kPlainProducts, division, nullptr, data, weight_amax);
-    TestedLayer alone(recipe, division, nullptr, data, weight_amax);
-    TestedLayer divided(recipe, division, communicator_.get(), part_of(data, division, rank_), weight_amax);
-    for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run(made, accumulate);
+    TestedLayer exact(kPlainProducts, division, producer, nullptr, data, weight_amax);
+    TestedLayer alone(recipe, division, producer, nullptr, data, weight_amax);
+    TestedLayer divided(recipe, division, producer, communicator_.get(), part_of(data, division, rank_), weight_amax);
+    for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run(accumulate);
     EXPECT_TRUE(alone.y.bits() == exact.y.bits()) << "y is not exact in FP8";
     EXPECT_TRUE(alone.d_x.bits() == exact.d_x.bits()) << "d_x is not exact in FP8";
     EXPECT_TRUE(alone.gradient.bits() == exact.gradient.bits()) << "the weight gradient is not exact in FP8";
@@ -254,8 +255,8 @@ TEST_P(LinearLayerRanks, EqualsTheLayerAlone) {
   for (const Divided divided : {Divided::kOutputs, Divided::kInputs}) {
     for (const int64_t chunks : {1, 2}) {
       const Division division{.divided = divided, .chunks = chunks, .ranks = size_};
-      expect_equal_to_alone(division, Made::kPlain, false);
-      expect_equal_to_alone(division, Made::kCast, true);
+      expect_equal_to_alone(division, Producer::kAttention, false);
+      expect_equal_to_alone(division, Producer::kNorm, true);
     }
   }
 }
