@@ -1,40 +1,41 @@
-// Expected results of ops, element by element: the exact value in float64, and the largest error of an implementation
-// in float32 arithmetic. A norm over a tensor does not detect a few wrong elements among millions, but this does.
+// Expected results of ops, element by element: the exact value in float64, and the largest error that float32
+// arithmetic may have. Unlike a norm over the tensor, this detects a few wrong elements among millions.
 //
 //   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
 //
-// The first term is the one rounding to the result's dtype. The slack is what the arithmetic before it may lose, in
-// multiples of u = 2^-24, the rounding of a float32 operation, of the magnitude A of what is added up for the element:
+// The first term is the final rounding to the dtype of the result. The slack bounds the errors of the arithmetic before
+// it. Its units are u = 2^-24, the rounding error of a float32 operation, and A, the sum of the magnitudes of all terms
+// that are added for the element:
 //
 //   op                   result      slack                    A
 //   embedding_backward   d_table     6 u A                    |d_table before| + sum |d_out|
 //   rms_norm_forward     rstd        (4 + sqrt(n)/8) u A      rstd; n = hidden: the sum of squares
 //                        out         (8 + sqrt(n)/8) u A      |out|
-//   rms_norm_backward    d_h         8 u A                    rstd |w d_out| + |h| rstd^3 mean |w d_out h| +
-//   |d_residual|
+//   rms_norm_backward    d_h         8 u A                    rstd |w d_out| + |h| rstd^3 mean |w d_out h|
+//                                                             + |d_residual|
 //                        d_weight    4 u A                    |d_weight before| + sum |d_out h rstd|
-//   rope                 qkv         3 u A                    |a cos| + |b sin|; 0 for the values
-//   qk_norm_rope_forward out         (11 + sqrt(n)/8) u A     rope's of the normalized head; n = head_dim
+//   rope                 qkv         3 u A                    |a cos| + |b sin|; 0 for value heads
+//   qk_norm_rope_forward out         (11 + sqrt(n)/8) u A     as rope, of the normalized head; n = head_dim
 //   qk_norm_rope_backward
-//                        d_qkv       (16 + sqrt(n)/2) u A     rms_norm_backward's, of |d| = |d_out cos| + |other sin|
-//                        d_weight    (12 + sqrt(n)/8) u A     as rms_norm_backward's
-//   swiglu_forward       out         (8 + 2 |g|) u A          |out|; |g|: the argument of exp is rounded
+//                        d_qkv       (16 + sqrt(n)/2) u A     rms_norm_backward's, |d| = |d_out cos| + |other sin|
+//                        d_weight    (12 + sqrt(n)/8) u A     as rms_norm_backward
+//   swiglu_forward       out         (8 + 2 |g|) u A          |out|; |g| because the argument of exp is rounded
 //   swiglu_backward      d_gate      (12 + 2 |g|) u A         |d u s| (1 + |g| (1 - s)), s = sigmoid(g)
 //                        d_up        (8 + 2 |g|) u A          |d_up|
 //   cross_entropy        losses      2e-6 A                   1 + loss
-//                        d_logits    k u A + 2 u scale        scale p, k = 16 + 2 |x - max| + sqrt(vocabulary)/16;
-//                                                             the latter at the target
+//                        d_logits    k u A + 2 u scale        scale p; k = 16 + 2 |x - max| + sqrt(vocabulary)/16;
+//                                                             2 u scale only at the target
 //   adamw                m, v        8 u A                    sum of the magnitudes of their two addends
 //                        master      2 u |w| + 24 u lr A      magnitudes of the update's addends
 //   sum, sum_of_squares  out         8 u A                    |out before| + sum |addends|
 //   matmul               d           (4 + sqrt(k)/8) u A      |d before| + sum |a b|
 //   fp8_matmul           d           2^-12 A, fast 2^-11 A    as matmul
 //
-// Tensor cores truncate partial sums, those of FP8 to about 14 bits. cuBLASLt rounds a product before it adds it to
-// bfloat16: 2^-8 of the product more. Attention is in exact_sdpa.h.
+// Tensor cores truncate partial sums; in FP8 matmuls they keep about 14 bits. cuBLASLt rounds a matmul result before it
+// adds it to a bfloat16 output, which allows another 2^-8 of that result. exact_sdpa.h has the bounds of attention.
 //
-// The CPU's ops are held to these in exact_test.cpp, where there is no GPU, and it is shown that one wrong element is
-// seen; the GPU's in parity_*.cpp.
+// exact_test.cpp compares the CPU ops with these bounds, without a GPU, and shows that a single wrong element is
+// detected. parity_*.cpp compares the GPU ops.
 #pragma once
 
 #include <algorithm>
@@ -76,16 +77,16 @@ inline double unit_in_the_last_place(DType dtype, double magnitude) {
 
 struct WrongElement {
   int64_t index;
-  double found, expected, allowed, ratio;  // ratio: the error in units of what is allowed
+  double found, expected, allowed, ratio;  // The ratio is the error divided by the allowed error.
 };
 
 struct Comparison {
   int64_t elements = 0;
   int64_t wrong = 0;
-  double worst_ratio = 0;           // of all elements
-  std::vector<WrongElement> worst;  // the worst of the wrong ones
+  double worst_ratio = 0;           // Largest ratio of all elements.
+  std::vector<WrongElement> worst;  // The elements with the largest errors out of bounds.
 
-  // One line, and one for each of the worst; `width`: elements of a row.
+  // Returns one line of summary and one line for each element of `worst`. `width` is the number of elements per row.
   std::string describe(int64_t width) const {
     std::string text = fmt::format("{} of {} elements out of bounds", wrong, elements);
     for (const WrongElement& e : worst) {
@@ -153,7 +154,7 @@ inline std::vector<float> floats(const Tensor& x) {
   return all;
 }
 
-// ---- Ops; arguments before the op, as an op may write over them
+// ---- Exact results of ops. Call these before the op, because it may overwrite its inputs.
 
 inline Exact exact_embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids,
                                       int64_t vocab_begin = 0) {
@@ -178,7 +179,7 @@ inline Exact exact_embedding_backward(const Tensor& d_table, const Tensor& d_out
 struct ExactRmsNorm {
   Exact out, rstd;
 };
-// `h` as it was normalized, that is, with the residual.
+// `h` is the tensor that was normalized, that is x + residual if there is a residual.
 inline ExactRmsNorm exact_rms_norm(const Tensor& h, const Tensor& weight, double eps = double{1e-5f}) {
   const int64_t tokens = h.dim(0);
   const int64_t hidden = h.dim(1);
@@ -234,7 +235,7 @@ inline ExactRmsNormBackward exact_rms_norm_backward(const Tensor& d_weight, cons
 }
 
 struct RopeHeads {
-  int64_t rotated, values;  // query and key heads; value heads
+  int64_t rotated, values;  // Numbers of heads: queries and keys together, and values.
   bool inverse;
 };
 inline Exact exact_rope(const Tensor& qkv, const Tensor& table, const RopeHeads& heads) {
@@ -259,14 +260,14 @@ inline Exact exact_rope(const Tensor& qkv, const Tensor& table, const RopeHeads&
   return exact;
 }
 
-// rstd of a head [n] that starts at element `at`.
+// Returns rstd of the head of n elements that starts at element `at`.
 inline double exact_head_rstd(const Tensor& x, int64_t at, int64_t n, double eps) {
   double squares = 0;
   for (int64_t i = 0; i < n; ++i) squares += element(x, at + i) * element(x, at + i);
   return 1 / std::sqrt(squares / static_cast<double>(n) + eps);
 }
 
-// Returns the exact output of qk_norm_rope's forward, in the order of qkv.
+// Returns the exact output of qk_norm_rope_forward, in the layout of qkv.
 inline Exact exact_qk_norm_rope(const QkNormRopeForward& a) {
   const int64_t n = a.table.dim(1);
   const int64_t half = n / 2;
@@ -370,9 +371,10 @@ inline ExactSwiglu exact_swiglu(const Tensor& gate_up, const Tensor& d_out) {
 struct ExactCrossEntropy {
   Exact losses;
   Exact z_losses;
-  std::vector<Exact> d_logits;  // by part
+  std::vector<Exact> d_logits;  // The gradients of each part of the vocabulary.
 };
-// Rows of logits in parts of equal width, side by side: one, or those of the ranks that share a vocabulary.
+// Each part has an equal number of columns of the logits. A single part is the whole vocabulary, several parts are
+// those of ranks that share it.
 inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, const Tensor& targets, double scale,
                                              double z_loss = 0) {
   const int64_t tokens = targets.numel();
@@ -383,7 +385,7 @@ inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, c
 #pragma omp parallel for
   for (int64_t t = 0; t < tokens; ++t) {
     const int64_t target = targets.data<int32_t>()[t];
-    if (target < 0) continue;  // zeros
+    if (target < 0) continue;  // The loss and the gradient of an ignored token are zero.
     double max = -std::numeric_limits<double>::infinity();
     double sum = 0;
     for (const Tensor& part : parts) {
@@ -400,10 +402,10 @@ inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, c
         const double x = element(parts[k], t * width + v);
         const double p = std::exp(x - max) / sum;
         const bool hit = static_cast<int64_t>(k) * width + v == target;
-        // The factor has a rounding of its own, and that of the normalizer in it.
+        // The factor adds its own rounding error and that of the normalizer.
         const double units = (16 + 2 * (max - x) + std::sqrt(vocab) / 16) * std::abs(factor) +
                              (z_loss == 0 ? 0 : 4 + 64 * z_loss * (1 + std::abs(normalizer)));
-        // Powers that are no normal float32 become 0.
+        // Exponentials below the smallest normal float32 become 0.
         const double slack = scale * (units * kFloat32Rounding * p + (hit ? 2 * kFloat32Rounding : 0) + 0x1p-126);
         exact.d_logits[k].set(t * width + v, scale * (factor * p - (hit ? 1 : 0)), slack);
         if (hit) exact.losses.set(t, std::log(sum) + max - x, 2e-6 * (1 + std::log(sum) + max - x));
@@ -448,7 +450,7 @@ inline ExactAdamw exact_adamw(const Adamw& args) {
   return exact;
 }
 
-// out [1] before, and what is added to it.
+// `out` [1] holds the value before the op, to which the sum is added.
 inline Exact exact_sum(const Tensor& out, const Tensor& x, bool of_squares) {
   double sum = element(out, 0);
   double magnitude = std::abs(sum);
@@ -462,7 +464,8 @@ inline Exact exact_sum(const Tensor& out, const Tensor& x, bool of_squares) {
   return exact;
 }
 
-// a [m, k] and b [n, k], row by row; `before` [m, n] is added where it is defined. slack = units * (sum of magnitudes).
+// Multiplies a [m, k] by the transpose of b [n, k]. If `before` [m, n] is defined, it is added. The slack is `units`
+// times the sum of the magnitudes of the terms.
 inline Exact exact_product(const std::vector<double>& a, const std::vector<double>& b, int64_t k, const Tensor& before,
                            double units) {
   const auto m = static_cast<int64_t>(a.size()) / k;
@@ -481,7 +484,7 @@ inline Exact exact_product(const std::vector<double>& a, const std::vector<doubl
         sum += row[c] * column[c];
         magnitude += std::abs(row[c] * column[c]);
       }
-      // cuBLASLt rounds a product before it adds it to bfloat16.
+      // cuBLASLt rounds the matmul result before it adds it to a bfloat16 output.
       const double rounded =
           before.defined() && before.dtype() == DType::kBFloat16 ? 0x1p-8 * std::abs(sum - start) : 0;
       exact.set(i * n + j, sum, units * magnitude + rounded);
@@ -490,7 +493,7 @@ inline Exact exact_product(const std::vector<double>& a, const std::vector<doubl
   return exact;
 }
 
-// A stored [rows, columns] matrix, or its transpose.
+// Returns the matrix [rows, columns] row by row, or its transpose.
 inline std::vector<double> matrix(const Tensor& x, bool transpose) {
   std::vector<double> all = elements(x);
   if (!transpose) return all;
@@ -510,7 +513,7 @@ inline Exact exact_matmul(const Matmul& args) {
                        (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
 }
 
-// Returns the values that the quantized values represent.
+// Returns the dequantized values of the operand.
 inline std::vector<double> dequantized(const Fp8Operand& operand) {
   const int64_t rows = operand.data.dim(0);
   const int64_t k = operand.data.dim(1);

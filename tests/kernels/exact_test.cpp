@@ -1,4 +1,5 @@
-// The bounds of exact.h and exact_sdpa.h: the CPU's ops are within them, and one wrong element is not.
+// Tests of the bounds in exact.h and exact_sdpa.h: the CPU ops are within them, and a single wrong element exceeds
+// them.
 #include <numeric>
 #include <utility>
 
@@ -53,7 +54,7 @@ TEST(CompareElements, NanAndInfinityAreWrongWhereTheyAreNotExpected) {
   EXPECT_EQ(compare_elements({nan, 0.0f, -infinity, infinity}, DType::kFloat32, exact).wrong, 4);
 }
 
-// Errors that a norm does not detect.
+// These errors are too few for the norm to detect.
 TEST(CompareElements, FewWrongElementsOfAMillion) {
   constexpr int64_t kCount = 2'300'000;
   std::mt19937_64 generator(1);
@@ -76,7 +77,8 @@ TEST(CompareElements, FewWrongElementsOfAMillion) {
 
 class ExactTest : public OpTest {
  protected:
-  // `fraction`, of an element or of the tensor's root mean square, by which one element need be wrong to be seen.
+  // Error of a single element that must be detected, as a fraction of the larger of its magnitude and the root mean
+  // square of the tensor.
   double fraction() const { return dtype() == DType::kBFloat16 ? 0x1p-6 : 1e-4; }
 
   void check(const Tensor& result, const Exact& exact, const char* name) {
@@ -335,8 +337,8 @@ TEST_P(ExactTest, Sdpa) {
   check(floats(d_qkv), d_qkv, exact_sdpa_backward(args), 0.1, "d_qkv");
 }
 
-// Probabilities and their gradients rounded to bfloat16, as tensor cores take them: within the bounds, and these are
-// not many times as wide.
+// Rounding the probabilities and their gradients to bfloat16, as tensor cores do, stays within the bounds. The bounds
+// are at most 5 times as large as the largest error.
 TEST(ExactSdpaTest, RoundedToBFloat16) {
   const SdpaShape shape{1, 130, 4, 2, 64};
   std::mt19937_64 generator(3);

@@ -1,6 +1,7 @@
-// Ops on tensors of more than 2^31 elements, as long sequences and large vocabularies make them, in memory that is
-// reserved and not there: what is only read is the system's page of zeros, and the few pages with values are backed.
-// Each is compared with the same op on a small tensor of those values. (On GPUs: parity_large_shapes_test.cpp.)
+// Ops on tensors of more than 2^31 elements, which long sequences and large vocabularies need. The memory is only
+// reserved: pages that are only read are the kernel's shared page of zeros, and only the few pages with values are
+// allocated. Each result is compared with that of the op on a small tensor of those values.
+// parity_large_shapes_test.cpp has such tests for GPUs.
 #include <sys/mman.h>
 
 #include "kernels/attention/cached_sdpa.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kMany = int64_t{1} << 31;
 
-// A tensor of zeros.
+// A tensor of zeros in memory that is reserved but not backed by pages until it is written.
 class SparseTensor {
  public:
   SparseTensor(DType dtype, std::initializer_list<int64_t> shape)
@@ -25,14 +26,15 @@ class SparseTensor {
         tensor_(memory_ == MAP_FAILED ? nullptr : memory_, dtype, shape) {
     CHECK(memory_ != MAP_FAILED, "{} bytes cannot be reserved", bytes_);
     CHECK(tensor_.numel() > kMany, "{} has no more than 2^31 elements", tensor_.describe());
-    // Pages of 2 MiB would back what is read as well.
+    // Huge pages would be allocated on reads too.
     ::madvise(memory_, bytes_, MADV_NOHUGEPAGE);
   }
   ~SparseTensor() { ::munmap(memory_, bytes_); }
   SparseTensor(const SparseTensor&) = delete;
   SparseTensor& operator=(const SparseTensor&) = delete;
 
-  operator const Tensor&() const { return tensor_; }  // NOLINT: as Array
+  // NOLINT: like Array, it can be passed wherever an op takes a tensor.
+  operator const Tensor&() const { return tensor_; }
   Tensor last_rows(int64_t count) const { return tensor_.rows(tensor_.dim(0) - count, tensor_.dim(0)); }
 
  private:
@@ -124,7 +126,7 @@ TEST_F(LargeShapes, Reductions) {
   EXPECT_EQ(largest.at(0), of_few.at(0));
   EXPECT_GT(largest.at(0), 0);
 
-  // Zeros add nothing to a hash, so that the last elements are all of it.
+  // Zeros do not contribute to a hash, so the hash of x is that of its last elements.
   std::vector<uint64_t> hash(1), hash_of_few(1);
   bit_hash({.out = Tensor(hash.data(), DType::kInt32, {2}), .x = x}, stream_);
   bit_hash({.out = Tensor(hash_of_few.data(), DType::kInt32, {2}), .x = last, .begin = kCount - 5}, stream_);

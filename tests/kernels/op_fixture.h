@@ -1,13 +1,15 @@
-// Shared by the tests of ops on the CPU. To add an op: tests/kernels/<op>_test.cpp with a class derived from
-// OpTest, INSTANTIATE_COMPUTE_DTYPES for float32 and bfloat16, and in it
+// Fixture of the tests of ops on the CPU. The tests of an op are in tests/kernels/<op>_test.cpp, in a class derived
+// from OpTest that INSTANTIATE_COMPUTE_DTYPES runs for float32 and bfloat16. They contain
 //
 //   the definition of the op in float64, written from its header as a plain function of vectors;
-//   forward:  run the op on random() arrays, expect_close(out, definition(x), tolerance());
-//   backward: expect_gradient(d_x, [&](const Values& x) { return dot(d_out, definition(x)); }, x, tolerance()), which
-//             takes central differences of the float64 definition, so that their own error is far below any tolerance;
-//   what the header promises besides: += outputs, aliases, the same bits for any number of threads, errors.
+//   a test of forward, which runs the op on random() arrays: expect_close(out, definition(x), tolerance());
+//   a test of backward: expect_gradient(d_x, [&](const Values& x) { return dot(d_out, definition(x)); }, x,
+//   tolerance()).
+//       It compares with central differences of the float64 definition, whose error is far below any tolerance;
+//   tests of everything else that the header promises: += outputs, aliases, bits that do not depend on the number of
+//       threads, errors.
 //
-// (CUDA against the CPU is in parity_test.cpp.)
+// parity_test.cpp compares CUDA with the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +30,8 @@ namespace octavo {
 using Values = std::vector<double>;
 
 // A tensor in host memory that owns exactly the memory of its elements, so that AddressSanitizer detects every overrun.
-// All of its bits are initially one, NaN in every float, so that an element that nobody writes is detected.
+// All bits are initially one, which is NaN in every float format, so that an element that an op fails to write is
+// detected.
 class Array {
  public:
   Array(DType dtype, std::initializer_list<int64_t> shape)
@@ -94,7 +97,7 @@ inline Values sum_of(Values a, const Values& b) {
   return a;
 }
 
-// Returns ||value - expected|| / ||expected||. NaN in either makes it NaN, which exceeds every tolerance.
+// Returns ||value - expected|| / ||expected||. A NaN in either makes the result NaN, which exceeds every tolerance.
 inline double relative_error(const Values& value, const Values& expected) {
   double difference = 0;
   double norm = 0;
@@ -112,7 +115,7 @@ inline void expect_close(const Array& array, const Values& expected, double tole
 }
 
 // Compares every `stride`-th element of a gradient with the central difference of the float64 function f at the stored
-// values of x. `added_to` has the gradient's contents before the op, for += outputs.
+// values of x. `added_to` holds the content of the gradient before an op with += outputs.
 template <typename F>
 void expect_gradient(const Array& gradient, F f, const Array& x, double tolerance, const char* name, int64_t stride = 1,
                      const Values& added_to = {}) {
@@ -134,7 +137,7 @@ void expect_gradient(const Array& gradient, F f, const Array& x, double toleranc
   EXPECT_LT(relative_error(found, expected), tolerance) << name << ", " << static_cast<const Tensor&>(x).describe();
 }
 
-// Returns max(before, max |x|), which an op must leave in an amax that held `before`.
+// Returns max(before, max |x|), the amax that an op must leave if it was `before`.
 inline double largest_magnitude(const Array& x, double before) {
   for (int64_t i = 0; i < x.size(); ++i) before = std::max(before, std::abs(x.at(i)));
   return before;
@@ -153,7 +156,7 @@ void expect_error(Work work, const std::string& text) {
   }
 }
 
-// Expects that the bits of the Array that `run` returns do not depend on the number of threads.
+// Expects that `run` returns an Array with equal bits for every number of threads.
 template <typename Run>
 void expect_thread_independent(Run run) {
   const int before = omp_get_max_threads();
@@ -169,8 +172,8 @@ void expect_thread_independent(Run run) {
 class OpTest : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
-  // Tolerance, as a relative norm, of a result that is float32 arithmetic rounded once to the dtype. bfloat16 rounds
-  // each element by up to 2^-8; float32 arithmetic over a few hundred terms loses a few 1e-7.
+  // Tolerance, as a relative norm, for a result of float32 arithmetic that is rounded once to the dtype. Rounding to
+  // bfloat16 changes each element by up to 2^-8. Float32 arithmetic over a few hundred terms loses a few 1e-7.
   double tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-8 : 3e-6; }
 
   // Returns normally distributed values, rounded to the dtype.

@@ -1,6 +1,7 @@
-// Shared by the tests that compare ops on the GPU with the CPU. A test makes an op's tensors as twins,
-// fill()s inputs, poison()s outputs, runs the op on_both() streams and says expect_close(), by norm against the CPU,
-// and expect_exact(), by element against float64 (exact.h). Without a GPU it is skipped.
+// Fixture of the tests that compare ops on the GPU with the CPU. A test creates the tensors of an op as twins, fills
+// the inputs with fill() and the outputs with poison(), and runs the op on both devices with on_both(). Then
+// expect_close() compares GPU and CPU by norm, and expect_exact() compares the GPU with float64 by element (exact.h).
+// The tests are skipped if there is no GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -90,7 +91,7 @@ class ParityTest : public ::testing::Test {
   Stream& cpu() { return cpu_stream_; }
   Stream& gpu() { return *gpu_stream_; }
 
-  // Allocates workspaces of the two streams.
+  // Allocates the workspaces of the two streams.
   void reserve(int64_t cpu_bytes, int64_t gpu_bytes) {
     gpu().synchronize();
     cpu_workspace_ = Buffer::device(Device::kCpu, cpu_bytes);
@@ -118,7 +119,7 @@ class ParityTest : public ::testing::Test {
     upload(twin);
   }
 
-  // Sets all bits to one, NaN in every float, so that an element that nobody writes is detected.
+  // Sets all bits to one, which is NaN in every float format, so that an element that an op fails to write is detected.
   void poison(const Twin& twin) {
     std::memset(twin.cpu().raw(), 0xff, static_cast<size_t>(twin.cpu().bytes()));
     upload(twin);
@@ -149,7 +150,7 @@ class ParityTest : public ::testing::Test {
     return values;
   }
 
-  // Returns ||gpu - cpu|| / ||cpu||. NaN on either side makes it NaN, which exceeds every tolerance.
+  // Returns ||gpu - cpu|| / ||cpu||. A NaN on either side makes the result NaN, which exceeds every tolerance.
   double relative_error(const Twin& twin) {
     const std::vector<float> values = gpu_values(twin);
     double difference = 0;
@@ -170,11 +171,11 @@ class ParityTest : public ::testing::Test {
     EXPECT_LT(error, tolerance) << name << ", " << twin.cpu().describe();
   }
 
-  // Expects every element of the GPU's tensor within its bound (exact.h).
+  // Expects that every element of the GPU's tensor is within its bound (exact.h).
   void expect_exact(const Twin& twin, const std::string& name, const Exact& exact) {
     expect_exact(gpu_values(twin), twin.cpu(), name, exact);
   }
-  // `like` gives the dtype and shape of the values.
+  // Does the same for values that were already copied. `like` has their dtype and shape.
   void expect_exact(const std::vector<float>& values, const Tensor& like, const std::string& name, const Exact& exact) {
     const Comparison comparison = compare_elements(values, like.dtype(), exact);
     double& worst = worst_of_bound_[name];
@@ -205,8 +206,8 @@ class ParityTest : public ::testing::Test {
   std::map<std::string, double> worst_of_bound_;
 };
 
-// Returns the relative error allowed in a result of this dtype: float32 for sums in another order, and one rounding to
-// bfloat16, 2^-9.
+// Returns the relative error allowed in a result of this dtype. Float32 sums in another order differ by less than 1e-5,
+// and a rounding to bfloat16 adds up to 2^-9.
 inline double tolerance_of(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : 5e-3; }
 
 class ComputeDtypeParity : public ParityTest, public ::testing::WithParamInterface<DType> {

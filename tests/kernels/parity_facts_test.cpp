@@ -1,4 +1,4 @@
-// Facts about the machine's GPUs and libraries, if there is a GPU.
+// Facts about the GPUs and libraries of the machine. Most tests need a GPU.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -19,7 +19,7 @@ TEST_F(CudaFactsTest, DriverRunsTheRuntime) {
   EXPECT_GE(versions.driver / 1000, versions.runtime / 1000);
 }
 
-// Needs no GPU: it shows that the library is found where it is loaded from.
+// The test needs no GPU. It shows that the version comes from the library that is loaded.
 TEST(CublasLtTest, VersionIsThatOfTheLoadedLibrary) {
   if constexpr (!kHasCuda) GTEST_SKIP() << "needs a build with CUDA";
   EXPECT_TRUE(std::regex_match(cublaslt_version(), std::regex(R"(\d+\.\d+\.\d+)"))) << cublaslt_version();

@@ -1,5 +1,5 @@
-// Ops on tensors of more than 2^31 elements on the GPU: the last rows come out as those of a small tensor do, bit for
-// bit. 8 GiB of free memory suffice. (On the CPU: large_shapes_test.cpp.)
+// Ops on tensors of more than 2^31 elements on the GPU. The last rows must equal those of the op on a small tensor bit
+// for bit. The tests need 8 GiB of free memory. large_shapes_test.cpp has such tests for the CPU.
 #include "kernels/attention/rope.h"
 #include "kernels/fp8/fp8.h"
 #include "kernels/layers/cross_entropy.h"
@@ -18,7 +18,7 @@ constexpr int64_t kWidth = 2048;
 
 class LargeShapesParity : public ParityTest {
  protected:
-  // On the GPU alone, [kManyRows, width], the last rows those of a twin [kRows, width].
+  // A tensor [kManyRows, width] on the GPU. Its last rows equal those of a small twin [kRows, width].
   struct Large {
     Buffer memory;
     Tensor tensor;
@@ -35,7 +35,7 @@ class LargeShapesParity : public ParityTest {
     gpu().copy(result.last(), last.gpu());
     return result;
   }
-  // Returns [kManyRows] int32, all of them `first` except the last ones.
+  // Returns kManyRows int32 ids that are all `first`, except that the last rows are those of `last`.
   Buffer large_ids(int32_t first, const Twin& last) {
     std::vector<int32_t> ids(static_cast<size_t>(kManyRows), first);
     std::copy_n(last.cpu().data<int32_t>(), kRows, ids.end() - kRows);
@@ -122,7 +122,7 @@ TEST_F(LargeShapesParity, Reductions) {
   expect_same(hash.gpu().rows(0, 2), hash.gpu().rows(2, 4), "bit_hash");
 }
 
-// By norm: cuBLASLt may take another algorithm for so many rows.
+// The comparison is by norm, because cuBLASLt may choose another algorithm for so many rows.
 TEST_F(LargeShapesParity, Product) {
   constexpr int64_t kOut = 64;
   Twin x(DType::kBFloat16, {kRows, kWidth}), weight(DType::kBFloat16, {kOut, kWidth});

@@ -1,5 +1,6 @@
-// Octavo's own kernels on the GPU against the same ops on the CPU: random inputs, float32 and bfloat16, odd, prime and
-// realistic sizes, aliases that the contracts allow, and equal bits twice where an op promises determinism.
+// Octavo's own kernels on the GPU compared with the same ops on the CPU. The inputs are random, float32 and bfloat16,
+// with odd, prime and realistic sizes and the aliasing that the contracts allow. Ops that promise determinism must give
+// equal bits twice.
 #include "tests/kernels/parity.h"
 
 #include <functional>
@@ -35,7 +36,7 @@ TEST_P(ComputeDtypeParity, EmbeddingForward) {
   }
 }
 
-// The positions sorted by id, equal ids in rising order.
+// Sorts the positions by id. Positions with equal ids stay in ascending order.
 void sort_positions(Twin& order, const Twin& ids) {
   auto* positions = order.cpu().data<int32_t>();
   std::iota(positions, positions + order.cpu().numel(), 0);
@@ -44,7 +45,8 @@ void sort_positions(Twin& order, const Twin& ids) {
 }
 
 TEST_P(ComputeDtypeParity, EmbeddingBackward) {
-  // ids in [0, used): one id for all tokens, runs around the length where they are split, and many short runs.
+  // The ids are in [0, used). The cases have one id for all tokens, runs around the length at which the kernel splits
+  // them, and many short runs.
   struct Case {
     EmbeddingSize size;
     int32_t used;
@@ -83,11 +85,12 @@ TEST_P(ComputeDtypeParity, EmbeddingBackward) {
   }
 }
 
-// A table of the ids [begin, begin + rows): runs cut at both ends, long ones inside and outside, ids that none has.
+// The table has the rows of ids [begin, begin + rows). Some runs of equal ids are cut at either end, some long runs are
+// inside or outside, and some ids do not occur.
 TEST_P(ComputeDtypeParity, EmbeddingOfAPartOfTheVocabulary) {
   struct Case {
     int64_t tokens, hidden;
-    int32_t used;  // ids in [0, used)
+    int32_t used;  // The ids are in [0, used).
     int64_t begin, rows;
   };
   for (const auto& [tokens, hidden, used, begin, rows] : {Case{1, 8, 3, 1, 1},
@@ -129,7 +132,8 @@ TEST_P(ComputeDtypeParity, EmbeddingPartsEqualTheWholeTable) {
   const Twin whole(DType::kFloat32, {kVocab, kHidden});
   const Twin parts(DType::kFloat32, {kVocab, kHidden});
   fill_integers(ids, 0, kVocab);
-  for (int64_t t = 0; t < kTokens; t += 3) ids.set(t, 31);  // the last of its part
+  // Id 31 is the last row of its rank's part.
+  for (int64_t t = 0; t < kTokens; t += 3) ids.set(t, 31);
   upload(ids);
   sort_positions(order, ids);
   upload(order);
@@ -177,7 +181,8 @@ TEST_P(ComputeDtypeParity, RmsNormForward) {
 
     poison(out);
     poison(rstd);
-    on_both([&](Stream& s) {  // in place: h replaces x
+    // The output h replaces x.
+    on_both([&](Stream& s) {
       rms_norm_forward({.out = out.on(s),
                         .rstd = rstd.on(s),
                         .residual_out = x.on(s),
@@ -241,7 +246,8 @@ TEST_P(ComputeDtypeParity, RmsNormBackward) {
 
     gpu().copy(d_weight.gpu(), d_weight.cpu());
     const ExactRmsNormBackward with_residual = exact(d_residual.cpu());
-    on_both([&](Stream& s) { backward(s, d_residual, true); });  // in place
+    // The output d_h replaces d_residual.
+    on_both([&](Stream& s) { backward(s, d_residual, true); });
     expect_close(d_residual, "d_h over d_residual", tolerance());
     expect_close(d_weight, "d_weight with residual", 1e-5);
     expect_exact(d_residual, "rms_norm_backward d_h", with_residual.d_h);
@@ -268,7 +274,7 @@ TEST_P(ComputeDtypeParity, RopeForwardAndBackward) {
     upload(table);
     fill(qkv);
     for (const bool inverse : {false, true, true}) {
-      upload(qkv);  // what the CPU made of it, so that errors do not add up
+      upload(qkv);  // Both sides start from the CPU's result, so that errors do not accumulate.
       const Exact exact = exact_rope(qkv.cpu(), table.cpu(), {c.num_heads + c.num_kv_heads, c.num_kv_heads, inverse});
       on_both([&](Stream& s) { rope({qkv.on(s), table.on(s), c.num_heads, c.num_kv_heads, inverse}, s); });
       expect_close(qkv, inverse ? "inverse" : "forward", tolerance());
@@ -297,7 +303,7 @@ TEST_P(ComputeDtypeParity, Swiglu) {
     on_both([&](Stream& s) { swiglu_backward({gate_up.on(s), d_out.on(s), gate_up.on(s)}, s); });
     expect_close(gate_up, "d_gate_up in place", tolerance());
     EXPECT_EQ(gpu_bytes(gate_up), gpu_bytes(d_gate_up));
-    // The bits of forward on the way, in place of d_out.
+    // Backward can also recompute the output of forward, here in place of d_out, with equal bits.
     swiglu_forward({out.gpu(), gate_up.gpu()}, gpu());
     swiglu_backward({.d_gate_up = gate_up.gpu(), .d_out = d_out.gpu(), .gate_up = gate_up.gpu(), .out = d_out.gpu()},
                     gpu());
@@ -305,11 +311,12 @@ TEST_P(ComputeDtypeParity, Swiglu) {
   }
 }
 
-// ---- Amaxes that ops take of what they write
+// ---- Amaxes of the outputs of ops
 
 class AmaxParity : public ComputeDtypeParity {
  protected:
-  // op(amax) writes `out` on the GPU. The amax is that of the written values, only grows, and changes no other bit.
+  // The function op(amax) writes `out` on the GPU. The amax must be that of the written values, must never decrease,
+  // and must not change any bit of `out`.
   template <typename Op>
   void check_amax(const Twin& out, Op op) {
     op(Tensor());
@@ -412,7 +419,7 @@ TEST_P(AmaxParity, RopeAndSwiglu) {
       rope({qkv.gpu(), table.gpu(), 5, 3, false, amax}, gpu());
     };
     check_amax(qkv, rotate);
-    input.set(73 * width + width - 1, -1000.0f);  // the last value of v
+    input.set(73 * width + width - 1, -1000.0f);  // The index is that of the last value of v.
     upload(input);
     EXPECT_EQ(amax_after(rotate), 1000.0f) << head_dim;
     input.set(73 * width, std::numeric_limits<float>::quiet_NaN());

@@ -1,4 +1,5 @@
-// Whatever a block keeps for backward, the numbers are the same; and it keeps what the list of its tensors says.
+// Tests that losses and gradients do not depend on which activations a block saves, and that a block saves what its
+// list of tensors says.
 #include "model/architecture/activation_checkpointing.h"
 
 #include <cstring>
@@ -53,7 +54,7 @@ struct Recipe {
   const char* name;
   DType compute;
   LinearPrecision linear = LinearPrecision::kBFloat16;
-  int64_t bf16_layers = 0;  // at the start
+  int64_t bf16_layers = 0;  // Number of layers at the start of the model that use bfloat16.
   bool qk_norm = false;
 };
 
@@ -68,7 +69,7 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
           .checkpointing = checkpointing};
 }
 
-// The bits of what two steps of three micro-batches leave: losses, gradients, amaxes and statistics of the casts.
+// Runs two steps of three micro-batches and returns losses, gradients, amaxes and statistics of casts.
 std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false,
                               int64_t in_flight = 1) {
   constexpr int64_t kMicroBatches = 3;
@@ -77,7 +78,8 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
   TinyLlama model(options);
   Llama& llama = model.llama();
   std::mt19937_64 others(8);
-  OwnedBatch other = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, others);  // larger in places
+  // Some documents of this batch are larger than those of the measured batches.
+  OwnedBatch other = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, others);
   if (warm) llama.warm_up(other.views(), true);
   std::mt19937_64 generator(7);
   std::vector<float> numbers;
@@ -87,7 +89,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
   ProcessGroup group;
   const std::unique_ptr<Communicator> alone = make_communicator(group, model.stream());
   for (int step = 0; step < 2; ++step) {
-    // The first step with statistics, which casts otherwise take a shorter way.
+    // The first step measures statistics. Casts without statistics use a shorter path.
     const bool measures = llama.fp8_stats() != nullptr && step == 0;
     if (measures) llama.fp8_stats()->begin(model.stream());
     std::vector<OwnedBatch> batches;
@@ -110,7 +112,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
   return numbers;
 }
 
-// Compares the bytes, so NaN is like any other value.
+// Compares the bytes, so that equal NaNs count as equal.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

@@ -37,9 +37,9 @@ TEST(ModelPresets, HaveThePublishedShapes) {
 }
 
 TEST(ModelConfig, FlopsPerToken) {
-  // 8B at 8192: 6 (8,030,261,248 - 128256 * 4096) + 12 * 32 * 32 * 128 * 8192
+  // 8B at 8192 tokens: 6 (8,030,261,248 - 128256 * 4096) + 12 * 32 * 32 * 128 * 8192.
   EXPECT_DOUBLE_EQ(model_preset("llama3_8b").flops_per_token(8192), 57'914'449'920.0);
-  // 1B is tied: the table counts once, 6 * 1,235,814,400 + 12 * 16 * 32 * 64 * 2048
+  // 1B has tied embeddings, so the table counts once: 6 * 1,235,814,400 + 12 * 16 * 32 * 64 * 2048.
   EXPECT_DOUBLE_EQ(model_preset("llama3_1b").flops_per_token(2048), 8'220'192'768.0);
 }
 

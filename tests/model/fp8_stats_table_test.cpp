@@ -1,4 +1,4 @@
-// Statistics of the FP8 casts of a whole model, against what its tensors and amaxes say.
+// Statistics of the FP8 casts of a whole model, compared with its tensors and amaxes.
 #include "model/linear/fp8_stats_table.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class MeasuredModel : public ::testing::Test {
 
   void micro_batch(bool first) { model_.llama().forward_backward(batch_.views(), 1.0f / 128, first, true); }
 
-  // A step without an update.
+  // Runs forward and backward of a step, without the update of the weights.
   void step(int micro_batches) {
     for (int i = 0; i < micro_batches; ++i) micro_batch(i == 0);
     model_.llama().end_step({});
@@ -48,7 +48,7 @@ class MeasuredModel : public ::testing::Test {
   }
   Fp8TensorStats stats(int64_t linear, AmaxTable::Kind kind) { return table().tensor(values(), linear, kind); }
 
-  // The master weights of a linear, by its names on disk.
+  // Returns the master weights of all parameters of a linear, one after the other.
   std::vector<float> weight(int64_t linear) {
     std::vector<float> all;
     for (const MatrixSpec& part : spec_of(linear).matrices) {
@@ -141,7 +141,7 @@ class DelayedStats : public MeasuredModel {
   DelayedStats() : MeasuredModel(LinearPrecision::kFp8Delayed) {}
 };
 
-// Weights that grow fourfold under a scale that does not know it yet.
+// The weights grow fourfold, and the scale of delayed scaling does not yet reflect this.
 TEST_F(DelayedStats, WhatOutgrowsItsHistorySaturates) {
   step(1);
   std::vector<double> scales;

@@ -1,5 +1,5 @@
-// FP8 recipes in the whole model: against float32, and against themselves in other shapes of the same step. A layer
-// whose operands come cast from elsewhere: against one that casts them.
+// Tests of FP8 recipes in the whole model, compared with float32 and with other ways to run the same step, and of a
+// layer that gets cast operands, compared with one that casts them itself.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/op_fixture.h"
@@ -10,7 +10,7 @@ namespace {
 
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
 
-// Weights small enough that rounding errors do not grow from layer to layer, as in a trained model.
+// Makes the weights so small that rounding errors do not grow from layer to layer, as in a trained model.
 void calm(TinyLlama& model) {
   for (const ParameterSpec& spec : model.layout().specs()) {
     if (!spec.decayed()) continue;
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Fp8Test,
                          ::testing::Values(LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
                                            LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise));
 
-// lm_head in FP8, with linears in the compute dtype and in FP8.
+// Tests lm_head in FP8 with linears in the compute dtype and in FP8.
 class LmHeadTest : public ::testing::TestWithParam<std::tuple<LmHeadPrecision, LinearPrecision, bool>> {
  protected:
   LmHeadPrecision lm_head() const { return std::get<LmHeadPrecision>(GetParam()); }
@@ -81,7 +81,8 @@ TEST_P(LmHeadTest, LossAndGradientsAreCloseToThoseWithout) {
   fp8.llama().forward_backward(tokens.views(), 1.0f / 128, true, true);
   EXPECT_EQ(fp8.losses() == exact.losses(), lm_head() == LmHeadPrecision::kFp8Backward);
   EXPECT_NEAR(fp8.sum_of_losses(), exact.sum_of_losses(), 0.01 * exact.sum_of_losses());
-  const bool fp8_linears = is_fp8(std::get<LinearPrecision>(GetParam()));  // which round otherwise on both sides
+  // FP8 linears round differently in the two models.
+  const bool fp8_linears = is_fp8(std::get<LinearPrecision>(GetParam()));
   for (const ParameterSpec& spec : exact.layout().specs()) {
     const double agreement = cosine(fp8.gradient(spec), exact.gradient(spec), spec.numel());
     EXPECT_GE(agreement, fp8_linears ? 0.97 : 0.99) << spec.name;
@@ -118,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Precisions, LmHeadTest,
                                                               LinearPrecision::kFp8Delayed),
                                             ::testing::Bool()));
 
-// A layer of one linear on the CPU. Delayed scaling has a history.
+// A linear layer on the CPU. With delayed scaling its amax history is not empty.
 class OneLinear {
  public:
   // `producer`: of x and of d_y.
@@ -153,7 +154,7 @@ class OneLinear {
     }
   }
 
-  // Forward and backward of x and d_y, which are filled again with NaN once they were cast here.
+  // Runs forward and backward of random x and d_y. If their producers cast them, they are then filled with NaN.
   void run() {
     Array x = values(kLinear.in, 0.3);
     Array d_y = values(kLinear.out, 0.7);
@@ -212,7 +213,8 @@ TEST(LinearLayer, TakesOperandsThatTheirKernelsCast) {
   }
 }
 
-// A step that is skipped or has no gradients, because all its targets are masked, says nothing about the next one's.
+// A step that is skipped, or that has no gradients because all of its targets are masked, does not enter the amax
+// history.
 TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
   constexpr int64_t kLinears = 2;
   const PrecisionConfig precision{.linear = LinearPrecision::kFp8Delayed, .amax_history = 2};

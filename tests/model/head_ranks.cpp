@@ -1,5 +1,5 @@
-// lm_head in FP8, its vocabulary divided between the ranks, against the same alone. The operands are the same bit by
-// bit: the scale of the weight is that of the whole, whoever has its largest element.
+// Compares an FP8 lm_head whose vocabulary is divided among ranks with the same head on one rank. The FP8 operands are
+// equal bit for bit, because the weight has the scale of the whole weight, whichever rank has its largest element.
 #include <random>
 #include <vector>
 
@@ -38,7 +38,7 @@ Array columns_of(const Array& whole, int64_t width, int64_t begin, int64_t end) 
   return part;
 }
 
-// One forward and backward of the head over all tokens.
+// Runs forward and backward of the head over all tokens.
 class TestedHead {
  public:
   TestedHead(Communicator* ranks, const Array& weight, const Array& d_logits, const Array& x)
@@ -98,11 +98,12 @@ TEST_F(HeadRanks, Fp8EqualsTheHeadAlone) {
   const Array d_logits = random_values(kTokens, vocab, 0.05, 3);
   for (int64_t owner = 0; owner < size_; ++owner) {
     Array weight = random_values(vocab, kHidden, 0.1, 2);
-    weight.set((owner * kVocabOfRank + 5) * kHidden + 7, 1.7);  // the largest
+    // Rank `owner` has the largest element of the weight.
+    weight.set((owner * kVocabOfRank + 5) * kHidden + 7, 1.7);
     const TestedHead alone(nullptr, weight, d_logits, x);
     const TestedHead divided(communicator_.get(), rows_of(weight, kHidden, begin, end),
                              columns_of(d_logits, vocab, begin, end), x);
-    // Products of other sizes take their sums in another order.
+    // Matmuls of other sizes sum in another order.
     EXPECT_LT(difference(divided.logits, columns_of(alone.logits, vocab, begin, end)), 1e-6);
     EXPECT_LT(difference(divided.d_weight, rows_of(alone.d_weight, kHidden, begin, end)), 1e-6);
     EXPECT_LT(difference(divided.d_x, alone.d_x), 1e-6);

@@ -1,4 +1,4 @@
-// The head in chunks of tokens against the head over all tokens at once.
+// Compares the head in chunks of tokens with the head over all tokens at once.
 #include "model/head.h"
 
 #include "kernels/layers/cross_entropy.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr BatchShape kShape{.micro_batch_size = 1, .seq_len = 13};
 constexpr BatchShape kFp8Shape{.micro_batch_size = 1, .seq_len = 80};
 
-// A config with dimensions that FP8 matmuls support.
+// Returns a config with dimensions that FP8 matmuls support.
 ModelConfig fp8_head_config() {
   ModelConfig config = tiny_config();
   config.hidden_size = 48;
@@ -31,7 +31,7 @@ HeadCase fp8_case(LmHeadPrecision lm_head) {
   return {.config = fp8_head_config(), .shape = kFp8Shape, .precision = precision_of(lm_head)};
 }
 
-// The head's buffers, and its gradients after one backward pass in chunks of `chunk` tokens.
+// Buffers of a head, and its gradients after one backward in chunks of `chunk` tokens.
 class Head {
  public:
   explicit Head(int64_t chunk, const HeadCase& head = {})
@@ -126,7 +126,7 @@ void expect_same_in_chunks(std::initializer_list<int64_t> chunks, const HeadCase
 
 TEST(Head, ChunksGiveTheResultOfTheWhole) { expect_same_in_chunks({1, 4, 5, 12}, {}); }
 
-// Scales are of all tokens, so that a chunk is cast as it would be in the whole.
+// The scales are those of all tokens, so a chunk is cast as in the whole.
 TEST(Head, ChunksGiveTheResultOfTheWholeInFp8) {
   expect_same_in_chunks({16, 32, 64}, fp8_case(LmHeadPrecision::kFp8Backward));
   expect_same_in_chunks({16, 32, 64}, fp8_case(LmHeadPrecision::kFp8));
@@ -136,7 +136,7 @@ double cosine_of(const std::vector<float>& a, const std::vector<float>& b) {
   return cosine(a.data(), b.data(), static_cast<int64_t>(b.size()));
 }
 
-// With a z-loss a part of the range is left for what it adds.
+// With a z-loss, the scale reserves a part of the FP8 range for the gradient of the z-loss.
 TEST(Head, Fp8GradientsAreThoseOfTheComputeDtypeToRounding) {
   for (const float z_loss : {0.0f, 1e-4f}) {
     HeadCase plain = fp8_case(LmHeadPrecision::kBFloat16);
@@ -162,7 +162,7 @@ TEST(Head, Fp8GradientsAreThoseOfTheComputeDtypeToRounding) {
   }
 }
 
-// The bound that the scale is made of: d_logits reach it and do not exceed it.
+// The scale of d_logits comes from a bound. The largest d_logits come close to the bound and do not exceed it.
 TEST(Head, LogitGradientsAreBounded) {
   Stream stream = Stream::cpu();
   std::vector<float> logits = {-40, 40, 3, 40, -40, 3, 0, 0, 0, 900, 0, 0};

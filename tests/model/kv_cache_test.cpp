@@ -1,5 +1,5 @@
-// Text one token at a time, with the keys and values of earlier tokens in a cache, compared with a forward pass of the
-// whole text.
+// Compares text that is processed token by token, with the keys and values of earlier tokens in a cache, with a forward
+// over the whole text.
 #include "model/block/kv_cache.h"
 
 #include "tests/model/llama_fixture.h"
@@ -52,7 +52,7 @@ std::vector<Case> cases() {
           {"QkNorm", qk_norm}};
 }
 
-// A model of prompts and one of single tokens on one cache.
+// Two models with the same weights and cache: one for prompts, one for single tokens.
 class CachedLlama {
  public:
   CachedLlama(const Case& c, int64_t sequences, int64_t prompt, int64_t capacity)
@@ -72,7 +72,7 @@ class CachedLlama {
  private:
   Arena cache_arena_;
   KvCache cache_;
-  TinyLlama prompt_, step_;  // of the same weights
+  TinyLlama prompt_, step_;  // The models have the same weights.
 };
 
 class KvCacheTest : public ::testing::TestWithParam<Case> {
@@ -117,7 +117,7 @@ TEST_P(KvCacheTest, EveryStepIsThatOfAWholeForwardPass) {
     }
     EXPECT_EQ(model.cache().length(), prompt_length + kSteps);
     EXPECT_THROW(model.step({1, 2}), Error) << "beyond the capacity";
-    // Another text in the same memory.
+    // Another text reuses the memory of the cache.
     model.cache().truncate(0);
     std::reverse(first.begin(), first.end());
     first.resize(static_cast<size_t>(prompt_length));
@@ -125,7 +125,7 @@ TEST_P(KvCacheTest, EveryStepIsThatOfAWholeForwardPass) {
   }
 }
 
-// Shows that the test detects a wrong cache: keys and values of another token change the logits.
+// The cache must matter: a different earlier token changes the logits.
 TEST_P(KvCacheTest, WhatTheCacheHoldsMatters) {
   CachedLlama model(GetParam(), 1, 4, 6);
   model.read_prompt({1, 2, 3, 4});

@@ -1,4 +1,4 @@
-// KvCopies: every copy of a kv head gets the sum over all copies.
+// Tests of KvCopies: every replica of a key/value head gets the sum of the gradients of all replicas.
 #include <memory>
 #include <vector>
 
@@ -26,16 +26,16 @@ class KvCopiesRanks : public DeviceRanksTest {
 
   TensorRank of(int rank) const { return {.rank = rank, .size = size_}; }
 
-  // The gradient of a rank: small integers, so that sums are exact in bfloat16.
+  // Returns an element of the gradient of a rank. It is a small integer, so that sums are exact in bfloat16.
   static float gradient(int rank, int64_t i) { return static_cast<float>((rank + 2) * i % 13 - 6); }
 
-  // Elements of the gradient that lie before the rows of kv head `i` of a rank; part 0: k, 1: v.
+  // Returns the offset in a rank's gradient of its key/value head `i`. Part 0 is k, part 1 is v.
   int64_t offset(const ModelConfig& config, int64_t part, int64_t i) const {
     const int64_t kv_heads = local_config(config, of(0)).num_kv_heads;
     return (config.num_heads / size_ + part * kv_heads + i) * config.head_dim * config.hidden_size;
   }
 
-  // Element `e` of kv head `head`, summed over all its copies.
+  // Returns element `e` of key/value head `head`, summed over all replicas of the head.
   float sum_of_copies(const ModelConfig& config, int64_t part, int64_t head, int64_t e) const {
     float sum = 0;
     for (int r = 0; r < size_; ++r) {
@@ -47,7 +47,7 @@ class KvCopiesRanks : public DeviceRanksTest {
     return sum;
   }
 
-  // Returns the expected gradient of this rank.
+  // Returns the gradient that this rank must have after the sum.
   std::vector<float> expected(const ModelConfig& config, int64_t elements) const {
     std::vector<float> values(static_cast<size_t>(elements));
     for (int64_t i = 0; i < elements; ++i) values[static_cast<size_t>(i)] = gradient(rank_, i);
@@ -80,7 +80,8 @@ class KvCopiesRanks : public DeviceRanksTest {
     std::vector<float> values;
     for (int64_t i = 0; i < elements; ++i) values.push_back(gradient(rank_, i));
     DeviceArray d_qkv(stream_, DTypeOf<T>::value, elements);
-    for (int layer = 0; layer < 2; ++layer) {  // which share the memory
+    // Both layers use the same buffer for the gradient.
+    for (int layer = 0; layer < 2; ++layer) {
       d_qkv.write(bytes_of<T>(values));
       copies.sum(d_qkv.tensor().view({rows, config.hidden_size}), group, stream_);
       EXPECT_TRUE(d_qkv.read() == bytes_of<T>(expected(config, elements)))
@@ -91,7 +92,7 @@ class KvCopiesRanks : public DeviceRanksTest {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// With 12 query heads and 4 kv heads on 3 ranks, a rank has two replicas of some heads.
+// With 12 query heads and 4 key/value heads on 3 ranks, a rank has two replicas of some heads.
 TEST_P(KvCopiesRanks, EachCopyBecomesTheSumOfAll) {
   for (const int64_t kv_heads : {1, 2, 3, 4, 6, 12}) {
     expect_sums<float>(config_with_kv_heads(kv_heads));

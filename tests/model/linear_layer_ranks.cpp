@@ -1,9 +1,9 @@
-// A linear layer that the ranks divide, against the same layer alone on the whole, to the bit.
+// A linear layer that is divided among ranks gives the bits of the same layer on one rank.
 //
-// The data are integers whose sums are exact in float32 in any order. At the right scales they are exact in FP8 as
-// well: whatever shares a scale has an extreme, 7 times a power of two, as the largest values of both formats are;
-// where ranks share a scale, it lies in the part of one of them. All else is +-1, 2 or 3, which the scale of a part
-// without an extreme, such as 448 / 3, rounds; so a scale of less than the whole gives other results.
+// The data are integers whose sums are exact in float32 in every order. With the right scales they are exact in FP8
+// too. Elements that share a scale include an extreme, which is 7 times a power of two, like the largest values of both
+// formats. If ranks share a scale, only one of them has the extreme. All other elements are +-1, 2 or 3. A scale that
+// was computed without the extreme, such as 448 / 3, rounds them, so a scale of only a part changes the results.
 #include <array>
 #include <cmath>
 #include <random>
@@ -21,16 +21,17 @@ namespace {
 struct Recipe {
   const char* name;
   LinearPrecision precision;
-  bool history = false;  // of delayed scaling
+  bool history = false;  // With delayed scaling, the amax history is not empty.
 };
-constexpr double kPastAmax = 112;  // twice the largest extreme
+constexpr double kPastAmax = 112;  // Amax in the history, twice the largest extreme.
 
-constexpr int64_t kTokens = 384;  // a share of them is less than a block of 128 where there are 4 ranks
+// On 4 ranks, the share of a rank is less than a block of 128 tokens.
+constexpr int64_t kTokens = 384;
 constexpr int64_t kWholeWidth = 256;
-constexpr int64_t kPartWidth = 128;  // of the width that is divided
+constexpr int64_t kPartWidth = 128;  // Width per rank of the dimension that is divided.
 
-// A matrix [rows, columns] of which the ranks have some rows, or some columns: stretch after stretch is that of one
-// rank after the other.
+// A matrix [rows, columns] whose rows or columns are divided among ranks. Each rank has every ranks-th group of
+// `stretch` rows or columns.
 struct DividedMatrix {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -43,13 +44,13 @@ struct DividedMatrix {
   int64_t part_columns() const { return by_rows ? columns : columns / ranks; }
 };
 
-// The largest value of an element that is an extreme, else 0.
+// Returns the value of an element that is an extreme, otherwise 0.
 int64_t extreme(const DividedMatrix& matrix, LinearPrecision recipe, int64_t row, int64_t column) {
-  const int64_t across = matrix.by_rows ? row : column;  // what the ranks divide
+  const int64_t across = matrix.by_rows ? row : column;  // Index along the dimension that the ranks divide.
   const int64_t along = matrix.by_rows ? column : row;
   const bool is_by_row = recipe == LinearPrecision::kFp8Rowwise;
   const bool is_local = recipe == LinearPrecision::kFp8Blockwise;
-  // By row, every row and every column has a scale, so each needs an extreme.
+  // Rowwise scaling has a scale per row and per column, so each of them needs an extreme.
   const int64_t owner = is_by_row ? along % matrix.ranks : matrix.ranks - 1;
   if (!is_local && matrix.owner(row, column) != owner) return 0;
   return across % 8 == along / matrix.ranks % 8 ? int64_t{7} << (1 + along % 3) : 0;
@@ -75,7 +76,7 @@ Array part_of(const Array& whole, const DividedMatrix& matrix, int64_t rank) {
   return part;
 }
 
-// How one layer is divided.
+// The way in which one layer is divided among ranks.
 struct Division {
   Divided divided = Divided::kOutputs;
   int64_t chunks = 1;
@@ -94,7 +95,7 @@ struct Division {
   }
 };
 
-// Operands of a layer: of the whole, or of a rank.
+// Operands of a layer, either whole or those of one rank.
 struct LayerData {
   Array x, weight, d_y;
 };
@@ -113,7 +114,8 @@ LayerData part_of(const LayerData& whole, const Division& division, int64_t rank
 
 class TestedLayer {
  public:
-  // `ranks` null: alone. `producer` makes x and d_y. `weight_amax` is of the whole weight.
+  // If `ranks` is null, the layer is not divided. `producer` computes x and d_y. `weight_amax` is the amax of the whole
+  // weight.
   TestedLayer(const Recipe& recipe, const Division& division, Producer producer, Communicator* ranks,
               const LayerData& data, double weight_amax)
       : y(like(data.d_y)),
@@ -145,7 +147,7 @@ class TestedLayer {
     amaxes_.restore(stream_);
   }
 
-  // Forward and backward. The gradient is added to where it holds numbers.
+  // Runs forward and backward. If `accumulate`, the weight gradient is added to ones.
   void run(bool accumulate) {
     if (accumulate) gradient.fill(1);
     Array x = data_.x;
@@ -158,7 +160,7 @@ class TestedLayer {
     group_.run_deferred();
   }
 
-  // The amaxes of x and d_y that all ranks together found; none where the recipe has no use for them.
+  // Returns the amaxes of x and d_y over all ranks. The list is empty if the recipe needs no amaxes.
   Values amaxes() {
     Values found;
     for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kOutputGradient}) {
@@ -178,7 +180,7 @@ class TestedLayer {
     return {.tokens = kTokens, .in = weight.dim(1), .out = weight.dim(0), .divided = divided};
   }
 
-  // Makes a weight like block_weights.cpp and sharded_parameters.cpp do.
+  // Casts the weight like block_weights.cpp and sharded_parameters.cpp.
   LinearWeight make_weight(double amax) {
     const LinearPrecision recipe = precision_.linear;
     if (!is_fp8(recipe)) return {.value = data_.weight, .rows = {}, .columns = {}};
@@ -194,7 +196,7 @@ class TestedLayer {
     return weight;
   }
 
-  // Does what the producer of x, or of d_y, does for the layer. The values are lost if it casts.
+  // Does what the producer of x or d_y does: updates the amax and writes the cast. If it casts, x becomes NaN.
   void make(Array& x, const Target& target) {
     const Tensor& values = x;
     const Fp8Cast& cast = target.cast;

@@ -1,4 +1,4 @@
-// A tiny Llama on the CPU with everything it needs, for the tests of the model.
+// Fixture of the model tests: a tiny Llama on the CPU with its memory and batches.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace octavo {
 
-// A model with grouped-query attention, head_dim * num_heads other than hidden, and sizes without a common factor.
+// Returns a model with grouped-query attention, head_dim * num_heads != hidden_size, and sizes without a common factor.
 inline ModelConfig tiny_config() {
   return {.hidden_size = 20,
           .intermediate_size = 27,
@@ -30,7 +30,7 @@ inline ModelConfig tiny_config() {
           .tie_word_embeddings = false};
 }
 
-// A model whose dimensions are multiples of 128, so that all FP8 recipes apply.
+// Returns a model whose dimensions are multiples of 128, so that all FP8 recipes apply.
 inline ModelConfig fp8_config() {
   ModelConfig config;
   config.hidden_size = 128;
@@ -43,7 +43,7 @@ inline ModelConfig fp8_config() {
   return config;
 }
 
-// A micro-batch and its memory.
+// A micro-batch that owns its memory.
 class OwnedBatch {
  public:
   explicit OwnedBatch(int64_t tokens) : inputs_(static_cast<size_t>(tokens)), targets_(inputs_), order_(inputs_) {}
@@ -52,12 +52,12 @@ class OwnedBatch {
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(vocab_size) - 1);
     for (int32_t& id : batch.inputs_) id = token(generator);
     for (int32_t& id : batch.targets_) id = token(generator);
-    batch.targets_[1] = -1;  // A target that does not count.
+    batch.targets_[1] = -1;  // This target is ignored.
     batch.sort_positions();
     return batch;
   }
 
-  // Returns rows [begin, end), whole sequences, as a separate batch.
+  // Returns rows [begin, end), which must be whole sequences, as a separate batch.
   OwnedBatch slice(int64_t begin, int64_t end) const {
     OwnedBatch part(end - begin);
     std::copy(inputs_.begin() + begin, inputs_.begin() + end, part.inputs_.begin());
@@ -70,7 +70,7 @@ class OwnedBatch {
     return part;
   }
 
-  // Divides the batch into documents of `length` tokens in sequences of seq_len.
+  // Divides each sequence of the batch into documents of `length` tokens.
   void mask_documents(int64_t length, int64_t seq_len) {
     std::vector<int32_t> document_start;
     for (int64_t t = 0; t < static_cast<int64_t>(inputs_.size()); ++t) {
@@ -103,15 +103,15 @@ class OwnedBatch {
   std::vector<Document> documents_;
 };
 
-// Weights are normal with standard deviation 0.25, and norm weights are near one. They are so large that nothing in the
-// model is linear.
+// A Llama with random weights and its memory. The weights have standard deviation 0.25, so large that the nonlinear
+// parts of the model matter, and the norm weights are near one.
 class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
             LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
             bool fp8_stats = false)
       : TinyLlama(options(config, shape, compute, mode, linear, fp8_stats)) {}
-  // `stage`: the whole model unless given.
+  // `stage` is the range of layers of the model, by default all of them.
   explicit TinyLlama(const LlamaOptions& options, std::optional<LayerRange> stage = {})
       : layout_(options.config, {}, stage),
         stream_(Stream::cpu()),
@@ -128,7 +128,7 @@ class TinyLlama {
     publish();
   }
 
-  // Casts the master weights for the matmuls.
+  // Casts the master weights to the dtypes of the matmuls.
   void publish() { parameters_.set(llama_.weight_casts(), stream_); }
 
   // Returns the sum of the losses of a forward pass.
@@ -145,7 +145,7 @@ class TinyLlama {
     return {losses, losses + llama_.losses().numel()};
   }
 
-  // Returns an arena as large as its parameters and activations need.
+  // Returns an arena that has counted the parameters and activations.
   static Arena plan(const LlamaOptions& options, std::optional<LayerRange> stage = {}) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();

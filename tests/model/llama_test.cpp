@@ -1,4 +1,4 @@
-// Forward and backward of the whole model, at a size where its own loss can be differentiated numerically.
+// Tests of forward and backward of the whole model. It is so small that its loss can be differentiated numerically.
 #include "core/profiler.h"
 #include "tests/model/llama_fixture.h"
 
@@ -50,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                               .qk_norm = true}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// The change of the loss along `direction`: central differences of fourth order of the model's own float32 loss.
+// Returns the derivative of the loss along `direction`, by fourth-order central differences of the model's float32
+// loss.
 double directional_derivative(TinyLlama& model, OwnedBatch& batch, const ParameterSpec& spec,
                               const std::vector<double>& direction) {
   float* weights = model.master(spec);
@@ -68,8 +69,8 @@ double directional_derivative(TinyLlama& model, OwnedBatch& batch, const Paramet
   return derivative;
 }
 
-// A direction with a fair share of the gradient in it, so that its derivative stands out of float32's noise, and of
-// random parts of every element.
+// Returns a direction that contains a part of the gradient, so that the derivative exceeds the float32 noise, and a
+// random part in every element.
 std::vector<double> random_direction(const float* gradient, int64_t n, std::mt19937_64& generator) {
   std::normal_distribution<double> normal;
   std::vector<double> direction(static_cast<size_t>(n));
@@ -107,7 +108,7 @@ TEST_P(LlamaTest, GradientsAgreeWithDifferencesOfTheLoss) {
   }
 }
 
-// Gradients of two micro-batches, added up, are those of one batch of both.
+// The accumulated gradients of two micro-batches equal those of one batch with the rows of both.
 TEST_P(LlamaTest, AccumulationEqualsOneLargeBatch) {
   TinyLlama small(config(), {.micro_batch_size = 1, .seq_len = kShape.seq_len});
   TinyLlama large(config(), kShape);
@@ -115,7 +116,7 @@ TEST_P(LlamaTest, AccumulationEqualsOneLargeBatch) {
   OwnedBatch first = both.slice(0, kShape.seq_len);
   OwnedBatch second = both.slice(kShape.seq_len, kShape.tokens());
   large.llama().forward_backward(both.views(), 0.1f, true, true);
-  // The second step overwrites the gradients of the first, because `first` starts again.
+  // The second step overwrites the gradients of the first step, because `first` is true.
   for (int step = 0; step < 2; ++step) {
     small.llama().forward_backward(first.views(), 0.1f, true, true);
     double loss = small.sum_of_losses();
@@ -134,7 +135,7 @@ TEST_P(LlamaTest, InferenceGivesTheLossesOfTraining) {
   OwnedBatch tokens = batch();
   training.llama().forward_backward(tokens.views(), 1.0f, true, true);
   const std::vector<float> losses = training.losses();
-  EXPECT_EQ(losses[1], 0.0f);  // its target is -1
+  EXPECT_EQ(losses[1], 0.0f);  // The target is -1, so the token is ignored.
   training.llama().forward(tokens.views());
   EXPECT_EQ(training.losses(), losses);
   inference.llama().forward(tokens.views());
@@ -154,13 +155,13 @@ TEST_P(LlamaTest, Bfloat16IsCloseToFloat32) {
   }
 }
 
-// A later token, or another sequence, does not change an earlier loss.
+// Changing a token does not change the losses of earlier tokens or of other sequences.
 TEST_P(LlamaTest, IsCausal) {
   TinyLlama model(config(), kShape);
   OwnedBatch tokens = batch();
   model.loss(tokens);
   const std::vector<float> before = model.losses();
-  constexpr size_t kChanged = 5;  // in the first sequence
+  constexpr size_t kChanged = 5;  // Position of the changed token, in the first sequence.
   tokens.inputs()[kChanged] = (tokens.inputs()[kChanged] + 1) % static_cast<int32_t>(config().vocab_size);
   model.loss(tokens);
   const std::vector<float> after = model.losses();
@@ -201,7 +202,8 @@ TEST(Llama, LastLogitsAreThoseOfTheLoss) {
   EXPECT_THROW(several.llama().last_logits(tokens.views().inputs), Error);
 }
 
-// The first block, which adds no residual, and one of the others; of a first micro-batch and of a later one.
+// The warm-up runs the first block, which adds no residual, and one other block, for a first micro-batch and, if there
+// are several, for a later one.
 TEST(Llama, WarmsUpWithOneBlockOfEachKind) {
   ModelConfig config = tiny_config();
   config.num_layers = 7;
@@ -222,7 +224,7 @@ TEST(Llama, WarmsUpWithOneBlockOfEachKind) {
 }
 
 TEST(Llama, ThePlanIsWhatItAllocates) {
-  // TinyLlama's arena has exactly the planned bytes, so its construction would throw were the plan too small.
+  // The arena of TinyLlama has exactly the planned size, so the constructor would throw if the plan were too small.
   TinyLlama model(tiny_config(), kShape, DType::kBFloat16);
   Arena training(Device::kCpu);
   Arena inference(Device::kCpu);

@@ -13,7 +13,7 @@
 namespace octavo::parameters_test {
 namespace {
 
-// Nothing divides anything: hidden, widths and the vocabulary are odd or prime.
+// No dimension divides another: the hidden size, the widths and the vocabulary are odd or prime.
 ModelConfig odd_config() {
   return {.hidden_size = 13,
           .intermediate_size = 17,
@@ -35,7 +35,7 @@ TEST(ParameterLayout, CountsAreThePublishedOnes) {
       {"llama3_8b", 8'030'261'248},
       {"llama3_70b", 70'553'706'496},
       {"llama3_405b", 405'853'388'800},
-      // 2 * 128256 * 2048 + 24 (2 * 2048^2 + 2 * 1024 * 2048 + 3 * 7168 * 2048 + 2 * 2048) + 2048
+      // The count is 2 * 128256 * 2048 + 24 (2 * 2048^2 + 2 * 1024 * 2048 + 3 * 7168 * 2048 + 2 * 2048) + 2048.
       {"llama3_1.8b", 1'884'391'424},
       {"qwen3_0.6b", 596'049'920},
       {"qwen3_8b", 8'190'735'360},
@@ -96,7 +96,8 @@ TEST(ParameterLayout, HasTheNamesAndShapesOfHuggingFace) {
 
 TEST(ParameterLayout, IsInOrderAlignedAndPacked) {
   const ParameterLayout layout(odd_config());
-  const std::set<std::string> packed{"k_proj", "v_proj", "up_proj"};  // follow q_proj or gate_proj without a gap
+  // Parameters that follow q_proj or gate_proj in memory without a gap.
+  const std::set<std::string> packed{"k_proj", "v_proj", "up_proj"};
   int64_t end = 0;
   for (const ParameterSpec& spec : layout.specs()) {
     const size_t last_dot = spec.name.rfind('.');
@@ -116,7 +117,7 @@ TEST(ParameterLayout, IsInOrderAlignedAndPacked) {
   expect_error([&] { layout.find("model.layers.3.mlp.up_proj.weight"); }, "no parameter model.layers.3.mlp.up_proj");
 }
 
-// The matrices of a block's linears are its parameters, one under the other.
+// The matrix of a linear consists of its parameters, stacked row-wise in memory.
 TEST(LinearMatrix, ViewsTheParametersOfItsLayer) {
   const ModelConfig config = odd_config();
   const ParameterLayout layout(config);
@@ -143,8 +144,8 @@ TEST(LinearMatrix, ViewsTheParametersOfItsLayer) {
   expect_part("down", 0, "mlp.down_proj.weight");
 }
 
-// If the backward of two linears follows one another, within a block or from one block to the block before, the first
-// may still read the cast of its output gradient when the second casts.
+// The backward of two linears may be adjacent, within a block or across blocks. The first one may still read the cast
+// of its output gradient when the second one casts, so they need different scratch.
 TEST(BlockLinears, NeighboursCastTheirOutputGradientsIntoOtherScratch) {
   const std::vector<LinearSpec> linears = block_linears(odd_config());
   for (size_t i = 0; i < linears.size(); ++i) {
@@ -190,7 +191,8 @@ TEST(InitializeParameter, DoesNotDependOnTheRangesOrThreads) {
     pieces.insert(pieces.end(), piece.begin(), piece.end());
   }
   EXPECT_EQ(pieces, whole);
-  ParameterSpec moved = spec;  // where a parameter lies does not matter either
+  // The offset of the parameter does not change its initial values.
+  ParameterSpec moved = spec;
   moved.offset = 4096;
   EXPECT_EQ(initialized(moved, 7, 0, spec.numel()), whole);
   const int before = omp_get_max_threads();
@@ -210,8 +212,8 @@ TEST(InitializeParameter, DependsOnSeedAndName) {
   EXPECT_EQ(std::set<float>(values.begin(), values.end()).size(), values.size());
 }
 
-// Five deviations of the mean and of the variance over a million elements; the distribution is random_normal's own
-// test.
+// The limits for mean and variance over a million elements are five standard deviations. The tests of random_normal
+// check the distribution itself.
 TEST(InitializeParameter, HasTheStandardDeviationOfItsSpec) {
   constexpr int64_t kCount = 1'000'000;
   const ParameterSpec spec{.name = "x", .shape = {1000, 1000}, .init_std = 0.5, .whole_shape = {1000, 1000}};
@@ -226,7 +228,8 @@ TEST(InitializeParameter, HasTheStandardDeviationOfItsSpec) {
   EXPECT_NEAR(second, 1, 0.0075);
 }
 
-// lm_head of a large vocabulary on ranks that share it by rows and by columns, without the memory for it.
+// The parameter is the lm_head of a large vocabulary, divided among ranks by rows or by columns. Only some elements
+// of it are initialized, so the test needs little memory.
 TEST(InitializeParameter, PartsOfMoreThan32BitsOfElementsAreThoseOfTheWhole) {
   const std::vector<int64_t> whole_shape{500'000, 16'384};
   const ParameterSpec whole{.name = "x", .shape = whole_shape, .init_std = 1, .whole_shape = whole_shape};
@@ -254,7 +257,8 @@ TEST(InitializeParameter, NormsAreOnesAndOutputsOfTheResidualAreSmaller) {
   EXPECT_EQ(initialized(layout.find("model.layers.0.input_layernorm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
   EXPECT_EQ(initialized(layout.find("model.norm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.q_proj.weight").init_std, 0.02);
-  EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.o_proj.weight").init_std, 0.02 / 4);  // sqrt(2 * 8)
+  // Outputs of the residual stream divide the standard deviation by sqrt(2 * num_layers) = 4.
+  EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.o_proj.weight").init_std, 0.02 / 4);
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.mlp.down_proj.weight").init_std, 0.02 / 4);
 }
 

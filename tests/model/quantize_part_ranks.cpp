@@ -1,4 +1,5 @@
-// Operands of a share of the tokens have the scales of all tokens, to the bit: also those of columns of tokens.
+// Tests that FP8 operands of one rank's tokens have the scales of all tokens bit for bit, even operands that are scaled
+// per column.
 #include "model/linear/linear_layer.h"
 #include "model/linear/quantize_part.h"
 #include "tests/kernels/op_fixture.h"

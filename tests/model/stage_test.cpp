@@ -1,4 +1,4 @@
-// Two stages, which hand activations and gradients to each other, are the whole model.
+// Tests that two stages that pass activations and gradients to each other equal the whole model.
 #include <cstring>
 
 #include "tests/model/llama_fixture.h"
@@ -11,7 +11,7 @@ using Mode = ActivationCheckpointing::Mode;
 constexpr BatchShape kShape{.micro_batch_size = 1, .seq_len = 64};
 constexpr int64_t kMicroBatches = 3;
 constexpr int64_t kSteps = 2;
-constexpr int64_t kFirstLayers = 2;  // of 3
+constexpr int64_t kFirstLayers = 2;  // Layers of the first stage. The model has three.
 
 struct Case {
   const char* name;
@@ -36,7 +36,7 @@ std::vector<float> values_of(const Tensor& tensor) {
   return {tensor.data<float>(), tensor.data<float>() + tensor.numel()};
 }
 
-// Takes the weights of `whole` that the model has.
+// Copies from `whole` the weights that the model has.
 void take_weights(TinyLlama& model, TinyLlama& whole) {
   for (const ParameterSpec& spec : model.layout().specs()) {
     const float* values = whole.master(whole.layout().find(spec.name));
@@ -50,7 +50,7 @@ void end_step(TinyLlama& model) {
   model.publish();
 }
 
-// The first stage has two micro-batches in flight, the last one.
+// A model in two stages. The first stage has two micro-batches in flight, the last stage has one.
 class TwoStages {
  public:
   TwoStages(const Case& c, TinyLlama& whole)
@@ -60,7 +60,7 @@ class TwoStages {
     take_weights(last_, whole);
   }
 
-  // The losses of a step's micro-batches.
+  // Returns the losses of the micro-batches of a step.
   std::vector<float> run(std::vector<OwnedBatch>& batches) {
     std::vector<float> losses;
     const StepBatches step{.count = kMicroBatches,

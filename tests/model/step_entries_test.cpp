@@ -10,7 +10,7 @@
 namespace octavo::step_entries_test {
 namespace {
 
-// "F0 B0 F1 B1"
+// Returns text like "F0 B0 F1 B1": forward and backward of micro-batches 0 and 1.
 std::string text_of(const std::vector<StepEntry>& entries) {
   std::string text;
   for (const StepEntry& entry : entries) {

@@ -1,5 +1,5 @@
-// The gradient of an embedding table from the gradients of tokens: by itself, and as a unit of FSDP, against the sum
-// that a rank works out by itself.
+// Tests of the gradient of an embedding table that is computed from the gradients of tokens, alone and as a unit of
+// FSDP. The expected sum is computed on each rank without communication.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -39,11 +39,11 @@ class TableGradients : public DeviceRanksTest {
             .name = "a table"};
   }
 
-  // Returns the ids of `rank` and a micro-batch. Few rows are read, and some ids lie beyond both ends of the table,
+  // Ids and gradients of one rank's micro-batch. The ids occur in few rows, and some are before or after the table,
   // where another rank has rows.
   struct Tokens {
     std::vector<int32_t> ids, order;
-    std::vector<float> values;  // as the dtype rounds them
+    std::vector<float> values;  // Gradients, rounded to the dtype.
   };
   static Tokens tokens_of(int rank, int64_t micro_batch, const Sizes& sizes, DType dtype) {
     std::mt19937 generator(static_cast<unsigned>(1000 * micro_batch + rank));
@@ -64,7 +64,7 @@ class TableGradients : public DeviceRanksTest {
     return tokens;
   }
 
-  // On the stream's device, while it lives.
+  // Copies of the tokens on the device of the stream.
   struct DeviceTokens {
     DeviceTokens(Stream& stream, const Tokens& tokens, const Sizes& sizes, DType dtype)
         : ids(stream, DType::kInt32, sizes.tokens),
@@ -89,7 +89,7 @@ class TableGradients : public DeviceRanksTest {
     return {begin, begin + values.size() * sizeof(T)};
   }
 
-  // The whole table's gradient over all ranks and micro-batches [begin, end), in double.
+  // Returns the gradient of the whole table, summed in double over all ranks and micro-batches [begin, end).
   std::vector<double> expected(int64_t begin, int64_t end, const Sizes& sizes, DType dtype) const {
     std::vector<double> table(static_cast<size_t>(spec(sizes, dtype).padded_rows() * sizes.columns));
     for (int64_t micro_batch = begin; micro_batch < end; ++micro_batch) {
@@ -108,7 +108,7 @@ class TableGradients : public DeviceRanksTest {
     return table;
   }
 
-  // `slice` is this rank's of the table.
+  // Expects that `slice` is this rank's slice of `table`.
   void expect_slice(const DeviceArray& slice, const std::vector<double>& table) const {
     const Bytes bytes = slice.read();
     const auto count = bytes.size() / sizeof(float);
@@ -125,8 +125,8 @@ class TableGradients : public DeviceRanksTest {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// Rows and columns that the ranks divide, and odd and prime numbers of them that they do not; fewer columns than ranks
-// have stretches for.
+// The rows and columns are multiples of the number of ranks, odd or prime. One table has fewer columns than the ranks
+// need for a slice each.
 constexpr Sizes kSizes[] = {{96, 192, 6}, {97, 61, 5}, {13, 9, 1}, {5, 3, 11}, {211, 131, 17}};
 
 TEST_P(TableGradients, SumTheTokensOfAllRanks) {
@@ -137,7 +137,7 @@ TEST_P(TableGradients, SumTheTokensOfAllRanks) {
       const TableSpec table = spec(sizes, dtype);
       DeviceArray memory(stream_, DType::kUInt8, table.memory_bytes());
       DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
-      memory.write(Bytes(static_cast<size_t>(table.memory_bytes()), '\xff'));  // NaN
+      memory.write(Bytes(static_cast<size_t>(table.memory_bytes()), '\xff'));  // All bytes 0xff are NaN.
       slice.write(Bytes(static_cast<size_t>(slice.tensor().bytes()), '\xff'));
       const auto run = [&](TableGradient& gradient, int64_t micro_batch, const MicroBatchPlace& at) {
         const DeviceTokens tokens(stream_, tokens_of(rank_, micro_batch, sizes, dtype), sizes, dtype);
@@ -145,7 +145,7 @@ TEST_P(TableGradients, SumTheTokensOfAllRanks) {
         gradient.run(at, stream_);
         stream_.synchronize();
       };
-      // The sums of two micro-batches that stay, then those of a third, which are added to the slice.
+      // The first sum is over two micro-batches and stays in the slice. A third micro-batch is then added to the slice.
       TableGradient kept(table, unit(memory, slice, true));
       run(kept, 0, {.first = true, .last = false});
       run(kept, 1, {.first = false, .last = true});
@@ -174,7 +174,7 @@ TEST_P(TableGradients, SumInOneOrder) {
   EXPECT_EQ(slices[2], slices[0]);
 }
 
-// Two tables in turn in one slot, or each in its own, as the embedding and lm_head are; over steps of several
+// Two tables use one slot alternately, or each has its own slot, like the embedding and lm_head. Each step has several
 // micro-batches.
 TEST_P(TableGradients, AreUnitsOfFsdp) {
   const Sizes sizes{97, 61, 5};
@@ -207,7 +207,8 @@ TEST_P(TableGradients, AreUnitsOfFsdp) {
           fsdp.reduce(1, place);
           fsdp.begin_gradient(0, place);
           fsdp.reduce_tokens(0, tokens.rows, place);
-          stream_.synchronize();  // the tokens end here
+          // The tokens must outlive the queued work.
+          stream_.synchronize();
         }
         fsdp.finish_reductions();
         DeviceArray slice(stream_, DType::kFloat32, slice_elements);

@@ -1,4 +1,4 @@
-// When the gradients of tokens are exchanged in place of a table's, and what they move.
+// Tests when the gradients of tokens are exchanged instead of the gradient of the table, and how many bytes this moves.
 #include "model/parameters/table_gradient.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace octavo {
 namespace {
 
-// The 8B's embedding, micro-batches of 2 x 8192 tokens.
+// Returns the embedding of the 8B model. By default a micro-batch has 2 x 8192 tokens.
 TableSpec of_8b(int ranks, int64_t tokens = 16384) {
   return {
       .rows = 128256, .columns = 4096, .slice_rows = (128256 + ranks - 1) / ranks, .tokens = tokens, .ranks = ranks};
@@ -20,7 +20,7 @@ TEST(TableGradient, MovesTheTokensAndASlice) {
   const int64_t positions = 8 * 16384 * 2 * 4;
   EXPECT_EQ(of_8b(8).moved_bytes(), tokens + positions + 2'101'346'304 / 8);
   EXPECT_LE(of_8b(8).memory_bytes(), of_8b(8).whole_bytes() * 3 / 8);
-  // Columns that the ranks do not divide travel in stretches of a multiple of 8.
+  // If the ranks do not divide the columns, each rank sends a multiple of 8 columns.
   EXPECT_EQ((TableSpec{.columns = 61, .ranks = 3}.width()), 24);
   EXPECT_EQ((TableSpec{.columns = 64, .ranks = 4}.width()), 16);
 }
@@ -28,13 +28,13 @@ TEST(TableGradient, MovesTheTokensAndASlice) {
 TEST(TableGradient, IsExchangedWhereThatMovesLess) {
   for (const int ranks : {2, 4, 8, 16, 64}) EXPECT_TRUE(of_8b(ranks).is_better(1)) << ranks;
   EXPECT_FALSE(of_8b(1).is_better(1));
-  EXPECT_FALSE(of_8b(128).is_better(1));  // Both move equally many bytes.
-  // Between machines of 8 ranks, whose cards an all_to_all loads as often as a machine has ranks.
+  EXPECT_FALSE(of_8b(128).is_better(1));  // Both ways move equally many bytes.
+  // Between machines with 8 ranks each, an all-to-all loads each network card 8 times as much.
   EXPECT_FALSE(of_8b(16).is_better(8));
   EXPECT_TRUE(of_8b(64).is_better(8));
-  // A byte vocabulary, which every micro-batch touches all of.
+  // Every micro-batch uses all rows of a byte vocabulary.
   EXPECT_FALSE((TableSpec{.rows = 272, .columns = 4096, .slice_rows = 34, .tokens = 8192, .ranks = 8}.is_better(1)));
-  // So many tokens that both move the same.
+  // With this many tokens both ways move equally many bytes.
   EXPECT_FALSE(of_8b(8, 250'000).is_better(1));
 }
 

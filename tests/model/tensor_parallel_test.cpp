@@ -25,7 +25,7 @@ ModelConfig config_with_heads(int64_t num_heads, int64_t num_kv_heads) {
   return config;
 }
 
-// "0 1", copies in parentheses.
+// Returns the key/value heads of a rank as text, such as "0 (1)". Replicas that do not count are in parentheses.
 std::string kv_heads(int64_t num_heads, int64_t num_kv_heads, TensorRank tensor) {
   std::string text;
   for (const auto& [head, counts] : local_kv_heads(config_with_heads(num_heads, num_kv_heads), tensor)) {
@@ -69,7 +69,7 @@ TEST(TensorParallelTest, EachQueryHeadReadsItsOwnKvHead) {
   }
 }
 
-// Every element of every parameter counts once over all ranks.
+// Over all ranks, every element of every parameter counts exactly once.
 TEST(TensorParallelTest, PartsMakeUpTheParameters) {
   for (const auto& [heads, kv, size] : {std::tuple{8, 4, 2}, {8, 2, 4}, {6, 2, 3}, {4, 4, 1}}) {
     const ModelConfig config = config_with_heads(heads, kv);

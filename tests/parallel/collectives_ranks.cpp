@@ -1,5 +1,5 @@
-// Tests of the collectives on tensors. Every rank knows the data of the others and so computes the expected result
-// itself.
+// Tests of the collectives on tensors. Every rank can compute the inputs of the other ranks, and therefore the expected
+// result.
 #include <cmath>
 #include <random>
 #include <span>
@@ -21,7 +21,7 @@ class Collectives : public DeviceRanksTest {
     if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
   }
 
-  // Returns the bytes of `rank`, equal on every rank.
+  // Returns the input of `rank`, which is equal on every calling rank.
   static Bytes random_bytes(int rank, int64_t bytes) {
     std::mt19937 generator(static_cast<unsigned>(17 + rank));
     Bytes result(static_cast<size_t>(bytes));
@@ -120,7 +120,7 @@ TEST_P(Collectives, AllGather) {
   }
 }
 
-// Any range of the slices can be sent, also one longer than a message.
+// A range of the slices is sent. Some ranges are longer than one message.
 TEST_P(Collectives, AllToAll) {
   struct Case {
     int64_t k, begin, end;
@@ -148,7 +148,8 @@ TEST_P(Collectives, AllToAll) {
   }
 }
 
-// Each rank sends to the next one: in a ring, and from the first to the last only.
+// Each rank sends to the next one. The first case is a ring, and in the second one only the first rank sends, to the
+// last.
 TEST_P(Collectives, SendReceive) {
   constexpr int kNobody = Communicator::kNobody;
   const int last = size_ - 1;
@@ -169,7 +170,7 @@ TEST_P(Collectives, SendReceive) {
   }
 }
 
-// More bytes than a message can carry, divided unevenly.
+// Each rank contributes more bytes than one message can carry, and the last message is shorter.
 TEST_P(Collectives, AllGatherOfManyBytes) {
   const int64_t k = (int64_t{1} << 24) + 3;
   DeviceArray out(stream_, DType::kUInt8, k * size_);
@@ -182,7 +183,7 @@ TEST_P(Collectives, AllGatherOfManyBytes) {
   EXPECT_TRUE(std::string(found.begin(), found.end()) == expected);
 }
 
-// 700001 elements take several rounds of the sum on the CPU.
+// A sum of 700001 elements takes several iterations on the CPU.
 TEST_P(Collectives, ReduceScatterSum) {
   for (const DType dtype : kSumDTypes) {
     for (const int64_t k : {1, 13, 10007, 700001}) {
@@ -246,7 +247,7 @@ TEST_P(Collectives, AllReduceMax) {
   }
 }
 
-// NaN wins on whichever rank it is.
+// The maximum is NaN if any rank has NaN.
 TEST_P(Collectives, NanWinsAllReduceMax) {
   for (int with_nan = 0; with_nan < size_; ++with_nan) {
     DeviceArray values(stream_, DType::kFloat32, 2);
@@ -261,7 +262,7 @@ TEST_P(Collectives, NanWinsAllReduceMax) {
   }
 }
 
-// Every rank refuses before anything is sent.
+// Every rank refuses the call before it sends anything.
 TEST_P(Collectives, TensorsThatDoNotFit) {
   DeviceArray floats(stream_, DType::kFloat32, 4 * size_);
   DeviceArray other(stream_, DType::kBFloat16, 4);

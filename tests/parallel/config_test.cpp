@@ -22,7 +22,7 @@ TEST(ParallelConfig, MeshShape) {
   EXPECT_EQ(shape.ranks(), 24);
 }
 
-// Ranks that share sequences share the state, and read no samples of their own.
+// Ranks along the context axis share the model state, and they do not read other samples.
 TEST(ParallelConfig, MeshShapeWithContext) {
   const MeshShape shape = ParallelConfig{-1, 2, 3, 4}.mesh_shape(48);
   EXPECT_EQ(shape.shard, 2);
@@ -32,7 +32,7 @@ TEST(ParallelConfig, MeshShapeWithContext) {
   EXPECT_EQ(shape.ranks(), 48);
 }
 
-// The number of replicas follows from a given number of shards. Otherwise the run chooses it.
+// The number of replicas is computed if the number of shards is given. Otherwise the program chooses it.
 TEST(ParallelConfig, CopiesThatAreNotGiven) {
   EXPECT_TRUE(ParallelConfig{}.leaves_copies());
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).replicate, 1);

@@ -1,5 +1,5 @@
-// Ranks that share sequences: gathered data arrives in the order of the sequences, and sums return to the owners of the
-// tokens.
+// Tests of ranks that share sequences: gathered rows are in the order of the sequences, and each sum returns to the
+// rank that has the token.
 #include "parallel/context_group.h"
 #include "tests/parallel/ranks_fixture.h"
 
@@ -27,7 +27,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   ASSERT_EQ(place, (ContextRank{.rank = rank_, .size = size_}));
   constexpr int64_t kBatch = 3;
   constexpr int64_t kLength = 5;  // Tokens per chunk of a sequence.
-  constexpr int64_t kRow = 11;    // Columns of a row, of which 4 to 9 are sent.
+  constexpr int64_t kRow = 11;    // Columns per row. Columns 4 to 9 are sent.
   constexpr int64_t kBegin = 4;
   constexpr int64_t kWidth = 6;
   const int64_t whole_tokens = 2 * size_ * kLength;
@@ -57,7 +57,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   }
   EXPECT_EQ(read(whole), expected);
 
-  // Rank r holds r + 1 times the numbers.
+  // Rank r contributes r + 1 times the numbers.
   const float ranks = static_cast<float>(size_ * (size_ + 1) / 2);
   for (float& value : expected) value *= static_cast<float>(rank_ + 1);
   write(whole, expected);
@@ -69,8 +69,8 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   EXPECT_EQ(read(rows), mine) << "the other columns are left as they are";
 }
 
-// Rank 0 holds 1 in each element and the others 2^-8, half a unit in the last place of 1. Added one by one in bfloat16,
-// each of them would be lost.
+// In each element rank 0 has 1 and the other ranks have 2^-8, half a unit in the last place of 1. Added one by one in
+// bfloat16, every 2^-8 would be lost.
 TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
   const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});

@@ -21,7 +21,7 @@ TEST_F(ControlMessages, RanksAreNumbered) {
   EXPECT_EQ(group_.is_root(), rank_ == 0);
 }
 
-// Texts of different lengths, one of them empty, one with a zero byte.
+// Returns texts of different lengths. One is empty, and the others contain a zero byte.
 std::string text_of(int rank) {
   if (rank == 1) return "";
   return std::string(static_cast<size_t>(1 + 1000 * rank), static_cast<char>('a' + rank)) + std::string("\0z", 2);
@@ -36,7 +36,7 @@ TEST_F(ControlMessages, Texts) {
   for (int root = 0; root < size_; ++root) EXPECT_EQ(group_.broadcast(text_of(rank_), root), text_of(root));
 }
 
-// A text as long as a manifest of thousands of ranks, longer than one message.
+// A manifest of thousands of ranks is longer than one message. This text is as long.
 TEST_F(ControlMessages, LongText) {
   std::string text;
   if (rank_ == size_ - 1) {
@@ -58,8 +58,8 @@ TEST_F(ControlMessages, TheFirstText) {
   }
 }
 
-// A text as long as the trace of a step: on two ranks more than an MPI count for all of them together, and on more
-// ranks more than one message.
+// Traces of a step are this long. With two ranks, all texts together have more bytes than an MPI count can express.
+// With more ranks, a text takes more than one message.
 TEST_F(ControlMessages, LongTextsOfRanks) {
   const size_t bytes = size_ == 2 ? (size_t{1} << 30) + 5 : size_t{1} << 28;
   std::string text(rank_ == size_ - 1 ? bytes : static_cast<size_t>(rank_), 'a');
@@ -87,7 +87,7 @@ TEST_F(ControlMessages, Numbers) {
   group_.barrier();
 }
 
-// Whichever ranks fail, all ranks throw the error of the lowest failing rank, with its type.
+// If several ranks fail, all ranks throw the error of the lowest failing rank, with its type.
 TEST_F(ControlMessages, Agree) {
   bool ran = false;
   group_.agree([&] { ran = true; });
@@ -137,7 +137,7 @@ TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
   EXPECT_FALSE(shares(full_disk));
 }
 
-// Rank 0 receives the texts of the others, which do not wait for each other: rank 1 does not wait for the last rank.
+// Rank 0 receives all texts. The other ranks do not wait for each other: rank 1 returns before the last rank sends.
 TEST_F(ControlMessages, GatherGoesToTheRootAlone) {
   group_.barrier();
   if (rank_ == size_ - 1) usleep(1'000'000);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Whatever becomes of one rank, the others end in time, with a message and a non-zero exit code.
+"""Tests that the other ranks end in time when one rank fails, with a message and a non-zero exit code.
 
     failing_ranks_check.py OCTAVO_FAILING_RANKS
 
-mpirun itself ends all ranks when it sees one die. Where the watchdog is to do it, mpirun is told to look on.
+mpirun itself ends all ranks when it notices that one has died. The tests of the watchdog prevent this with the options LOOK_ON.
 """
 
 import os
@@ -18,15 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 TIMEOUT_S = 1.5
 RANKS = 3
 GONE = r"octavo: rank [01]: rank 2 is gone \(killed, or it crashed\), so the run ends without saving a checkpoint$"
-# Start-up, the collectives before the failure, and mpirun's own time to end the ranks, on a busy machine.
+# Allowance for the start, the collectives before the failure, and the time that mpirun takes to end the ranks on a busy machine.
 SLACK_S = 25
 LOOK_ON = ["--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0"]
-# mpirun's own exit code is then 0 whatever happens, so each rank's is printed.
+# With these options mpirun itself exits with 0, so the exit code of each rank is printed.
 WITH_EXIT_CODE = ["sh", "-c", '"$@"; echo "rank $OMPI_COMM_WORLD_RANK: exit code $?"', "sh"]
 
 
 def start(failure, collective, options=(), timeout_s=TIMEOUT_S):
-    """Runs a failing case and returns: exit code, octavo's own lines of stderr, the ranks' exit codes (with LOOK_ON), seconds."""
+    """Runs a failing case and returns mpirun's exit code, the lines of stderr from octavo, the exit codes of the ranks (with LOOK_ON), and
+    the seconds that it took."""
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
                        OMP_NUM_THREADS="1")
     command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *options]
@@ -82,13 +83,13 @@ class FailingRanks(unittest.TestCase):
                 self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
 
     def test_a_rank_that_ends_unseen_by_mpirun(self):
-        """The others end at once, and not when a collective has taken too long."""
+        """The other ranks end at once, without waiting for the time limit of a collective."""
         cases = [(failure, "all_reduce", LOOK_ON, 1000) for failure in ("exits", "fails", "killed")]
         for (failure, *_), (_, lines, codes, _) in start_each(cases):
             with self.subTest(failure=failure):
                 self.assertEqual(len(lines), 1, lines)
                 self.assertRegex(lines[0], GONE)
-                # The one that reports exits with 1; MPI kills the other and the shell that would print its exit code.
+                # The rank that reports the failure exits with 1. MPI kills the other rank and the shell that would print its exit code.
                 self.assertEqual({codes[rank] for rank in (0, 1) if rank in codes}, {1})
 
     def test_a_rank_that_ends_seen_by_mpirun(self):

@@ -15,7 +15,7 @@ namespace {
 
 void fail(const std::string& how) {
   if (how == "sleeps") pause();
-  if (how == "exits") std::_Exit(0);  // The rank leaves without telling MPI.
+  if (how == "exits") std::_Exit(0);  // MPI is not finalized.
   if (how == "fails") std::_Exit(7);
   if (how == "killed") raise(SIGKILL);
   if (how == "stopped") raise(SIGSTOP);
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   const Tensor tensor(values.data(), DType::kFloat32, {static_cast<int64_t>(values.size())});
   for (int i = 0; i < 3; ++i) mesh.world().all_reduce_sum(tensor, stream, "the first values");
 
-  // In total this takes longer than the limit, but no single collective does.
+  // Together these barriers take longer than the time limit, but no single one does.
   for (int i = 0; i < 4; ++i) {
     usleep(static_cast<useconds_t>(std::atof(argv[3]) * 0.4 * 1e6));
     group.barrier();
@@ -44,7 +44,8 @@ int main(int argc, char** argv) {
   if (collective == "all_reduce") mesh.world().all_reduce_sum(tensor, stream, "gradients");
   if (collective == "barrier") group.barrier();
   if (collective == "agreement") group.agree([] {});
-  if (collective == "files") {  // The last rank works with files for longer than a collective may take.
+  // Reading files on the last rank takes longer than a collective may take.
+  if (collective == "files") {
     const double seconds = group.rank() == group.size() - 1 ? std::atof(argv[3]) * 2.5 : 0;
     group.agree_on_files("reading the checkpoint", [&] { usleep(static_cast<useconds_t>(seconds * 1e6)); });
   }

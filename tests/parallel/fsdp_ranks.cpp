@@ -1,4 +1,4 @@
-// Tests of the sums of gradients over replicas of the state (parallel/fsdp.h).
+// Tests of the gradient sums over replicas of the model state (parallel/fsdp.h).
 #include <cmath>
 #include <memory>
 #include <random>
@@ -22,8 +22,8 @@ class FsdpRanks : public DeviceRanksTest {
     return terms;
   }
 
-  // Returns this rank's gradients after their sum. Every rank has a replica of the whole state, with one unit of each
-  // dtype.
+  // Returns this rank's gradients after the sum over ranks. Every rank has a replica of the whole state, and the state
+  // has one unit per entry of `elements`.
   std::vector<std::vector<float>> sums(const std::vector<int64_t>& elements, DType dtype) {
     const std::unique_ptr<Communicator> world = make_communicator(group_, stream_);
     FsdpOptions options{.units = {}, .pools = {{.name = "units"}}, .groups = {.replicate = world.get()}};
@@ -60,8 +60,8 @@ class FsdpRanks : public DeviceRanksTest {
   }
 };
 
-// Every term is rounded, the terms are summed in float32 in rank order, and the sum is rounded. All ranks and devices
-// have equal bits.
+// Each term is rounded to bfloat16, the terms are summed in float32 in rank order, and the sum is rounded. All ranks
+// and devices get equal bits.
 TEST_P(FsdpRanks, CopiesSumBFloat16WithTwoRoundings) {
   const std::vector<int64_t> elements = {1, 1000, 5000, 70001};
   const std::vector<std::vector<float>> found = sums(elements, DType::kBFloat16);

@@ -22,7 +22,7 @@ class MeshRanks : public DeviceRanksTest {
     return meshes;
   }
 
-  // Returns the run's ranks in a communicator, in its order.
+  // Returns the world ranks of the communicator's members, in the order of the communicator.
   std::vector<int32_t> members(Communicator& communicator) {
     DeviceArray all(stream_, DType::kInt32, communicator.size());
     DeviceArray mine(stream_, DType::kInt32, 1);
@@ -96,7 +96,7 @@ TEST_P(MeshRanks, EveryArrangement) {
   }
 }
 
-// Sums along one axis after the other equal the sum over all ranks.
+// The sum over one axis, and then over the next, equals the sum over all ranks of both axes.
 TEST_P(MeshRanks, SumsOverAxes) {
   for (const ParallelConfig& config : all_meshes()) {
     Mesh mesh(config, group_, stream_);

@@ -1,6 +1,6 @@
-// Shared by the tests on several ranks. They are started by mpirun (see tests/CMakeLists.txt): every rank runs
-// every test and checks its own results; mpirun fails when any rank does. Tests use EXPECT only: a rank that left a
-// test early would leave the others alone in a collective.
+// Fixture of the tests on several ranks. mpirun starts them (see tests/CMakeLists.txt). Every rank runs every test and
+// checks its own results, and mpirun fails if any rank fails. A test uses EXPECT before a collective, because a
+// rank that returned from the test early would leave the other ranks waiting.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace octavo {
 
-// Group of this process. main() makes it, because MPI can be initialized only once.
+// Process group of this process. main() creates it, because MPI can be initialized only once.
 extern ProcessGroup* ranks;
 
 class RanksTest : public ::testing::Test {
@@ -51,7 +51,7 @@ class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<D
 
 using Bytes = std::vector<char>;
 
-// A tensor on the stream's device that is filled from host bytes and read back.
+// A tensor on the stream's device, with functions that copy bytes from and to the host.
 class DeviceArray {
  public:
   DeviceArray(Stream& stream, DType dtype, int64_t elements)
@@ -60,7 +60,7 @@ class DeviceArray {
         tensor_(buffer_.data(), dtype, {elements}) {}
 
   const Tensor& tensor() const { return tensor_; }
-  // Returns elements [begin, end).
+  // Returns elements [begin, end) of the tensor.
   Tensor part(int64_t begin, int64_t end) const { return tensor_.rows(begin, end); }
 
   void write(const Bytes& bytes, int64_t offset = 0) {

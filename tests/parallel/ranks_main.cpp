@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   octavo::ProcessGroup group;
   octavo::ranks = &group;
-  // Only one rank writes --gtest_output, because all run the same tests, and mpirun fails when any of them does.
+  // Only the root writes --gtest_output, because all ranks run the same tests. mpirun fails if any rank fails.
   ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (!group.is_root()) delete listeners.Release(listeners.default_xml_generator());
   return RUN_ALL_TESTS();

@@ -1,4 +1,4 @@
-// A program started without a launcher is a group of one, without MPI.
+// Tests that a program that was started without a launcher forms a group of one rank, without MPI.
 #include "parallel/mesh.h"
 #include "parallel/ranks/process_group.h"
 #include "tests/kernels/op_fixture.h"

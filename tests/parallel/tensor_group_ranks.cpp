@@ -1,4 +1,4 @@
-// Tests of TensorGroup: the tokens of each rank, and the times at which work is called.
+// Tests of TensorGroup: which tokens each rank has, and for which ranges of tokens it calls the work.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,10 +10,10 @@
 namespace octavo::tensor_group_ranks {
 namespace {
 
-constexpr int64_t kShare = 96;  // Tokens of a rank.
+constexpr int64_t kShare = 96;  // Tokens per rank.
 constexpr int64_t kWidth = 5;
 
-// Numbers of chunks that are requested, and those into which kShare can be divided.
+// A requested number of chunks, and the number that is used, which must divide kShare.
 struct Chunks {
   int64_t asked, taken;
 };
@@ -33,13 +33,13 @@ class TensorGroupRanks : public DeviceRanksTest {
     return TensorGroup({.ranks = communicator_.get(), .chunks = chunks}, tokens(), stream_);
   }
 
-  // Returns the index among all tokens of token i of a rank's share.
+  // Returns the position among all tokens of token i of the share of a rank.
   int64_t token(int rank, int64_t i, int64_t chunks) const {
     const int64_t n = tokens() / (chunks * size_);
     return (i / n * size_ + rank) * n + i % n;
   }
 
-  // Returns the ranges of tokens for which work is called.
+  // Returns the ranges of tokens for which the work must be called.
   Stretches stretches(int64_t chunks) const {
     const int64_t rows = tokens() / chunks;
     Stretches all;
@@ -51,7 +51,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     return array.tensor().view({array.tensor().numel() / kWidth, kWidth});
   }
 
-  // Returns the share of `rank`. All of its elements differ from each other and from those of its neighbours.
+  // Returns the share of `rank`. Its bytes differ from those of other ranks.
   static Bytes share_bytes(int rank, DType dtype) {
     Bytes bytes(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(61 * rank + 7 * static_cast<int>(i) + 1);
@@ -71,7 +71,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     return all;
   }
 
-  // Returns small integers, so that sums are exact in bfloat16 and in any order.
+  // Returns a small integer, so that sums are exact in bfloat16 and in every order.
   static float term(int rank, int64_t token, int64_t column) {
     return static_cast<float>((rank + 2) * (token * kWidth + column) % 23 - 11);
   }
@@ -81,7 +81,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     if (dtype == DType::kBFloat16) tensor.data<BFloat16>()[i] = BFloat16(value);
   }
 
-  // Returns this rank's terms of the sum.
+  // Returns the terms of this rank.
   Bytes terms(DType dtype) const {
     Bytes all(static_cast<size_t>(tokens() * kWidth * dtype_bytes(dtype)));
     for (int64_t i = 0; i < tokens() * kWidth; ++i) set(all, dtype, i, term(rank_, i / kWidth, i % kWidth));
@@ -115,7 +115,7 @@ TEST_P(TensorGroupRanks, Gather) {
   }
 }
 
-// The work copies the rows that it finds.
+// The work copies the rows that were gathered so far.
 TEST_P(TensorGroupRanks, GatherCallsWorkOnceTheRowsAreThere) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     for (const auto& [asked, taken] : kChunks) {
@@ -149,7 +149,7 @@ TEST_P(TensorGroupRanks, ReduceScatter) {
   }
 }
 
-// The work makes the terms, and other work runs between the start and the wait.
+// The work computes the terms, and other work runs between the start of the transfer and the wait for it.
 TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [asked, taken] : kChunks) {
@@ -175,7 +175,7 @@ TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
   }
 }
 
-// Transfers follow each other through the same memory, like in the layers of a model.
+// Transfers use the same buffers one after the other, as in the layers of a model.
 TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
   for (const auto& [asked, taken] : kChunks) {
     TensorGroup group = make_group(asked);
@@ -228,7 +228,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
   EXPECT_TRUE(sum.read() == values(total, kShare));
 }
 
-// Every rank refuses before anything is sent.
+// Every rank refuses the call before it sends anything.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
   expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
                       std::to_string(tokens() + 1) + " tokens are not divisible among " + std::to_string(size_));

@@ -9,7 +9,7 @@ namespace {
 
 class CachedSdpaTest : public OpTest {
  protected:
-  // The qkv rows of tokens [begin, end) of each sequence.
+  // Returns the qkv rows of tokens [begin, end) of each sequence.
   Array rows(const Array& qkv, const SdpaShape& s, int64_t begin, int64_t end) {
     Array part(dtype(), {s.batch * (end - begin), s.qkv_width()});
     for (int64_t b = 0; b < s.batch; ++b) {
@@ -22,7 +22,7 @@ class CachedSdpaTest : public OpTest {
 };
 INSTANTIATE_COMPUTE_DTYPES(CachedSdpaTest);
 
-// The definition, in float64, of token i of sequence b.
+// Computes in float64 the attention output of token i of sequence b from the definition.
 Values attention(const Array& qkv, const SdpaShape& s, int64_t b, int64_t i) {
   Values out(static_cast<size_t>(s.out_width()));
   const auto at = [&](int64_t token, int64_t head, int64_t c) {
@@ -44,10 +44,10 @@ Values attention(const Array& qkv, const SdpaShape& s, int64_t b, int64_t i) {
   return out;
 }
 
-// {batch, seq_len, heads, kv heads, head_dim}
+// The fields are {batch, seq_len, num_heads, num_kv_heads, head_dim}.
 constexpr SdpaShape kShapes[] = {{1, 3, 1, 1, 2}, {2, 7, 3, 1, 5}, {3, 29, 4, 2, 32}, {1, 67, 6, 3, 96}};
 
-// Tokens in stretches of one and of several; more sequences and room in the cache than are used.
+// Each call appends one to three tokens. The cache has more sequences and positions than the test uses.
 TEST_P(CachedSdpaTest, ContinuesSequences) {
   for (const SdpaShape& s : kShapes) {
     const Array qkv = random({s.batch * s.seq_len, s.qkv_width()}, 1.5);
@@ -70,7 +70,7 @@ TEST_P(CachedSdpaTest, ContinuesSequences) {
       expect_close(out, expected, tolerance());
       position += tokens;
     }
-    // Places without a token are unchanged.
+    // Positions of the cache without a token are unchanged.
     const int64_t width = s.num_kv_heads * s.head_dim;
     for (const Array* all : {&keys, &values}) {
       EXPECT_TRUE(std::isnan(all->at(s.seq_len * width)));
@@ -80,7 +80,7 @@ TEST_P(CachedSdpaTest, ContinuesSequences) {
   }
 }
 
-// exp(s) alone would overflow float32, and would be zero.
+// For size 32, exp(score) would overflow float32. For size -32, every exp(score) would be zero.
 TEST_P(CachedSdpaTest, LargeScores) {
   const SdpaShape s{1, 9, 1, 1, 4};
   for (const double size : {32.0, -32.0}) {
@@ -94,7 +94,8 @@ TEST_P(CachedSdpaTest, LargeScores) {
     const Array out(dtype(), {9, 4});
     sdpa_cache_append({.shape = s, .cache = {keys, values}, .qkv = qkv}, stream_);
     cached_sdpa({.shape = s, .out = out, .qkv = qkv, .cache = {keys, values}}, stream_);
-    // Scores near -1024 are too far away for the definition, which knows no maximum; all move by the same.
+    // The definition does not subtract the maximum, so scores near -1024 would underflow in it. A constant shift of all
+    // scores leaves the output unchanged.
     if (size < 0) {
       for (int64_t t = 0; t < 9; ++t) qkv.set(t * 12 + 4, t == 4 ? 0.25 : 0);
     }

@@ -1,5 +1,5 @@
-// Attention of ranks that share sequences: every rank of a group, one after the other, together make what one rank
-// makes of whole sequences (tests/kernels/attention/sdpa_test.cpp has that against its definition).
+// Attention of ranks that share sequences. The tests compute the ranks of a group one after the other and compare their
+// joint results with attention over whole sequences on one rank, which sdpa_test.cpp compares with its definition.
 #include "kernels/attention/sdpa.h"
 #include "kernels/math/sum_terms.h"
 #include "tests/kernels/attention/exact_sdpa.h"
@@ -9,23 +9,24 @@ namespace octavo::context_sdpa_test {
 namespace {
 
 struct Case {
-  SdpaShape shape;  // of whole sequences
+  SdpaShape shape;  // Shape of the whole sequences.
   int64_t ranks;
 };
 
-// Pieces of one token; odd and prime lengths of pieces; groups of 1, 2 and all heads; pieces of more than one block of
-// rows.
+// The cases have chunks of one token, of odd and of prime lengths, and of more than one block of rows, and groups of 1,
+// of 2 and of all query heads per key/value head.
 constexpr Case kCases[] = {{{1, 4, 1, 1, 2}, 2},      {{2, 18, 3, 1, 5}, 3}, {{1, 56, 2, 2, 16}, 4},
                            {{1, 4 * 67, 4, 2, 8}, 2}, {{3, 30, 6, 3, 6}, 3}, {{2, 10 * 7, 2, 1, 4}, 5}};
 
 class ContextSdpaTest : public OpTest {
  protected:
-  // Sums of two pieces and over ranks of what is rounded to bfloat16.
+  // Each gradient is a sum over two chunks and over ranks of terms that are rounded to bfloat16.
   double gradient_tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-6 : 2e-6; }
 };
 INSTANTIATE_COMPUTE_DTYPES(ContextSdpaTest);
 
-// Documents of `length` tokens, in every second sequence shifted; of every token where its own begins.
+// Returns, for each token, the position at which its document begins. Documents have `length` tokens, and every second
+// sequence is shifted by one token.
 std::vector<int32_t> starts_of(const SdpaShape& s, int64_t length) {
   std::vector<int32_t> start;
   for (int64_t t = 0; t < s.batch * s.seq_len; ++t) {
@@ -36,7 +37,7 @@ std::vector<int32_t> starts_of(const SdpaShape& s, int64_t length) {
   return start;
 }
 
-// Rows of a rank's tokens.
+// The part of the sequences that one rank has, and the mapping of its rows to those of whole sequences.
 struct Share {
   Share(const Case& c, int64_t rank) : of(c), context{.rank = rank, .size = c.ranks} {}
 
@@ -47,7 +48,7 @@ struct Share {
     return share;
   }
   int64_t tokens() const { return of.shape.batch * context.share(of.shape.seq_len); }
-  // Returns the row in whole sequences of the rank's token t.
+  // Returns the row of the rank's token t in the tensors of whole sequences.
   int64_t row(int64_t t) const {
     const int64_t share = context.share(of.shape.seq_len);
     return t / share * of.shape.seq_len + context.position(t % share, of.shape.seq_len);
@@ -65,7 +66,7 @@ struct Share {
     for (int64_t t = 0; t < tokens(); ++t) mine.push_back(whole[static_cast<size_t>(row(t))]);
     return mine;
   }
-  // Adds to elements [row(t), begin + i) of whole sequences.
+  // Adds the values of this rank to elements [row(t), begin + i) of the tensor of whole sequences.
   void add(Values& whole, int64_t whole_width, int64_t begin, const Array& mine, int64_t mine_width,
            int64_t width) const {
     for (int64_t t = 0; t < tokens(); ++t) {
@@ -74,7 +75,8 @@ struct Share {
       }
     }
   }
-  int64_t lse_row(int64_t t, int64_t head) const {  // in lse of the rank
+  // Returns the row of the rank's lse that belongs to its token t and this head.
+  int64_t lse_row(int64_t t, int64_t head) const {
     const int64_t share = context.share(of.shape.seq_len);
     const int64_t piece = share / context.pieces();
     const int64_t token = t % share;
@@ -170,8 +172,8 @@ class ContextSdpaSums : public OpTest {};
 INSTANTIATE_TEST_SUITE_P(Cpu, ContextSdpaSums, ::testing::Values(DType::kBFloat16),
                          [](const auto& instance) { return std::string(dtype_name(instance.param)); });
 
-// The gradients of keys and values, of which every rank makes a bfloat16 term, against float64. Summed in float32 they
-// are about as exact for 16 ranks as for two. Summed rank by rank in bfloat16, as a ring of NCCL does, they are not.
+// Every rank computes a bfloat16 term of the gradients of keys and values. Summed in float32, the terms of 16 ranks are
+// about as exact as those of two. Summed rank by rank in bfloat16, as a ring of NCCL does, they are not.
 TEST_P(ContextSdpaSums, DoNotGetLessExactWithTheRanks) {
   const SdpaShape s{1, 256, 4, 2, 16};
   const int64_t kv_width = 2 * s.num_kv_heads * s.head_dim;
@@ -234,7 +236,7 @@ TEST_P(ContextSdpaSums, DoNotGetLessExactWithTheRanks) {
   }
 }
 
-// Half of the square that each piece ends in: the ranks have equal shares of the whole triangle.
+// Each rank's two chunks together have the same number of query-key pairs, so the ranks do equal work.
 TEST(ContextSdpa, RanksHaveEqualWork) {
   for (int64_t ranks = 1; ranks <= 7; ++ranks) {
     const int64_t seq_len = 2 * ranks * 3;

@@ -1,5 +1,5 @@
-// Attention in float64 (kernels/attention/sdpa.h has the formulas), and how far an implementation may be from it that
-// multiplies with probabilities and their gradients rounded to bfloat16, as the tensor cores do:
+// Attention in float64 (kernels/attention/sdpa.h has the formulas), and error bounds for an implementation that rounds
+// probabilities and their gradients to bfloat16 before it multiplies them, as tensor cores require:
 //
 //   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
 //
@@ -9,12 +9,12 @@
 //   d_q_i    3 r |ds_j k_j|  + sum_j (e_i |ds_j| + 4 u c p_j G_ij) |k_j|
 //   d_k_j    3 r |ds_i q_i|  + sum_i (e_i |ds_i| + 4 u c p_i G_ij) |q_i|       + r sum of |d_k_j| of the heads
 //
-// r = 2^-8 is the rounding to bfloat16 and u = 2^-24 that to float32; |x_j| is the 2-norm over j: the roundings of many
-// terms are independent, 3 r of their norm is about 7 times its standard deviation, and more than their worst case
-// where there are fewer than 9 terms. e_i = 12 u (1 + max_j c sum |q k|) is the error of a score and so the relative
-// one of a probability, c = 1/sqrt(head_dim); G_ij = sum |do_i v_j| + sum |do_i out_i|. The last terms are there where
-// several query heads share d_k and d_v, which may be rounded for each of them. Backward takes out and lse as they are
-// given.
+// r = 2^-8 is the rounding error of bfloat16, and u = 2^-24 that of float32. |x_j| is the 2-norm over j. The rounding
+// errors of many terms are independent, so 3 r times their norm is about 7 standard deviations. With fewer than 9 terms
+// it exceeds even the worst case. e_i = 12 u (1 + max_j c sum |q k|) is the error of a score, and therefore the
+// relative error of a probability, where c = 1/sqrt(head_dim). G_ij = sum |do_i v_j| + sum |do_i out_i|. The last terms
+// of d_k and d_v apply if several query heads share a key/value head, because the gradients may be rounded for each of
+// them. The bounds of backward assume that its inputs out and lse are exact.
 #pragma once
 
 #include "kernels/attention/sdpa.h"
@@ -26,10 +26,11 @@ struct ExactSdpa {
   Exact out, lse, d_qkv;
 };
 
-// Computes one side of it all for one query head. Rows of the packed tensors are read through `column`s.
+// Computes attention of one query head, forward or backward. The functions read rows of the packed tensors with `load`.
 class ExactSdpaHead {
  public:
-  // `rounded`: to bfloat16, where the tensor cores do; what the bounds allow for.
+  // If `rounded`, rounds probabilities and their gradients to bfloat16, as the tensor cores do. The bounds allow for
+  // this.
   ExactSdpaHead(const SdpaShape& shape, const Tensor& qkv, const Documents& documents, int64_t sequence, int64_t head,
                 bool rounded)
       : s_(shape),
@@ -57,7 +58,7 @@ class ExactSdpaHead {
       double total = 0;
       for (int64_t j = first; j <= i; ++j) max = std::max(max, at(p, j));
       for (int64_t j = first; j <= i; ++j) total += std::exp(at(p, j) - max);
-      // Divided by the sum last, as the tensor cores' way is.
+      // The division by the sum comes after the rounding, as in implementations with tensor cores.
       for (int64_t j = first; j <= i; ++j) at(p, j) = round(std::exp(at(p, j) - max)) / total;
       exact.lse.set((sequence * s_.num_heads + head) * s_.seq_len + i, max + std::log(total), error);
       for (int64_t c = 0; c < d; ++c) {
@@ -69,7 +70,7 @@ class ExactSdpaHead {
     }
   }
 
-  // Adds to d_k and d_v of exact.d_qkv, and sets d_q.
+  // Sets d_q and adds to d_k and d_v of exact.d_qkv.
   void backward(int64_t sequence, int64_t head, const SdpaBackward& args, ExactSdpa& exact) const {
     const int64_t d = s_.head_dim;
     const int64_t n = s_.seq_len;
@@ -130,11 +131,11 @@ class ExactSdpaHead {
  private:
   static constexpr double kBFloat16Rounding = 0x1p-8;
 
-  // A sum of terms that are each rounded to bfloat16.
+  // A sum of terms that are each rounded to bfloat16, and its error bound.
   struct Sum {
     double value = 0;
     double squares = 0;
-    double errors = 0;  // of float32
+    double errors = 0;  // Errors of the float32 arithmetic.
 
     void add(double term, double relative_error) {
       value += term;
@@ -156,7 +157,7 @@ class ExactSdpaHead {
     return rounded_ ? static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(x)))) : x;
   }
 
-  // A head's columns of a sequence's rows.
+  // Returns the columns of one head in the rows of one sequence.
   std::vector<double> load(const Tensor& x, int64_t sequence, int64_t head) const {
     const int64_t d = s_.head_dim;
     std::vector<double> all(static_cast<size_t>(s_.seq_len * d));
@@ -166,7 +167,7 @@ class ExactSdpaHead {
     return all;
   }
 
-  // Computes the scores of query i in p and returns e_i.
+  // Computes the scores of query i into p and returns e_i.
   double scores(int64_t i, std::vector<double>& p) const {
     const int64_t d = s_.head_dim;
     double largest = 0;
@@ -186,7 +187,7 @@ class ExactSdpaHead {
   SdpaShape s_;
   bool rounded_;
   double scale_;
-  std::vector<int64_t> first_;     // of the keys of each query
+  std::vector<int64_t> first_;     // First key that each query may attend to.
   std::vector<double> q_, k_, v_;  // [seq_len, head_dim]
 };
 

@@ -1,5 +1,5 @@
-// The treatment of documents on GPUs, with loops instead of kernels and cuDNN, compared with attention on the CPU: the
-// places of all copies, and that batches of runs equal single runs.
+// Tests of attention within documents on GPUs. Loops on the CPU replace the kernels and cuDNN, so the tests check the
+// index arithmetic of all copies, and that batches of documents give the same results as attention on the CPU.
 #include "kernels/attention/padded_documents.h"
 
 #include <numeric>
@@ -10,15 +10,17 @@ namespace octavo::padded_documents_test {
 namespace {
 
 TEST(DocumentsTest, AreListedMostKeysFirst) {
-  std::vector<Document> documents = {{100, 1}};  // of a micro-batch before
-  append_documents(std::vector<int32_t>{0, 0, 2, 3, 3, 3, /* a sequence */ 0, 0, 0, 0, 0, 5}, 6, documents);
+  // A document of an earlier micro-batch.
+  std::vector<Document> documents = {{100, 1}};
+  append_documents(std::vector<int32_t>{0, 0, 2, 3, 3, 3, /* next sequence */ 0, 0, 0, 0, 0, 5}, 6, documents);
   EXPECT_EQ(documents, (std::vector<Document>{{100, 1}, {6, 5}, {3, 3}, {0, 2}, {2, 1}, {11, 1}}));
 }
 
-// Rank 0 of two has the tokens 0 to 2 and 9 to 11 of twelve. What a document has before a piece counts.
+// Rank 0 of two ranks has tokens 0 to 2 and 9 to 11 of twelve. A document that begins before a chunk counts its tokens
+// in earlier chunks.
 TEST(DocumentsTest, CountWhatLiesInOtherPieces) {
   std::vector<Document> documents;
-  append_documents(std::vector<int32_t>{0, 0, 2, /* a piece */ 4, 10, 10}, 6, documents, {.rank = 0, .size = 2});
+  append_documents(std::vector<int32_t>{0, 0, 2, /* next chunk */ 4, 10, 10}, 6, documents, {.rank = 0, .size = 2});
   EXPECT_EQ(documents, (std::vector<Document>{{3, 1, 5}, {0, 2, 0}, {4, 2, 0}, {2, 1, 0}}));
   std::vector<int32_t> numbers(documents.size() * kNumbersOfDocument);
   write_documents(documents, numbers.data());
@@ -26,19 +28,20 @@ TEST(DocumentsTest, CountWhatLiesInOtherPieces) {
 }
 
 struct Case {
-  SdpaShape shape;  // of whole sequences
+  SdpaShape shape;  // Shape of the whole sequences.
   int64_t ranks;
 };
-// Whole sequences; pieces of one token; odd and prime lengths of pieces, so that no level is half of another; numbers
-// of ranks that are no powers of two; groups of 1, 2 and all heads; pieces that have several levels.
+// The cases have whole sequences, chunks of one token, odd and prime chunk lengths (so that no padded length is exactly
+// half of the next), numbers of ranks that are not powers of two, groups of 1, of 2 and of all query heads per
+// key/value head, and chunks with several padded lengths.
 constexpr Case kCases[] = {{{1, 1, 1, 1, 2}, 1},       {{3, 17, 4, 2, 8}, 1},      {{2, 263, 2, 1, 4}, 1},
                            {{1, 4, 1, 1, 2}, 2},       {{2, 18, 3, 1, 5}, 3},      {{1, 56, 2, 2, 16}, 4},
                            {{2, 4 * 67, 4, 2, 8}, 2},  {{3, 30, 6, 3, 6}, 3},      {{2, 10 * 7, 2, 1, 4}, 5},
                            {{2, 4 * 131, 2, 1, 4}, 2}, {{1, 6 * 200, 2, 1, 4}, 3}, {{1, 16 * 40, 1, 1, 4}, 8}};
-// Mean lengths of documents; of the last there is one a sequence.
+// Mean lengths of documents. With the last one each sequence is a single document.
 constexpr double kMeans[] = {1, 4, 30, 150, 1e9};
 
-// Returns the beginning of the document of every token of whole sequences.
+// Returns, for each token of whole sequences, the position at which its document begins.
 std::vector<int32_t> random_starts(const SdpaShape& shape, double mean, std::mt19937_64& random) {
   std::exponential_distribution<double> length(1 / mean);
   std::vector<int32_t> starts;
@@ -53,7 +56,7 @@ std::vector<int32_t> random_starts(const SdpaShape& shape, double mean, std::mt1
   return starts;
 }
 
-// A rank's share of sequences and its runs.
+// The part of the sequences that one rank has, with its runs (parts of documents within a chunk).
 struct Share {
   Share(const Case& c, int64_t rank, const std::vector<int32_t>& whole_starts) : whole(c.shape), shape(c.shape) {
     shape.context = {.rank = rank, .size = c.ranks};
@@ -65,7 +68,7 @@ struct Share {
   }
 
   int64_t tokens() const { return whole.batch * shape.seq_len; }
-  // Returns the row in whole sequences of the rank's token t.
+  // Returns the row of the rank's token t in the tensors of whole sequences.
   int64_t row(int64_t t) const {
     const int64_t share = shape.seq_len;
     return t / share * whole.seq_len + shape.context.position(t % share, whole.seq_len);
@@ -97,7 +100,8 @@ void for_each_share(const Body& body) {
   }
 }
 
-// The rank's runs and where the shape says that they lie, against every token's position and its document's start.
+// Compares the offsets that the shape gives for each run with the position of every token and the start of its
+// document.
 TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
   for_each_share([](Share& share) {
     std::vector<int> seen(static_cast<size_t>(share.tokens()));
@@ -108,7 +112,7 @@ TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
         const int64_t row = share.row(t);
         const int64_t sequence = row / share.whole.seq_len * share.whole.seq_len;
         ++seen[static_cast<size_t>(t)];
-        // Query i sees the keys 0 to before + i: from the start of its document to itself.
+        // Query i attends to keys 0 to before + i, that is from the start of its document to itself.
         ASSERT_EQ(first, sequence + share.starts[static_cast<size_t>(t)]);
         ASSERT_EQ(first + run.before + i, row);
         const int64_t in_share = t % share.shape.seq_len;
@@ -164,7 +168,7 @@ TEST(PaddedBatchTest, HoldEveryRunOnce) {
   });
 }
 
-// Few batches of about 8,192 tokens each, or one sequence, are enough for the documents of whole sequences.
+// A few batches of about 8,192 tokens (or of one sequence) hold all documents of whole sequences.
 TEST(PaddedBatchTest, AreFewOfOneSize) {
   std::mt19937_64 random(7);
   for (const SdpaShape& shape : {SdpaShape{2, 8192, 32, 8, 128},
@@ -183,7 +187,8 @@ TEST(PaddedBatchTest, AreFewOfOneSize) {
         EXPECT_TRUE(batch.packed);
         EXPECT_EQ(batch.keys, batch.shape.seq_len);
         EXPECT_LE(batch.shape.batch * batch.shape.seq_len,
-                  largest.batch * largest.seq_len + batch.shape.batch);  // by rounding a length up
+                  // The second term allows for rounding the length up.
+                  largest.batch * largest.seq_len + batch.shape.batch);
         first += batch.count;
       }
       if (mean < 32) continue;
@@ -193,7 +198,7 @@ TEST(PaddedBatchTest, AreFewOfOneSize) {
   }
 }
 
-// Lengths are halved down to a tile.
+// The padded length is halved from level to level down to one tile.
 TEST(PaddedBatchTest, ShapesOfWholeSequences) {
   const auto shape_of = [](const SdpaShape& shape, int64_t level) { return empty_padded_batch(shape, level).shape; };
   const SdpaShape shape{2, 8192, 32, 8, 128};
@@ -205,7 +210,8 @@ TEST(PaddedBatchTest, ShapesOfWholeSequences) {
   EXPECT_EQ(shape_of({1, 16384, 4, 4, 64}, 0), (SdpaShape{1, 16384, 4, 4, 64}));
 }
 
-// Keys are halved down to a piece, one run a batch; then pieces are, as documents of sequences of their length.
+// While there are more keys than a chunk has, each level halves the number of keys, with one run per batch. Further
+// levels halve the chunk, as for documents in sequences of its length.
 TEST(PaddedBatchTest, ShapesOfSharedSequences) {
   const SdpaShape shape{1, 16384, 32, 8, 128, {.rank = 1, .size = 4}};
   EXPECT_EQ(num_padded_levels(shape), 3 + 8);
@@ -219,7 +225,7 @@ TEST(PaddedBatchTest, ShapesOfSharedSequences) {
   expect_level(3, {1, 8192, 32, 8, 128}, 8192);
   expect_level(4, {2, 4096, 32, 8, 128}, 4096);
   expect_level(10, {128, 64, 32, 8, 128}, 64);
-  // Pieces of 128 tokens of three ranks.
+  // Each of three ranks has chunks of 128 tokens.
   const SdpaShape small{2, 256, 4, 4, 64, {.rank = 0, .size = 3}};
   EXPECT_EQ(num_padded_levels(small), 3 + 2);
   EXPECT_EQ(empty_padded_batch(small, 2).keys, 192);
@@ -250,9 +256,9 @@ TEST(PaddedBatchTest, TensorsLieApart) {
   }
 }
 
-// The kernels of kernels/attention/padded_documents.cu as loops over their blocks, of float32; and attention of a batch
-// as its graph has it: of sequence b with m queries and n keys, query i sees the keys 0 to i + n - m. It writes NaN
-// where lengths say that there is padding, so that whoever reads that is noticed.
+// Implements the kernels of kernels/attention/padded_documents.cu in float32 as loops over their blocks, and attention
+// of a batch as cuDNN computes it: in a sequence with m queries and n keys, query i attends to keys 0 to i + n - m.
+// Outputs for padding are NaN, so that a later read of padding is detected.
 class LoopOps : public PaddedOps {
  public:
   void padded_lengths(const Tensor& lengths, const PaddedRows& map) override {
@@ -372,7 +378,7 @@ class LoopOps : public PaddedOps {
     }
   }
 
-  // One head of one query, its sequence, how many keys it sees, and its key/value head.
+  // One head of one query: its sequence b, the number of keys it attends to, and its key/value head.
   struct Query {
     int64_t b, keys, kv_head;
     float *q, *out, *d_out, *d_q, *lse;
@@ -431,7 +437,7 @@ class LoopOps : public PaddedOps {
 
 class PaddedDocumentsTest : public OpTest {
  protected:
-  // The largest of the copies, and not a byte more.
+  // Reserves exactly the workspace of the largest batch.
   void reserve_for_batches(const SdpaShape& shape) {
     int64_t bytes = 0;
     for (int64_t level = 0; level < num_padded_levels(shape); ++level) {

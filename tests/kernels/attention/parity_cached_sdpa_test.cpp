@@ -1,5 +1,6 @@
-// Attention over a cache on the GPU against the CPU, and against float64 within bounds: those of exact_sdpa.h without
-// the rounding to bfloat16, as no tensor cores multiply here; |x| is the sum of the magnitudes.
+// Attention over a cache on the GPU compared with the CPU, and with float64. The bounds are those of exact_sdpa.h
+// without the rounding to bfloat16, because these kernels do not use tensor cores. Here |x| is the sum of the
+// magnitudes:
 //
 //   out_i   sum_j (e_i + 16 u) p_j |v_j|,   e_i = 12 u (1 + max_j c sum |q k|)
 #include "kernels/attention/cached_sdpa.h"
@@ -108,7 +109,7 @@ TEST_P(CachedSdpaParity, OneTokenAndSeveral) {
   }
 }
 
-// The largest score comes first, or last, and the others are far from it.
+// One score is far above or far below all others. It is the first, a middle or the last one.
 TEST_P(CachedSdpaParity, FarScores) {
   const SdpaShape s{1, 1, 2, 1, 64};
   for (const int64_t largest : {0, 100, 199}) {

@@ -1,4 +1,4 @@
-// Attention of ranks that share sequences on the GPU against the CPU.
+// Attention of ranks that share sequences, on the GPU compared with the CPU.
 #include "kernels/attention/sdpa.h"
 #include "tests/kernels/parity.h"
 
@@ -19,8 +19,8 @@ class ContextSdpaParity : public ParityTest {
           d_kv(DType::kBFloat16, {s.batch * s.whole_seq_len(), s.kv_width()}) {}
   };
 
-  // A rank's runs of documents of these lengths, over and over; the last one of a sequence is cut at its end. None
-  // where there are no lengths.
+  // Runs of one rank in documents of the given lengths, which repeat. The last document of a sequence ends with the
+  // sequence. Without lengths there are no documents.
   class TwinDocuments {
    public:
     TwinDocuments(const SdpaShape& shape, const std::vector<int64_t>& lengths) {
@@ -88,7 +88,8 @@ class ContextSdpaParity : public ParityTest {
                   s);
   }
 
-  // `whole`: of whole sequences; in documents of these lengths, if there are any.
+  // Compares one rank on the GPU with the CPU. `whole` is the shape of whole sequences, and `lengths` are the lengths
+  // of documents, if any.
   void compare(const SdpaShape& whole, const ContextRank& rank, const std::vector<int64_t>& lengths = {}) {
     const SdpaShape shape = shape_of(whole, rank);
     SCOPED_TRACE(fmt::format("rank {} of {}, batch {}, seq_len {}, heads {}/{} of {}, documents of {}", rank.rank,
@@ -99,13 +100,13 @@ class ContextSdpaParity : public ParityTest {
     forward(shape, t, documents, !lengths.empty());
     expect_close(t.out, "out", 1e-2);
     expect_close(t.lse, "lse", 1e-3);
-    upload(t.out);  // what the CPU made of them, so that errors do not add up
+    upload(t.out);  // Backward on both sides reads the CPU's results, so that errors do not accumulate.
     upload(t.lse);
-    fill(t.d_qkv);  // the columns of k and v are left as they are
+    fill(t.d_qkv);  // Backward must not change the columns of k and v.
     poison(t.d_kv);
     on_both([&](Stream& s) { backward(shape, t, s, documents); });
     expect_close(t.d_qkv, "d_qkv", 1e-2);
-    expect_close(t.d_kv, "d_kv", 1.5e-2);  // the sum of two pieces, each rounded
+    expect_close(t.d_kv, "d_kv", 1.5e-2);  // The result is the sum of two rounded chunks.
   }
 };
 
@@ -119,8 +120,8 @@ TEST_F(ContextSdpaParity, EveryRank) {
   }
 }
 
-// Documents that begin in a piece and before it, at its first token, or two pieces earlier; of one token; one a
-// sequence; many in a piece. Pieces of odd lengths too.
+// The documents begin at the first token of a chunk, within it, one chunk or two chunks earlier. They have one token,
+// many per chunk or one per sequence. One case has chunks of odd length.
 TEST_F(ContextSdpaParity, WithinDocuments) {
   for (const bool deterministic : {false, true}) {
     gpu().set_deterministic(deterministic);
@@ -143,7 +144,8 @@ TEST_F(ContextSdpaParity, LongPiecesWithinDocuments) {
   }
 }
 
-// The gradient of a key whose document the rank has runs of in both pieces is a sum of two.
+// If a rank has runs of one document in both of its chunks, the gradient of a key of that document is the sum of two
+// terms.
 TEST_F(ContextSdpaParity, DeterministicBackwardWithinDocuments) {
   gpu().set_deterministic(true);
   const SdpaShape whole{2, 1536, 8, 2, 128};

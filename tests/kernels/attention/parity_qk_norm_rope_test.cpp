@@ -9,7 +9,8 @@ class QkNormRopeParity : public ComputeDtypeParity {};
 INSTANTIATE_TEST_SUITE_P(Ops, QkNormRopeParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-// Heads of whole vectors, by any number of lanes, and others; an offset takes the 16-byte alignment away.
+// Some heads are made of whole 16-byte vectors, shared by various numbers of lanes, and some are not. An offset of one
+// element removes the 16-byte alignment.
 struct Size {
   int64_t sequences, seq_len, num_heads, num_kv_heads, head_dim;
   int64_t offset = 0;
@@ -87,7 +88,7 @@ TEST_P(QkNormRopeParity, Backward) {
     fill(twins.d_q_weight);
     fill(twins.d_k_weight);
     fill(twins.d_qkv);
-    // Twice with the same inputs: with an amax, and without.
+    // Runs with the same inputs with and without an amax.
     Twin amax(DType::kFloat32, {1});
     std::vector<std::vector<char>> results;
     for (const bool measures : {true, false}) {
@@ -111,7 +112,7 @@ TEST_P(QkNormRopeParity, Backward) {
     for (const Twin* twin : {&twins.d_qkv, &twins.d_q_weight, &twins.d_k_weight}) upload(*twin);
     const ExactQkNormRopeBackward exact = exact_qk_norm_rope_backward(twins.backward(s, cpu()));
     on_both([&](Stream& stream) { qk_norm_rope_backward(twins.backward(s, stream), stream); });
-    // With heads of two, the gradient is what nearly equal terms leave over.
+    // In heads of two elements the gradient is the difference of nearly equal terms, so its relative error is large.
     if (s.head_dim > 2) expect_close(twins.d_qkv, "d_qkv", tolerance());
     expect_close(twins.d_q_weight, "d_q_weight", 3e-5);
     expect_close(twins.d_k_weight, "d_k_weight", 3e-5);
@@ -130,7 +131,8 @@ TEST_P(QkNormRopeParity, AmaxOfWhatIsNotFinite) {
   fill(twins.qkv);
   fill(twins.q_weight, 0.2f, 1.0f);
   fill(twins.k_weight, 0.2f, 1.0f);
-  for (const int64_t place : {int64_t{0}, s.tokens() * s.width() - 1}) {  // of a query head and of a value head
+  // The places are in a query head and in a value head.
+  for (const int64_t place : {int64_t{0}, s.tokens() * s.width() - 1}) {
     fill(twins.d_qkv);
     twins.d_qkv.set(place, std::numeric_limits<float>::quiet_NaN());
     upload(twins.d_qkv);

@@ -16,12 +16,12 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {3, 7, 4, 2, 32}, {1, 41, 6, 2, 64}, {2, 3, 2, 1, 128}};
 
-// Inputs of an op, except the gradients.
+// Inputs of the op without gradients.
 struct Inputs {
   Array qkv, table, q_weight, k_weight;
 };
 
-// The header's formula in float64.
+// Computes the formula of the header in float64.
 Values definition(const Inputs& in, const Size& s, const Values& qkv, const Values& q_weight, const Values& k_weight) {
   Values out(qkv);
   const int64_t n = s.head_dim;
@@ -102,7 +102,8 @@ TEST_P(QkNormRopeTest, Forward) {
     const Array in_place = c.in.qkv;
     c.forward(in_place, in_place, stream_);
     EXPECT_EQ(in_place.bits(), out.bits());
-    for (int64_t i = 0; i < out.size(); ++i) {  // values are untouched
+    // The value heads are unchanged.
+    for (int64_t i = 0; i < out.size(); ++i) {
       if (i % s.width() >= (s.num_heads + s.num_kv_heads) * s.head_dim) {
         ASSERT_EQ(out.at(i), c.in.qkv.at(i));
       }
@@ -125,7 +126,7 @@ TEST_P(QkNormRopeTest, Backward) {
     const auto f = [&](const Values& of_qkv, const Values& of_q, const Values& of_k) {
       return dot(d_out, definition(c.in, s, of_qkv, of_q, of_k));
     };
-    // With heads of two, the gradient is what nearly equal terms leave over.
+    // In heads of two elements the gradient is the difference of nearly equal terms, so its relative error is larger.
     const double loss = s.head_dim == 2 ? 4 : 1;
     expect_gradient(
         d_qkv, [&](const Values& v) { return f(v, q, k); }, c.in.qkv, loss * tolerance() + 1e-6, "d_qkv",

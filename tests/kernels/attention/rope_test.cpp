@@ -19,7 +19,7 @@ constexpr Size kSizes[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {3, 7, 4, 2, 32}, {
 
 constexpr double kTheta = 10000.0;
 
-// The pair (i, i + D/2) as a complex number, turned by position * theta^(-2i/D).
+// Multiplies each pair (i, i + D/2), as a complex number, by exp(sign * i * position * theta^(-2i/D)).
 Values definition(const Values& qkv, const Size& s, double sign) {
   Values out(qkv);
   const int64_t half = s.head_dim / 2;
@@ -52,7 +52,8 @@ TEST_P(RopeTest, Forward) {
     const Array original = qkv;
     rope({.qkv = qkv, .table = table, .num_heads = s.num_heads, .num_kv_heads = s.num_kv_heads}, stream_);
     expect_close(qkv, definition(original.values(), s, 1), tolerance());
-    for (int64_t i = 0; i < qkv.size(); ++i) {  // values are untouched
+    // The value heads are unchanged.
+    for (int64_t i = 0; i < qkv.size(); ++i) {
       if (i % s.width() >= (s.num_heads + s.num_kv_heads) * s.head_dim) {
         ASSERT_EQ(qkv.at(i), original.at(i));
       }
@@ -60,7 +61,7 @@ TEST_P(RopeTest, Forward) {
   }
 }
 
-// The inverse is the gradient: rope is linear and orthogonal.
+// The inverse rotation is the gradient, because rope is linear and orthogonal.
 TEST_P(RopeTest, InverseIsTheGradient) {
   for (const Size& s : kSizes) {
     const Array table = table_of(s.seq_len, s.head_dim, kTheta);
@@ -75,7 +76,8 @@ TEST_P(RopeTest, InverseIsTheGradient) {
   }
 }
 
-// The amax covers the whole row: in one token q and k are the largest, in the other one v.
+// The amax covers the whole row. The largest element is in a query or key head in the first case and in a value head in
+// the second.
 TEST_P(RopeTest, Amax) {
   const Array table = table_of(2, 4, kTheta);
   for (const int64_t largest : {1, 22}) {
@@ -122,8 +124,8 @@ TEST(RopeTable, HoldsCosinesThenSines) {
   }
 }
 
-// Llama 3.1: short wavelengths stay, long ones are stretched by `factor`, and between the two the frequency runs
-// linearly in original / wavelength.
+// Scaling of Llama 3.1: short wavelengths are unchanged, long ones are multiplied by `factor`, and in between the
+// frequency is interpolated linearly in original / wavelength.
 TEST(RopeTable, Llama31Scaling) {
   const RopeScaling scaling{
       .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 64};
@@ -134,7 +136,8 @@ TEST(RopeTable, Llama31Scaling) {
   int stretched = 0;
   for (int64_t i = 0; i < kHeadDim / 2; ++i) {
     const double plain = std::pow(1000.0, -2.0 * static_cast<double>(i) / kHeadDim);
-    const double turns = 64 * plain / (2 * std::numbers::pi);  // of this pair over the original context
+    // Rotations of this pair over the original context length.
+    const double turns = 64 * plain / (2 * std::numbers::pi);
     double expected = plain;
     if (turns > 4) {
       ++unchanged;

@@ -9,15 +9,16 @@ namespace {
 
 class SdpaTest : public OpTest {
  protected:
-  // bfloat16 scores and sums are float32; what is rounded is out, which backward reads for D = d_out . out. D is a sum
-  // of head_dim terms, each off by up to 2^-8, and takes part in every gradient.
+  // In bfloat16, scores and sums are still float32. Only `out` is rounded, and backward uses it for D = sum of d_out *
+  // out. The head_dim terms of D are each off by up to 2^-8, and every gradient depends on D.
   double gradient_tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-7 : 1e-5; }
   void reserve_for(const SdpaShape& shape) { reserve(sdpa_workspace_bytes(shape, dtype(), stream_)); }
 };
 INSTANTIATE_COMPUTE_DTYPES(SdpaTest);
 
-// {batch, seq_len, heads, kv heads, head_dim}: one token; odd and prime sizes; groups of 1, 2 and all heads; lengths of
-// one, several and not a whole number of the blocks that implementations work in.
+// The fields are {batch, seq_len, num_heads, num_kv_heads, head_dim}. The shapes cover one token, odd and prime sizes,
+// groups of 1, of 2 and of all query heads per key/value head, and lengths of one block, several blocks and a partial
+// block of the implementations.
 constexpr SdpaShape kShapes[] = {{1, 1, 1, 1, 2},   {2, 7, 3, 1, 5},   {1, 64, 2, 2, 16},
                                  {1, 67, 4, 2, 32}, {2, 131, 2, 1, 8}, {1, 193, 6, 3, 6}};
 
@@ -26,7 +27,7 @@ struct Attention {
   Values lse;
 };
 
-// start(b, i): the first position that token i of sequence b may attend to.
+// First position that token i of sequence b may attend to, at index b * seq_len + i.
 using Start = std::vector<int32_t>;
 
 Attention definition(const Values& qkv, const SdpaShape& s, const Start& start = {}) {
@@ -57,7 +58,8 @@ Attention definition(const Values& qkv, const SdpaShape& s, const Start& start =
   return result;
 }
 
-// Documents of `length` tokens; every second sequence is shifted, so that sequences differ.
+// Returns where the document of each token begins. Documents have `length` tokens, and every second sequence is shifted
+// by one token, so that the sequences differ.
 std::vector<int32_t> document_starts(const SdpaShape& s, int64_t length) {
   std::vector<int32_t> start;
   for (int64_t t = 0; t < s.batch * s.seq_len; ++t) {
@@ -105,7 +107,7 @@ TEST_P(SdpaTest, ForwardWithinDocuments) {
   }
 }
 
-// All scores moved by a large constant: exp(s) alone would overflow float32.
+// A large constant is added to all scores, so that exp(score) alone would overflow float32.
 TEST_P(SdpaTest, LargeScoresDoNotOverflow) {
   const SdpaShape s{1, 9, 1, 1, 4};
   reserve_for(s);
@@ -119,7 +121,8 @@ TEST_P(SdpaTest, LargeScoresDoNotOverflow) {
   sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
   const Attention expected = definition(qkv.values(), s);
   EXPECT_GT(lse.at(0), 400);
-  expect_close(out, expected.out, tolerance() + 1e-4);  // a score of 512 is known to 2^-15 in float32
+  // The float32 score of 512 has an error of up to 2^-15.
+  expect_close(out, expected.out, tolerance() + 1e-4);
   expect_close(lse, expected.lse, 1e-6, "lse");
 }
 

@@ -1,4 +1,5 @@
-// Ops that write FP8 operands in place of their result: the same bits as the op followed by quantize.
+// Tests of ops that write FP8 operands instead of their result. The bits must equal those of the op followed by
+// quantize.
 #include "kernels/fp8/fp8_cast.h"
 
 #include <functional>
@@ -19,7 +20,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1}, {7, 13}, {131, 257}, {128, 128}, {37, 384}};
 
-// The tensors of a cast of a matrix [m, n], owned.
+// Owns the tensors that a cast of a matrix [m, n] writes.
 struct OwnedCast {
   Array rows, rows_scale_inv, columns, columns_scale_inv, amax;
   Scaling scaling;
@@ -38,7 +39,7 @@ struct OwnedCast {
 
 class Fp8CastTest : public OpTest {
  protected:
-  // Values over many powers of two, some of them zero or not finite.
+  // Returns values that span many powers of two, with some zeros. Large matrices also have an infinity and a NaN.
   Array varied(int64_t m, int64_t n) {
     Array x = random({m, n});
     for (int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * std::pow(2.0, (i / n * 3 + i % n * 5) % 13 - 6));
@@ -49,7 +50,7 @@ class Fp8CastTest : public OpTest {
     return x;
   }
 
-  // op(cast, amax) writes a result [m, n], which it returns, or the cast.
+  // Function op(cast, amax): writes and returns a result [m, n], or writes the cast if `cast` is given.
   using Op = std::function<Array(const Fp8Cast&, const Tensor&)>;
   void expect_bits_of_quantize(int64_t m, int64_t n, CastOf what, Scaling scaling, const Op& op) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
@@ -74,7 +75,7 @@ class Fp8CastTest : public OpTest {
     }
   }
 
-  // Expects equal bits if the scale is that of the result itself.
+  // Expects the bits of quantize if the tensor is scaled by the amax of the result itself.
   void expect_bits_of_own_scale(int64_t m, int64_t n, CastOf what, const Op& op) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;

@@ -1,4 +1,4 @@
-// Scaling by row in two halves: row_amaxes, then quantize with `measured`.
+// Scaling per row in two steps: row_amaxes, then quantize with `measured`.
 #include <algorithm>
 #include <limits>
 
@@ -8,7 +8,7 @@
 namespace octavo::fp8_row_amaxes_test {
 namespace {
 
-// rows and columns of one x [m, n], kRow.
+// Owns the row and column operands of a matrix x [m, n] that is scaled per row.
 struct Operands {
   Array rows;
   Array rows_scale_inv;
@@ -25,7 +25,7 @@ struct Operands {
 
 class Fp8RowAmaxesTest : public OpTest {
  protected:
-  // With magnitudes over many powers of two, so that scales differ.
+  // Returns values that span many powers of two, so that the scales of rows differ.
   Array varied(int64_t m, int64_t n) {
     Array x = random({m, n});
     for (int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * std::pow(2.0, (i / n * 3 + i % n * 5) % 23 - 11));
@@ -83,7 +83,7 @@ TEST_P(Fp8RowAmaxesTest, TwoHalvesAreQuantize) {
   }
 }
 
-// Ranks that have kWidth columns each and make the amaxes of the rows their maxima.
+// Each rank has kWidth columns, and the ranks take the maximum of their row amaxes.
 TEST_P(Fp8RowAmaxesTest, PartsOfTheColumnsEqualTheWhole) {
   constexpr int64_t kRows = 131;
   constexpr int64_t kColumns = 300;

@@ -25,18 +25,18 @@ Array single(float value) {
   return array;
 }
 
-// Elements [begin, end) of a flat tensor.
+// Returns elements [begin, end) of a flat tensor.
 Tensor piece(const Array& whole, int64_t begin, int64_t end) {
   const Tensor& tensor = whole;
   auto* first = static_cast<char*>(tensor.raw()) + begin * dtype_bytes(tensor.dtype());
   return {first, tensor.dtype(), {end - begin}};
 }
 
-// The parameter is the dtype of what is cast.
+// The parameter is the dtype of the tensor that is cast.
 class Fp8ShardTest : public OpTest {};
 INSTANTIATE_COMPUTE_DTYPES(Fp8ShardTest);
 
-// Casts of shards cut anywhere equal quantize of the whole weight.
+// Casting shards with arbitrary boundaries gives the bits of quantizing the whole weight.
 TEST_P(Fp8ShardTest, PiecesGiveTheBitsOfQuantize) {
   struct Size {
     int64_t m, n;

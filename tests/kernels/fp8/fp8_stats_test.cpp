@@ -11,17 +11,18 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr Scaling kScalings[] = {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128};
 
-// A format by its parameters, without an upper end.
+// Definition of an FP8 format, independent of core/float8.h. Rounding ignores the largest value, so that saturation can
+// be counted.
 struct Format {
   DType dtype;
   int mantissa_bits;
-  int smallest_exponent;  // of normal numbers
+  int smallest_exponent;  // Smallest exponent of a normal number.
   float largest;
 
   double nearest(double magnitude) const {
     const int exponent = magnitude > 0 ? std::max(std::ilogb(magnitude), smallest_exponent) : smallest_exponent;
     const double unit = std::ldexp(1.0, exponent - mantissa_bits);
-    return std::nearbyint(magnitude / unit) * unit;  // to even
+    return std::nearbyint(magnitude / unit) * unit;  // Ties round to even.
   }
 };
 const Format kE4M3{DType::kFloat8E4M3, 3, -6, 448.0f};
@@ -35,7 +36,7 @@ struct Expected {
   double largest_scale = 0;
 };
 
-// Elements with equal keys share a scale.
+// Returns a key that is equal for elements that share a scale.
 std::pair<int64_t, int64_t> scale_key(Scaling scaling, int64_t row, int64_t column) {
   switch (scaling) {
     case Scaling::kTensor:
@@ -50,7 +51,7 @@ std::pair<int64_t, int64_t> scale_key(Scaling scaling, int64_t row, int64_t colu
   return {};
 }
 
-// `tensor_amax`: what kTensor scales by.
+// Computes the statistics from the definition. `tensor_amax` is the amax by which Scaling::kTensor scales.
 Expected expected_stats(const Array& x, int64_t n, const Format& format, Scaling scaling, double tensor_amax) {
   std::map<std::pair<int64_t, int64_t>, double> amaxes;
   for (int64_t i = 0; i < x.size(); ++i) {
@@ -88,7 +89,7 @@ class Fp8StatsTest : public OpTest {
     }
   };
 
-  // Casts x and adds its statistics.
+  // Casts x and adds the statistics of the cast to the slot.
   void add(const Slot& slot, const Array& x, DType format, Scaling scaling, double tensor_amax) {
     const Tensor& view = x;
     const int64_t m = view.dim(0);
@@ -111,7 +112,7 @@ class Fp8StatsTest : public OpTest {
     return slot.sums.values();
   }
 
-  // Magnitudes over many powers of two, and some zeros of either sign.
+  // Returns values that span many powers of two, with some positive and negative zeros.
   Array varied(int64_t m, int64_t n) {
     Array x = random({m, n});
     for (int64_t i = 0; i < x.size(); ++i) {
@@ -129,7 +130,7 @@ TEST_P(Fp8StatsTest, ByDefinition) {
   for (const Format& format : {kE4M3, kE5M2}) {
     for (const auto& [m, n] : {Size{1, 1}, {1, 300}, {259, 1}, {7, 131}, {128, 128}, {129, 257}, {48, 640}}) {
       for (const Scaling scaling : kScalings) {
-        // Scaled by its own amax, as by a history that knows less, and one that knows much more.
+        // The tensor is scaled by its own amax, by a smaller one and by a much larger one, as delayed scaling may do.
         for (const double factor : {1.0, 0.01, 1e4}) {
           if (factor != 1.0 && scaling != Scaling::kTensor) continue;
           SCOPED_TRACE(fmt::format("{} {} x {}, scaling {}, amax * {}", dtype_name(format.dtype), m, n,
@@ -149,7 +150,7 @@ TEST_P(Fp8StatsTest, ByDefinition) {
   }
 }
 
-// The definition above must find something.
+// The test data must contain values that saturate and values that are flushed to zero.
 TEST_P(Fp8StatsTest, SharesOfATensor) {
   const Array x = varied(64, 96);
   const double amax = largest_magnitude(x, 0);
@@ -163,7 +164,7 @@ TEST_P(Fp8StatsTest, SharesOfATensor) {
   EXPECT_LT(own[Fp8Sum::kNonZero], 64 * 96 - 500);
 }
 
-// Scale 1, so that the values are those that are rounded.
+// The amax makes the scale 1, so that the inputs are rounded as they are.
 TEST_P(Fp8StatsTest, WhereSaturationAndZeroBegin) {
   const auto e4m3 = [&](float value) { return stats_of({value}, DType::kFloat8E4M3, 448); };
   const auto e5m2 = [&](float value) { return stats_of({value}, DType::kFloat8E5M2, 57344); };

@@ -15,22 +15,22 @@ float bfloat16_of(uint32_t pattern) { return std::bit_cast<float>(pattern << 16)
 
 // ---- The formats
 
-// A format by its parameters, apart from core/float8.h.
+// Definition of an FP8 format, independent of core/float8.h.
 struct FormatDefinition {
   DType dtype;
   int mantissa_bits;
   int bias;
-  int largest_byte;  // finite, positive
+  int largest_byte;  // The largest finite positive byte.
   float largest;
 
-  // Returns the value of a byte without its sign, up to the largest.
+  // Returns the magnitude that a byte without its sign bit represents.
   double magnitude(int byte) const {
     const int exponent = byte >> mantissa_bits;
     const double fraction = static_cast<double>(byte & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits);
     return exponent == 0 ? fraction * std::pow(2.0, 1 - bias) : (1 + fraction) * std::pow(2.0, exponent - bias);
   }
 
-  // The byte of the nearest value, of the even byte when two are equally near.
+  // Returns the byte of the nearest value. A tie goes to the even byte.
   uint8_t nearest(float x) const {
     if (!std::isfinite(x)) return 0x7f;
     const double wanted = std::abs(static_cast<double>(x));
@@ -77,7 +77,7 @@ void check_rounding(const FormatDefinition& definition) {
     const float x = bfloat16_of(pattern);
     ASSERT_EQ(Format(x).bits, definition.nearest(x)) << "bfloat16 bits " << pattern;
   }
-  // Halfway between two neighbours, and a float32 step to each side.
+  // Tests the number halfway between two neighbours, and the float32 numbers just below and above it.
   for (int byte = 0; byte < definition.largest_byte; ++byte) {
     const auto middle = static_cast<float>((definition.magnitude(byte) + definition.magnitude(byte + 1)) / 2);
     for (const float x : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, kInfinity)}) {
@@ -106,7 +106,7 @@ TEST(Float8, SaturatesAndShowsNan) {
     EXPECT_EQ(Float8E4M3(broken).bits, 0x7f);
     EXPECT_EQ(Float8E5M2(broken).bits, 0x7f);
   }
-  EXPECT_EQ(Float8E4M3(0x1p-10f).bits, 0);  // half the smallest value: to even
+  EXPECT_EQ(Float8E4M3(0x1p-10f).bits, 0);  // Half the smallest value rounds to even, that is to zero.
   EXPECT_EQ(Float8E4M3(-0.0f).bits, 0x80);
 }
 
@@ -118,7 +118,7 @@ struct Size {
 constexpr Size kSizes[] = {{1, 1}, {1, 300}, {259, 1}, {7, 131}, {128, 128}, {129, 257}, {48, 640}};
 constexpr Scaling kScalings[] = {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128};
 
-// An operand's tensors, owned.
+// Owns the tensors of an FP8 operand.
 struct Operand {
   Array data;
   Array scale_inv;
@@ -145,7 +145,7 @@ Array transpose(const Array& x, int64_t m, int64_t n) {
 
 class Fp8Test : public OpTest {
  protected:
-  // With magnitudes over many powers of two, so that scales differ.
+  // Returns values that span many powers of two, so that the scales of groups differ.
   Array varied(int64_t m, int64_t n) {
     Array x = random({m, n});
     for (int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * std::pow(2.0, (i / n * 3 + i % n * 5) % 23 - 11));
@@ -160,7 +160,8 @@ class Fp8Test : public OpTest {
 };
 INSTANTIATE_COMPUTE_DTYPES(Fp8Test);
 
-// Elements [row, row + rows) x [column, column + columns) of x, cut to its shape, share the scale at scale_inv[index].
+// Expects that elements [first, first + extent) of x, cut to its shape, share the scale scale_inv[index] and have the
+// bytes of the definition.
 void expect_group(const Operand& operand, const Array& x, const FormatDefinition& format, const Size& size,
                   const Size& first, const Size& extent, int64_t index) {
   float amax = 0;
@@ -205,7 +206,7 @@ TEST_P(Fp8Test, RowsByDefinition) {
   }
 }
 
-// Columns are the rows of the transpose, and wanting both changes neither.
+// The column operand equals the row operand of the transpose. Requesting both at once changes neither.
 TEST_P(Fp8Test, ColumnsAreTheTranspose) {
   for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
     for (const Scaling scaling : kScalings) {
@@ -230,7 +231,7 @@ TEST_P(Fp8Test, ColumnsAreTheTranspose) {
   }
 }
 
-// An amax below the tensor's own, as delayed scaling may have, saturates; infinity and NaN show.
+// If the amax is below the tensor's own, as with delayed scaling, large values saturate. Infinity and NaN become NaN.
 TEST_P(Fp8Test, SaturatesAndShowsNan) {
   Array x(dtype(), {1, 8});
   const float values[] = {2.0f, -300.0f, 0.5f, -0.0f, kInfinity, -kInfinity, kNaN, 1e30f};
@@ -244,7 +245,7 @@ TEST_P(Fp8Test, SaturatesAndShowsNan) {
   EXPECT_EQ(q.byte(7), 0x7e);
 }
 
-// A bound scales as an amax of its size does, and saturates beyond it.
+// A bound gives the scale of an amax of the same value, and larger values saturate.
 TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
   const Array x = random({37, 48});
   for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
@@ -270,7 +271,7 @@ TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
   expect_error([&] { quantize(args, stream_); }, "a bound beside an amax, or with scaling");
 }
 
-// A broken value breaks what shares its scale, and nothing else.
+// A NaN or infinity affects the elements that share its scale, and no others.
 TEST_P(Fp8Test, BrokenValueBreaksItsGroup) {
   for (const float broken : {kNaN, kInfinity}) {
     Array x = random({130, 300});
@@ -349,7 +350,7 @@ TEST_P(Fp8Test, WrongArgumentsThrow) {
   expect_error([&] { quantize(args, stream_); }, "quantize columns");
 }
 
-// ---- Products
+// ---- FP8 matrix multiplication
 
 Values dequantized(const Operand& operand, int64_t rows, int64_t k) {
   const FormatDefinition& format = operand.data.dtype() == DType::kFloat8E4M3 ? kE4M3 : kE5M2;

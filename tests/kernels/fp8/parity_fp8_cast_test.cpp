@@ -1,6 +1,6 @@
-// Ops on the GPU that write FP8 operands in place of their result: the same bits as the op followed by quantize there.
-// (Functions like exp differ in the last bits between GPU and CPU, so the CPU's bytes may differ; parity_fp8_test.cpp
-// holds quantize itself against the CPU.)
+// Tests of ops on the GPU that write FP8 operands instead of their result. The bits must equal those of the op followed
+// by quantize on the GPU. The bytes of the CPU may differ, because functions like exp differ in the last bits.
+// parity_fp8_test.cpp compares quantize itself with the CPU.
 #include <functional>
 
 #include "core/error.h"
@@ -14,7 +14,7 @@
 namespace octavo::parity_fp8_cast_test {
 namespace {
 
-// The tensors of a cast of a matrix [m, n].
+// The tensors that a cast of a matrix [m, n] writes, on both sides.
 struct TwinCast {
   Twin rows, rows_scale_inv, columns, columns_scale_inv, amax_out;
   Scaling scaling;
@@ -37,7 +37,8 @@ struct TwinCast {
 
 class Fp8CastParity : public ComputeDtypeParity {
  protected:
-  // Normal values over some powers of two, some of them zero or not finite.
+  // Fills x with normal values scaled by various powers of two, some zeros, and an infinity and a NaN in large
+  // matrices.
   void fill_varied(Twin& x) {
     const int64_t n = x.cpu().dim(1);
     fill(x);
@@ -52,7 +53,7 @@ class Fp8CastParity : public ComputeDtypeParity {
     upload(x);
   }
 
-  // op(cast, amax) writes `result` on the GPU, or the cast in place of it.
+  // Function op(cast, amax): writes `result` on the GPU, or the cast if `cast` is given.
   using Op = std::function<void(const Fp8Cast&, const Tensor&)>;
   void expect_bits_of_quantize(const Twin& result, CastOf what, Scaling scaling, const Op& op, int64_t offset = 0) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
@@ -63,7 +64,7 @@ class Fp8CastParity : public ComputeDtypeParity {
     }
   }
 
-  // Expects equal bits if the scale is that of the result itself.
+  // Expects the bits of quantize if the tensor is scaled by the amax of the result itself.
   void expect_bits_of_own_scale(const Twin& result, CastOf what, const Op& op, int64_t offset = 0) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;
@@ -151,14 +152,14 @@ TEST_P(Fp8CastParity, Swiglu) {
         expect_bits_of_quantize(twins.d_gate_up, CastOf::kGradient, scaling, backward, offset);
       }
       expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
-      fill(twins.gate_up);  // finite, so that the amax is
+      fill(twins.gate_up);  // Finite inputs give a finite amax.
       fill(twins.d_out);
       expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
     }
   }
 }
 
-// Beside the gradient, which is cast as well or not.
+// Backward also casts the recomputed result of forward. The gradient is cast in some cases and not in others.
 TEST_P(Fp8CastParity, SwigluBackwardCastsTheResultOfForward) {
   for (const auto& [tokens, width] : kSwigluSizes) {
     for (const int64_t offset : {0, 1}) {
@@ -230,7 +231,7 @@ TEST_P(Fp8CastParity, RmsNorm) {
         expect_bits_of_quantize(out, CastOf::kActivation, scaling, forward);
       }
       expect_bits_of_own_scale(out, CastOf::kActivation, forward);
-      fill(x);  // finite, so that the amax is
+      fill(x);  // Finite inputs give a finite amax.
       fill(residual);
       expect_bits_of_own_scale(out, CastOf::kActivation, forward);
     }
@@ -264,7 +265,7 @@ TEST_P(Fp8CastParity, Rope) {
           expect_bits_of_quantize(qkv, CastOf::kGradient, scaling, op, offset);
         }
         expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
-        fill(input);  // finite, so that the amax is
+        fill(input);  // Finite inputs give a finite amax.
         expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
       }
     }
@@ -307,7 +308,7 @@ TEST_P(Fp8CastParity, QkNormRope) {
         expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op, offset);
       }
       expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
-      fill(d_out);  // finite, so that the amax is
+      fill(d_out);  // Finite inputs give a finite amax.
       expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
     }
   }

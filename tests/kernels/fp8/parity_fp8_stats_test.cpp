@@ -1,4 +1,4 @@
-// Statistics of FP8 casts on the GPU against the CPU: equal bits.
+// Statistics of FP8 casts on the GPU must have the bits of those on the CPU.
 #include "core/error.h"
 #include "kernels/fp8/fp8_stats.h"
 #include "tests/kernels/parity.h"
@@ -18,14 +18,14 @@ class Fp8StatsParity : public ComputeDtypeParity {
     poison_workspace();
   }
 
-  // An op expects nothing of its scratch.
+  // Fills the workspace with ones, because an op must not assume anything about its initial content.
   void poison_workspace() {
     const std::vector<char> ones(static_cast<size_t>(gpu().workspace_bytes()), '\xff');
     gpu().copy(gpu().workspace(gpu().workspace_bytes()), ones.data(), gpu().workspace_bytes());
     gpu().synchronize();
   }
 
-  // Normal values over many powers of two, with zeros.
+  // Fills x with normal values that span many powers of two, and some zeros.
   void fill_varied(Twin& x) {
     const int64_t n = x.cpu().dim(1);
     fill(x);
@@ -45,7 +45,7 @@ class Fp8StatsParity : public ComputeDtypeParity {
     }
   }
 
-  // Added twice, to numbers that are there.
+  // Adds the statistics twice, to counters that are not zero.
   void compare(const Twin& x, const Twin& amax, DType format, Scaling scaling, int64_t offset = 0) {
     const int64_t m = x.cpu().dim(0);
     const int64_t n = x.cpu().dim(1);
@@ -92,7 +92,7 @@ TEST_P(Fp8StatsParity, OddAndAlignedShapes) {
   }
 }
 
-// x, or its cast, does not start at a multiple of 16 bytes.
+// In one case x does not start at a multiple of 16 bytes, in the other its cast does not.
 TEST_P(Fp8StatsParity, Unaligned) {
   Twin x(dtype(), {144, 272}, 1);
   Twin aligned(dtype(), {144, 272});
@@ -107,7 +107,8 @@ TEST_P(Fp8StatsParity, Unaligned) {
   }
 }
 
-// Every pattern, NaN and infinity among them, by amaxes that are too small, too large, zero or broken.
+// The tensor has every bfloat16 bit pattern, including NaN and infinity. The amaxes are too small, too large, zero,
+// infinite and NaN.
 TEST_P(Fp8StatsParity, EveryBfloat16Pattern) {
   Twin x(dtype(), {256, 256});
   for (int64_t i = 0; i < x.cpu().numel(); ++i) {

@@ -1,4 +1,5 @@
-// FP8 on the GPU against the CPU: quantized bytes, scales and amaxes have equal bits; products agree to rounding.
+// FP8 on the GPU compared with the CPU: quantized bytes, scales and amaxes have equal bits, and matmuls agree except
+// for rounding.
 #include "core/error.h"
 #include "kernels/fp8/fp8.h"
 #include "tests/kernels/parity.h"
@@ -27,7 +28,7 @@ class Fp8Parity : public ComputeDtypeParity {
     upload(twin);
   }
 
-  // Normal values over many powers of two.
+  // Fills x with normal values that span many powers of two.
   void fill_varied(Twin& x) {
     const int64_t n = x.cpu().dim(1);
     fill(x);
@@ -97,7 +98,7 @@ TEST_P(Fp8Parity, Quantize) {
   }
 }
 
-// A scale made of a bound that the host knows.
+// The scale comes from a bound that the host knows, not from an amax on the device.
 TEST_P(Fp8Parity, QuantizeByABound) {
   for (const auto& [m, n] : {Size{7, 13}, {144, 272}, {1040, 1296}}) {
     Twin x(dtype(), {m, n});
@@ -136,7 +137,7 @@ TEST_P(Fp8Parity, QuantizeUnaligned) {
   }
 }
 
-// Scaling by row in two halves: amaxes of rows, which other ranks make larger, and casts by them.
+// Scaling per row in two steps: row_amaxes, then quantize with row amaxes that other ranks have increased.
 TEST_P(Fp8Parity, RowAmaxes) {
   struct Case {
     int64_t m, n, offset;
@@ -180,7 +181,7 @@ TEST_P(Fp8Parity, RowAmaxes) {
   }
 }
 
-// An amax too small, too large, zero, infinite, NaN.
+// The amaxes are too small, too large, zero, infinite and NaN.
 TEST_P(Fp8Parity, QuantizeWithAnyAmax) {
   Twin x(dtype(), {48, 160});
   Twin any(DType::kFloat32, {1});
@@ -192,7 +193,8 @@ TEST_P(Fp8Parity, QuantizeWithAnyAmax) {
   }
 }
 
-// Row r holds the 256 patterns whose upper byte is r: NaN and infinity are in two rows and half of the columns.
+// Row r holds the 256 bit patterns whose upper byte is r. NaN and infinity occur in two of the rows and in half of the
+// columns.
 TEST_P(Fp8Parity, EveryBfloat16Pattern) {
   Twin x(dtype(), {256, 256});
   for (int64_t i = 0; i < x.cpu().numel(); ++i) {
@@ -226,7 +228,8 @@ TEST_P(Fp8Parity, ZerosAndOneHugeValue) {
 }
 
 TEST_P(Fp8Parity, AmaxOfFlatTensors) {
-  for (const int64_t n : {1, 7, 8, 4097, 1000003, 20000003}) {  // the last takes a thread through its loop
+  // The largest size makes every thread iterate.
+  for (const int64_t n : {1, 7, 8, 4097, 1000003, 20000003}) {
     for (const int64_t offset : {0, 1}) {
       Twin x(dtype(), {n}, offset);
       Twin out(DType::kFloat32, {1});
@@ -240,7 +243,7 @@ TEST_P(Fp8Parity, AmaxOfFlatTensors) {
   }
 }
 
-// Wherever the largest is.
+// The amax is correct wherever the largest element is.
 TEST_P(Fp8Parity, AmaxSeesEveryElement) {
   for (const int64_t n : {3, 1000, 2200007}) {
     Twin x(dtype(), {n}, 3);
@@ -256,7 +259,7 @@ TEST_P(Fp8Parity, AmaxSeesEveryElement) {
   }
 }
 
-// ---- Products: operands made by quantize, so both sides multiply the same bytes
+// ---- FP8 matrix multiplication. The operands come from quantize, so both sides multiply the same bytes.
 
 struct Kinds {
   DType a_format, b_format;
@@ -304,11 +307,12 @@ class Fp8MatmulParity : public Fp8Parity {
         };
         const Exact exact = exact_fp8_matmul(arguments(cpu()));
         on_both([&](Stream& s) { fp8_matmul(arguments(s), s); });
-        // The tensor cores keep about 14 bits of a sum; fast accumulation keeps them to the end of k.
+        // The tensor cores keep about 14 bits of a partial sum. With fast accumulation the whole sum over k stays that
+        // imprecise.
         const double tolerance = dtype() == DType::kBFloat16 || fast ? 5e-3 : 5e-4;
         expect_close(d, accumulate ? "d accumulated" : "d", tolerance);
         expect_exact(d, fmt::format("fp8_matmul{}{}", fast ? ", fast" : "", blockwise ? ", blockwise" : ""), exact);
-        upload(d);  // what the CPU made of it, so that errors do not add up
+        upload(d);  // The GPU continues from the CPU's result, so that errors do not accumulate.
       }
     }
   }
@@ -339,7 +343,7 @@ TEST_P(Fp8MatmulParity, Blockwise) {
 
 TEST_P(Fp8MatmulParity, Deterministic) {
   gpu().set_deterministic(true);
-  // Long sums into few results, what split-K is for, and a square one.
+  // The first size has few results with long sums, for which cuBLASLt prefers split-K. The second one is nearly square.
   for (const auto& [m, n, k] : {ProductSize{64, 80, 8192}, {512, 768, 1024}}) {
     for (const Scaling scaling : {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128}) {
       reserve(0, fp8_matmul_workspace_bytes(m, n, k, gpu()));

@@ -1,4 +1,4 @@
-// The ops on pieces of weights and gradients, on the GPU against the CPU: equal bits wherever a piece starts and ends.
+// Ops on slices of weights and gradients: the GPU gives the bits of the CPU, wherever a slice starts and ends.
 #include "core/error.h"
 #include "kernels/fp8/fp8_shard.h"
 #include "kernels/math/cast.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr DType kFormats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
 constexpr int64_t kLengths[] = {1, 2, 15, 16, 17, 255, 1009, 4096, 70001};
 
-// Where two arrays start: both aligned, off by as many elements, and not.
+// Offsets of two arrays from their alignment: none, equal, and different ones.
 struct Offsets {
   int64_t out, x;
 };

@@ -12,14 +12,14 @@ constexpr float kScale = 0.37f;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Results of several ranks, or of one, for logits [tokens, vocab].
+// Results for logits [tokens, vocab], computed by one rank or by several.
 struct Result {
-  std::vector<Array> losses;    // of each rank
-  std::vector<Array> z_losses;  // the same
-  Array d_logits;               // of all ranks, put together
+  std::vector<Array> losses;    // Losses that each rank computes.
+  std::vector<Array> z_losses;  // Z-losses that each rank computes.
+  Array d_logits;               // Gradients of all ranks, joined along the vocabulary.
 };
 
-// Columns [begin, begin + width) of x, or back into them.
+// Returns columns [begin, begin + width) of x. set_columns does the reverse.
 Array columns_of(const Array& x, int64_t tokens, int64_t begin, int64_t width) {
   Array part(x.dtype(), {tokens, width});
   const int64_t vocab = x.size() / tokens;
@@ -50,7 +50,7 @@ class CrossEntropyParallelTest : public OpTest {
     return {{losses}, {z_losses}, d_logits};
   }
 
-  // The stats of each rank's part, one after the other: what an all-gather makes of them.
+  // Returns the stats of all ranks, one rank after the other, as an all-gather orders them.
   Array gathered_stats(const std::vector<Array>& parts, const Array& targets) {
     const auto ranks = static_cast<int64_t>(parts.size());
     const int64_t tokens = targets.size();
@@ -66,7 +66,7 @@ class CrossEntropyParallelTest : public OpTest {
     return all;
   }
 
-  // On ranks that have `widths` columns each.
+  // Computes the loss on ranks that have `widths[rank]` columns each.
   Result split(const Array& logits, const Array& targets, const std::vector<int64_t>& widths) {
     const int64_t tokens = targets.size();
     std::vector<Array> parts;
@@ -200,7 +200,8 @@ TEST_P(CrossEntropyParallelTest, IgnoredTargetsGiveZeros) {
   EXPECT_EQ(result.d_logits.values(), Values(16, 0.0));
 }
 
-// The largest logit in one part, or all of a part far below it.
+// Row 0 has the largest logit in one part, and in row 1 all logits of the first part are far below those of the other.
+// Rows 2 and 3 contain infinities.
 TEST_P(CrossEntropyParallelTest, ExtremeLogits) {
   Array logits = random({4, 12}, 3.0);
   for (int64_t v = 0; v < 12; ++v) {
@@ -214,7 +215,7 @@ TEST_P(CrossEntropyParallelTest, ExtremeLogits) {
   for (int64_t t = 0; t < 4; ++t) targets.set(t, columns[t]);
   for (const int64_t ranks : {1, 2, 4}) expect_as_whole(logits, targets, equal_parts(12, ranks));
 
-  targets.set(2, 5);  // a logit of -infinity
+  targets.set(2, 5);  // The logit of this target is -infinity.
   EXPECT_EQ(split(logits, targets, {6, 6}).losses[0].at(2), kInfinity);
 }
 

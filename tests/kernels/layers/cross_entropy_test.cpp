@@ -167,14 +167,16 @@ TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
   targets.fill(1);
   const Array losses(DType::kFloat32, {2});
   cross_entropy({.losses = losses, .d_logits = {}, .logits = logits, .targets = targets}, stream_);
-  const double gap = logits.at(0) - logits.at(1);                       // as rounded to the dtype
-  EXPECT_NEAR(losses.at(0), gap + std::log(1 + std::exp(-gap)), 4e-3);  // 30000 is known to 2^-9 in float32
+  const double gap = logits.at(0) - logits.at(1);  // The gap after rounding to the dtype.
+  // The float32 logit of 30000 has an error of up to 2^-9.
+  EXPECT_NEAR(losses.at(0), gap + std::log(1 + std::exp(-gap)), 4e-3);
   EXPECT_NEAR(losses.at(1), std::log(2.0), 4e-3);
 }
 
 TEST_P(CrossEntropyTest, BrokenLogitsGiveANanLoss) {
   for (const double broken : {kNan, kInfinity}) {
-    for (const int64_t at : {0, 2, 66}) {  // the target, a neighbour, the last
+    // The broken logit is that of the target, of its neighbour or of the last column.
+    for (const int64_t at : {0, 2, 66}) {
       Array logits = random({1, 67});
       logits.set(at, broken);
       Array targets(DType::kInt32, {1});

@@ -55,11 +55,12 @@ TEST_P(EmbeddingTest, BackwardAddsTheGradientOfTheTable) {
     const Values before = d_table.values();
     embedding_backward({.d_table = d_table, .d_out = d_out, .ids = ids, .order = sorted_positions(ids)}, stream_);
     const auto f = [&, width = hidden](const Values& x) { return dot(d_out, definition(x, ids, width)); };
-    expect_gradient(d_table, f, table, 1e-6, "d_table", 3, before);  // summed in float32 whatever the dtype
+    // The gradient is summed in float32 for every dtype.
+    expect_gradient(d_table, f, table, 1e-6, "d_table", 3, before);
   }
 }
 
-// Ranks that have the table's rows [0, cuts[0]), [cuts[0], cuts[1]), ..., of which some are of no id.
+// Each rank has the rows of the table between two cuts. Some ranks have no row that occurs in the ids.
 TEST_P(EmbeddingTest, PartsOfTheTableAddUpToTheWhole) {
   constexpr int64_t kTokens = 53;
   constexpr int64_t kVocab = 40;

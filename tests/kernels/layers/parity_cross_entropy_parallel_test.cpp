@@ -1,4 +1,4 @@
-// Cross entropy of a vocabulary that is split over ranks on the GPU, against float64 and the CPU.
+// Cross entropy on the GPU with a vocabulary that ranks share, compared with float64 and with the CPU.
 #include "kernels/layers/cross_entropy_parallel.h"
 #include "tests/kernels/parity.h"
 
@@ -7,7 +7,8 @@ namespace {
 
 constexpr int64_t kRanks = 3;
 
-// stats [kRanks, tokens, 3] of the ranks' logits: the sum within 5e-6 of itself, the largest and the target's exactly.
+// Returns the exact stats [kRanks, tokens, 3] of the logits of each rank. The sum of exponentials may be off by 5e-6 of
+// itself; the largest logit and that of the target must be exact.
 Exact exact_stats(const std::vector<Twin>& logits, const Twin& targets) {
   Exact stats(kRanks * targets.cpu().numel() * kCrossEntropyStats);
   for (int64_t rank = 0; rank < kRanks; ++rank) {
@@ -22,7 +23,7 @@ Exact exact_stats(const std::vector<Twin>& logits, const Twin& targets) {
       double sum = 0;
       for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logit(v) - max);
       const double at_target = column >= 0 && column < vocab ? logit(column) : 0.0;
-      if (target < 0) continue;  // zeros
+      if (target < 0) continue;  // The stats of an ignored token are zero.
       const int64_t first = (rank * targets.cpu().numel() + row) * kCrossEntropyStats;
       stats.set(first, max, 0);
       stats.set(first + 1, sum, 5e-6 * sum);
@@ -34,7 +35,7 @@ Exact exact_stats(const std::vector<Twin>& logits, const Twin& targets) {
 
 class CrossEntropyParallelParity : public ComputeDtypeParity {
  protected:
-  // A rank's part of `stats`.
+  // Returns the part of `stats` that belongs to a rank.
   static Tensor stats_of(const Tensor& stats, int64_t rank) {
     return stats.rows(rank, rank + 1).view({stats.dim(1), kCrossEntropyStats});
   }
@@ -49,7 +50,7 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
     });
   }
 
-  // offset, d_offset: of logits and d_logits from their alignment.
+  // Compares with the logits and d_logits shifted from their alignment by `offset` and `d_offset` elements.
   void compare(int64_t tokens, int64_t vocab, int64_t offset, int64_t d_offset, float z_loss = 0) {
     SCOPED_TRACE(std::to_string(tokens) + " x " + std::to_string(vocab) + ", offsets " + std::to_string(offset) +
                  " and " + std::to_string(d_offset));
@@ -102,7 +103,8 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
       poison(losses);
       on_both([&](Stream& s) { run(s, Tensor()); });
       EXPECT_EQ(gpu_values(losses), values) << "losses change with d_logits";
-      on_both([&](Stream& s) { run(s, x.on(s)); });  // in place
+      // The gradient overwrites the logits.
+      on_both([&](Stream& s) { run(s, x.on(s)); });
       EXPECT_EQ(gpu_bytes(x), gpu_bytes(d_logits)) << "in place differs";
     }
   }
@@ -111,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(Ops, CrossEntropyParallelParity, ::testing::Values(DTyp
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 TEST_P(CrossEntropyParallelParity, AnyWidth) {
-  // Widths of single elements only, of a few vectors, of one and of several turns of the block; even and odd.
+  // The widths cover single elements, a few vectors, one iteration and several iterations of the block, and even and
+  // odd numbers.
   for (const auto& [tokens, vocab] : {RowSize{1, 1},
                                       {1, 2},
                                       {33, 7},

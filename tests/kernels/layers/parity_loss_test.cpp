@@ -1,5 +1,5 @@
-// The kernels of the loss and of the update on the GPU against the CPU, and the memory they run in; as parity_test.cpp,
-// which has those of the layers.
+// The kernels of the loss and of the optimizer, and device memory, on the GPU compared with the CPU. parity_test.cpp
+// has the kernels of the layers.
 #include <chrono>
 #include <thread>
 
@@ -16,7 +16,7 @@ namespace {
 // ---- Cross entropy
 
 TEST_P(ComputeDtypeParity, CrossEntropy) {
-  // Vocabularies that fit one block, each size of cluster, and no cluster's registers; multiples of 8 and not.
+  // The vocabularies fit one block, a cluster of each size, or no cluster. Some are multiples of 8.
   for (const auto& [tokens, vocab] : {RowSize{1, 2},
                                       {33, 17},
                                       {130, 272},
@@ -40,7 +40,7 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
     on_both([&](Stream& s) {
       cross_entropy({.losses = losses.on(s), .d_logits = {}, .logits = logits.on(s), .targets = targets.on(s)}, s);
     });
-    // Not the CPU's losses: it adds a row's exponentials in float32, which is too coarse for large vocabularies.
+    // The CPU's losses are no reference here. Its float32 sum of exponentials is too imprecise for large vocabularies.
     const ExactCrossEntropy exact = exact_cross_entropy({logits.cpu()}, targets.cpu(), 0.125);
     const std::vector<float> values = gpu_values(losses);
     expect_exact(losses, "cross_entropy losses", exact.losses);
@@ -54,12 +54,13 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
     EXPECT_EQ(gpu_values(losses), values) << "losses change with d_logits, vocabulary " << vocab;
     expect_close(d_logits, "d_logits", std::max(tolerance(), 1e-4));
     expect_exact(d_logits, "cross_entropy d_logits", exact.d_logits[0]);
-    on_both([&](Stream& s) { both(s, logits); });  // in place
+    // The gradient overwrites the logits.
+    on_both([&](Stream& s) { both(s, logits); });
     EXPECT_EQ(gpu_bytes(logits), gpu_bytes(d_logits)) << "in place differs, vocabulary " << vocab;
   }
 }
 
-// In blocks of each size, in clusters and, where no cluster holds a row, by one block.
+// The vocabularies need blocks of each size, clusters, and a single block for rows that no cluster can hold.
 TEST_P(ComputeDtypeParity, ZLoss) {
   constexpr float kZLoss = 0.05f;
   for (const auto& [tokens, vocab] : {RowSize{33, 17}, {130, 272}, {5, 32000}, {9, 128256}, {3, 128257}}) {
@@ -84,7 +85,7 @@ TEST_P(ComputeDtypeParity, ZLoss) {
   }
 }
 
-// The cast of the gradient has the bits that quantize makes of the gradient, in each kernel.
+// In each kernel the cast of the gradient has the bits of quantizing the gradient.
 TEST_F(ParityTest, CrossEntropyCastsItsGradient) {
   constexpr DType kDtype = DType::kBFloat16;
   constexpr float kScale = 0.125f;
@@ -132,7 +133,7 @@ TEST_F(ParityTest, CrossEntropyCastsItsGradient) {
   }
 }
 
-// So many rows that a block takes several one after the other, some of them ignored.
+// There are so many rows that each block iterates over several of them. Some rows are ignored.
 TEST_P(ComputeDtypeParity, CrossEntropyOfManyRows) {
   for (const auto& [tokens, vocab] : {RowSize{17001, 272}, {6403, 4112}, {1603, 16392}}) {
     Twin losses(DType::kFloat32, {tokens});
@@ -174,7 +175,7 @@ TEST_P(ComputeDtypeParity, CrossEntropyShowsNanAndInfinity) {
   }
 }
 
-// ---- AdamW, reductions, casts: flat tensors, aligned and one element off
+// ---- AdamW, reductions and casts of flat tensors, aligned and shifted
 
 TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
   struct Case {
@@ -228,7 +229,7 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
   }
 }
 
-// Bit by bit, the random roundings too.
+// All bits must be equal, including those of the stochastic rounding.
 TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
   struct Case {
     int64_t n, offset, grad_offset, columns;
@@ -276,7 +277,7 @@ TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
   }
 }
 
-// Compares a step and a skipped step.
+// Compares an update and a skipped update.
 TEST_F(ParityTest, Ema) {
   struct Case {
     int64_t n, offset, x_offset;
@@ -298,7 +299,7 @@ TEST_F(ParityTest, Ema) {
   }
 }
 
-// Weights that are not wanted, an amax that is not, and one that an infinite gradient breaks.
+// The cases have no bfloat16 weight, no amax, and an amax that an infinite gradient makes NaN.
 TEST_F(ParityTest, AdamwWithoutWeight) {
   constexpr int64_t kCount = 5003;
   Twin master(DType::kFloat32, {kCount}, 3);
@@ -384,7 +385,8 @@ TEST_F(ParityTest, Cast) {
   }
 }
 
-// Memory is handed out zeroed; what is copied in right away must not be zeroed after it arrived.
+// Device memory is zeroed before the caller gets it. A copy that the caller starts at once must not be overwritten by a
+// late zeroing.
 TEST(DeviceMemoryParity, IsZeroedBeforeItIsHandedOut) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
   Stream stream = Stream::cuda(0);

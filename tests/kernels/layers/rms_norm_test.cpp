@@ -8,7 +8,7 @@ namespace {
 class RmsNormTest : public OpTest {};
 INSTANTIATE_COMPUTE_DTYPES(RmsNormTest);
 
-constexpr float kEps = 1e-3f;  // large, so that it is seen
+constexpr float kEps = 1e-3f;  // The epsilon is so large that it affects the result.
 
 struct Size {
   int64_t tokens, hidden;
@@ -48,7 +48,7 @@ TEST_P(RmsNormTest, Forward) {
   }
 }
 
-// h = x + residual is rounded to the compute dtype once, and what is normalized is the rounded h.
+// The sum h = x + residual is rounded once to the compute dtype, and the rounded h is normalized.
 TEST_P(RmsNormTest, ForwardWithResidual) {
   for (const auto& [tokens, hidden] : kSizes) {
     const Array x = random({tokens, hidden}, 2.0);
@@ -109,11 +109,11 @@ TEST_P(RmsNormTest, Backward) {
     rms_norm_backward(args, stream_);
     const auto of_h = [&](const Values& v) { return dot(d_out, definition(v, weight.values())); };
     const auto of_weight = [&](const Values& v) { return dot(d_out, definition(h.values(), v)); };
-    // With one column d_h is what two nearly equal terms leave over.
+    // With one column d_h is the difference of two nearly equal terms, so its relative error is large.
     if (hidden > 1) expect_gradient(plain_d_h, of_h, h, tolerance(), "d_h", hidden / 50 + 1);
     expect_gradient(d_weight, of_weight, weight, 3e-6, "d_weight", hidden / 50 + 1, before);
 
-    // d_residual is added; d_h may take its place, or that of d_out.
+    // Backward adds d_residual. Its output d_h may overwrite d_residual or d_out.
     const Array d_h(dtype(), {tokens, hidden});
     args.d_h = d_h;
     args.d_residual = d_residual;

@@ -36,8 +36,8 @@ TEST_P(SwigluTest, Forward) {
   }
 }
 
-// Subnormal numbers, a hundred times as slow as others on some processors, come of subnormal results alone: not of what
-// a compiler makes of the ends of exp_fast for all elements.
+// Subnormal numbers are a hundred times slower on some processors, so they may only occur when the result itself is
+// subnormal. A compiler could create them by evaluating the limits of exp_fast for all elements.
 TEST_P(SwigluTest, NothingUnderflowsOnOrdinaryValues) {
   const Array gate_up = random({1, 2 * 131}, 0.5);
   const Array out(dtype(), {1, 131});

@@ -16,7 +16,7 @@ class BitHashTest : public OpTest {
     return out;
   }
 
-  // Random bits, NaNs and infinities among them.
+  // Returns random bytes. Their float patterns include NaNs and infinities.
   static std::vector<unsigned char> random_bytes(int64_t count) {
     std::mt19937_64 generator(static_cast<uint64_t>(count));
     std::vector<unsigned char> bytes(static_cast<size_t>(count));
@@ -24,7 +24,7 @@ class BitHashTest : public OpTest {
     return bytes;
   }
 
-  // Each element as it lies in memory, little-endian.
+  // Computes the hash from the definition. The elements are little-endian.
   static uint64_t definition(const unsigned char* bytes, int64_t n, int64_t element_bytes, int64_t begin) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -72,7 +72,7 @@ TEST_P(BitHashTest, AnyFlippedBitShows) {
   }
 }
 
-// Signs of a whole row, and rows that changed places.
+// Flipping the signs of a whole row, or swapping rows, changes the hash.
 TEST_P(BitHashTest, ManyChangesShow) {
   constexpr int64_t kColumns = 128;
   std::vector<unsigned char> bytes = random_bytes(8 * kColumns * 4);

@@ -10,7 +10,7 @@
 namespace octavo::cpu {
 namespace {
 
-// Every 509th float between -87.3 and 88.3, of both signs.
+// Tests every 509th float from -87.3 to 88.3.
 TEST(ExpFast, WithinTwoUnitsInTheLastPlace) {
   double worst = 0;
   for (const float limit : {-87.3f, 88.3f}) {
@@ -31,7 +31,8 @@ TEST(ExpFast, Ends) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exp_fast(0.0f), 1.0f);
   EXPECT_EQ(exp_fast(-0.0f), 1.0f);
-  for (const float x : {-87.4f, -100.0f, -1e30f, -kInfinity}) {  // about 2^-126, never zero or less
+  // The result stays near 2^-126 and never becomes zero or negative.
+  for (const float x : {-87.4f, -100.0f, -1e30f, -kInfinity}) {
     EXPECT_GE(exp_fast(x), 0x1p-126f) << x;
     EXPECT_LE(exp_fast(x), 1.05f * 0x1p-126f) << x;
   }

@@ -1,5 +1,4 @@
-// Hashes on the GPU against the CPU: equal bits wherever a tensor starts and ends. BitHashRate prints what a read
-// costs.
+// Hashes on the GPU equal those on the CPU bit for bit, wherever a tensor starts and ends. BitHashRate prints the rate.
 #include "kernels/math/bit_hash.h"
 #include "tests/kernels/parity.h"
 
@@ -27,7 +26,7 @@ TEST_F(ParityTest, BitHash) {
   }
 }
 
-// Beside a copy of the same bytes, which reads and writes them.
+// Compares the rate with that of a copy of the same bytes, which reads and writes them.
 TEST_F(ParityTest, BitHashRate) {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const Buffer memory = Buffer::device(Device::kCuda, 2 * kBytes + 256);

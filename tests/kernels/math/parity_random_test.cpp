@@ -1,4 +1,4 @@
-// Random numbers on the GPU against the CPU: equal bits wherever a piece starts and ends.
+// Random numbers on the GPU equal those on the CPU bit for bit, wherever a slice starts and ends.
 #include "core/error.h"
 #include "kernels/math/random_normal.h"
 #include "tests/kernels/parity.h"

@@ -13,14 +13,14 @@ namespace {
 
 constexpr uint64_t kKey = 0x0123456789abcdefull;
 
-// The upper tail of the standard normal distribution for z >= 0, and its inverse for p <= 1/2 by Newton's iteration.
+// Upper tail of the standard normal distribution for z >= 0, and its inverse for p <= 1/2 by Halley's iteration.
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 double upper_quantile(double p) {
   double z = p < 0.4 ? std::sqrt(-2 * std::log(p)) : 0.0;
   for (int i = 0; i < 100; ++i) {
     const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
     const double newton = (upper_tail(z) - p) / density;
-    z += newton / (1 - newton * z / 2);  // Halley
+    z += newton / (1 - newton * z / 2);  // Newton's step with Halley's correction.
   }
   return z;
 }
@@ -43,19 +43,21 @@ Array numbers(int64_t n, RandomNormal args) {
   return out;
 }
 
-// At both ends, on both sides of the change of formula, and a million places between.
+// Compares with the exact quantile at both ends, on both sides of the change of formula, and at 65,535 places in
+// between.
 TEST(RandomNumbers, AreTheInverseOfTheDistributionFunction) {
   double worst = 0;
   const auto check = [&](uint64_t high) {
     const auto z = static_cast<double>(standard_normal<Math>(high << 32));
     const double p = (static_cast<double>(high) + 0.5) * 0x1p-33;
-    // Near 1/2, where the subtraction in upper_quantile loses digits: the first terms of the series in 1/2 - p.
+    // Near p = 1/2 the subtraction in upper_quantile cancels, so the expected value is the first terms of the series in
+    // 1/2 - p.
     const double u = (0.5 - p) * std::sqrt(2 * std::numbers::pi);
     const double expected = u < 1e-3 ? u * (1 + u * u / 6) : upper_quantile(p);
     worst = std::max(worst, std::abs(z / expected - 1));
   };
   constexpr uint64_t kEnd = uint64_t{1} << 32;
-  constexpr uint64_t kChange = 0x26666666;  // p = 0.075
+  constexpr uint64_t kChange = 0x26666666;  // At p = 0.075 the implementation changes its formula.
   for (uint64_t i = 0; i < 1000; ++i) {
     check(i);
     check(kEnd - 1 - i);
@@ -66,7 +68,7 @@ TEST(RandomNumbers, AreTheInverseOfTheDistributionFunction) {
   EXPECT_EQ(standard_normal<Math>(1), -standard_normal<Math>(0)) << "the lowest bit is the sign";
 }
 
-// Limits are about five deviations of each figure.
+// The limits are about five standard deviations of each statistic.
 TEST(RandomNormalTest, HasTheMomentsAndTailsOfANormalDistribution) {
   constexpr int64_t kCount = int64_t{1} << 22;
   const auto n = static_cast<double>(kCount);
@@ -94,7 +96,8 @@ TEST(RandomNormalTest, HasTheMomentsAndTailsOfANormalDistribution) {
   }
 }
 
-// Kolmogorov's distance to the distribution function; sqrt(n) times it exceeds 1.95 once in a thousand keys.
+// Kolmogorov's distance between the empirical and the normal distribution. For one key in a thousand, sqrt(n) times the
+// distance exceeds 1.95.
 TEST(RandomNormalTest, IsCloseToTheNormalDistributionEverywhere) {
   constexpr int64_t kCount = int64_t{1} << 20;
   const Array out = numbers(kCount, {});
@@ -110,7 +113,7 @@ TEST(RandomNormalTest, IsCloseToTheNormalDistributionEverywhere) {
   EXPECT_LT(distance * std::sqrt(static_cast<double>(kCount)), 1.95);
 }
 
-// Every model starts from these: a change of one bit changes every run.
+// Initial weights are made of these numbers, so a single changed bit would change every run.
 TEST(RandomNormalTest, KeepsItsNumbers) {
   const auto bits = [](int64_t index) {
     return std::bit_cast<uint32_t>(
@@ -147,7 +150,7 @@ TEST(RandomNormalTest, CountsPast32Bits) {
   for (const int64_t base : {(int64_t{1} << 31) - 3, (int64_t{1} << 32) - 3, (int64_t{1} << 33) + 12345}) {
     const Array row = numbers(9, {.out = {}, .stretch = {.first_index = base}});
     EXPECT_EQ(numbers(9, {.out = {}, .stretch = {.begin = base}}).bits(), row.bits());
-    // The elements as a column of 8 in rows of 3.
+    // The matrix has rows of 3 elements, and the slice is its column of 1.
     const Array one =
         numbers(1, {.out = {}, .stretch = {.first_index = 1, .begin = base, .columns = 1, .row_stride = 3}});
     EXPECT_EQ(one.bits(), numbers(1, {.out = {}, .stretch = {.first_index = 3 * base + 1}}).bits());

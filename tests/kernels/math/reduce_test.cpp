@@ -37,8 +37,8 @@ TEST_P(ReduceTest, SumsAndSumsOfSquares) {
   }
 }
 
-// Ten million equal numbers: a float32 running sum would be off by percents. The few elements (up to about 1000) that a
-// thread adds in float32 lose at most 2^-24 each time, all in the same direction here.
+// A float32 running sum of ten million equal numbers would be off by several percent. Each thread adds at most about
+// 1000 elements in float32. Each addition loses at most 2^-24, here always in the same direction.
 TEST_P(ReduceTest, LongSumsKeepTheirPrecision) {
   Array x(DType::kFloat32, {10'000'019});
   x.fill(0.1);

@@ -29,7 +29,7 @@ TEST_P(SumTermsTest, SumsInFloat32InOrder) {
   }
 }
 
-// Rounded once.
+// The sum is float32 and rounded once at the end.
 TEST_P(SumTermsTest, SumsInTheDtypeOfTheTerms) {
   const Array terms = random({3 * 1009}, 3.0);
   const Array out = random({1009});

@@ -44,7 +44,8 @@ TEST_P(MatmulTest, EveryLayoutAndOutput) {
              stream_);
       Values expected = definition(a.values(), b.values(), s, transpose_a, transpose_b);
       if (accumulate) expected = sum_of(expected, before);
-      // Products of bfloat16 numbers are exact in float32, so only a bfloat16 output loses more than float32 sums do.
+      // The product of two bfloat16 numbers is exact in float32, so only a bfloat16 output loses more than float32 sums
+      // do.
       expect_close(d, expected, out_dtype == DType::kBFloat16 ? 0x1p-8 : 3e-6, fmt::format("mode {}", mode).c_str());
     }
   }

@@ -9,7 +9,7 @@
 namespace octavo::parity_libraries_test {
 namespace {
 
-// ---- Matrix products
+// ---- Matrix multiplication
 
 struct ProductSize {
   int64_t m, n, k;
@@ -19,7 +19,7 @@ const ProductSize kProductSizes[] = {{1, 1, 1},      {1, 272, 256},    {127, 131
 
 class MatmulParity : public ComputeDtypeParity {
  protected:
-  // One product in all four layouts, plain and accumulating.
+  // Compares one matmul in all four layouts, with and without accumulation.
   void compare(const ProductSize& size, DType result) {
     const auto& [m, n, k] = size;
     for (const bool transpose_a : {false, true}) {
@@ -43,7 +43,7 @@ class MatmulParity : public ComputeDtypeParity {
           on_both([&](Stream& s) { matmul(arguments(s), s); });
           expect_close(d, accumulate ? "d accumulated" : "d", tolerance_of(result));
           expect_exact(d, fmt::format("matmul of {} to {}", dtype_name(dtype()), dtype_name(result)), exact);
-          upload(d);  // what the CPU made of it, so that errors do not add up
+          upload(d);  // The GPU continues from the CPU's result, so that errors do not accumulate.
         }
       }
     }
@@ -65,7 +65,7 @@ TEST_P(MatmulParity, FastestCandidate) {
   }
 }
 
-// A stream that has the choices of another times none of its own, and gives the same bits.
+// A stream that takes over the choices of another stream measures nothing itself and gives the same bits.
 TEST_P(MatmulParity, TakesAlgorithmsChosenBefore) {
   const ProductSize size{512, 768, 1024};
   reserve_for(size);
@@ -93,7 +93,8 @@ TEST_P(MatmulParity, TakesAlgorithmsChosenBefore) {
 
 TEST_P(MatmulParity, Deterministic) {
   gpu().set_deterministic(true);
-  const ProductSize size{64, 72, 8192};  // long sums into few results, what split-K is for
+  // The matmul has few results with long sums, for which cuBLASLt prefers split-K.
+  const ProductSize size{64, 72, 8192};
   reserve_for(size);
   compare(size, DType::kFloat32);
   Twin a(dtype(), {size.m, size.k});
@@ -124,11 +125,11 @@ class SdpaParity : public ParityTest {
           d_qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}) {}
   };
 
-  // The documents of a micro-batch on both sides; none, where there is no list.
+  // The documents of a micro-batch on both sides. They are absent after default construction.
   class TwinDocuments {
    public:
     TwinDocuments() = default;
-    // Sequences of documents of these lengths, over and over; the last one of a sequence is cut at its end.
+    // The documents have the given lengths, which repeat. The last document of a sequence ends with the sequence.
     TwinDocuments(const SdpaShape& shape, const std::vector<int64_t>& lengths) {
       std::vector<int32_t> start;
       for (int64_t row = 0, next = 0; row < shape.batch; ++row) {
@@ -183,7 +184,7 @@ class SdpaParity : public ParityTest {
     expect_exact(t.lse, "sdpa_forward lse", exact.lse);
   }
 
-  // Near -120, of two heads that share keys.
+  // Sets the scores of two query heads that share a key/value head to about -120.
   void make_scores_very_negative(const SdpaShape& shape, Tensors& t) {
     for (int64_t token = 0; token < shape.batch * shape.seq_len; ++token) {
       const int64_t row = token * shape.qkv_width();
@@ -193,7 +194,8 @@ class SdpaParity : public ParityTest {
     upload(t.qkv);
   }
 
-  // t.qkv is filled. The GPU rounds probabilities and their gradients to bfloat16 before it multiplies with them.
+  // Requires that t.qkv is filled. The tolerance allows for the GPU's rounding of probabilities and their gradients to
+  // bfloat16.
   void compare(const SdpaShape& shape, Tensors& t, double tolerance = 1e-2, const TwinDocuments& documents = {}) {
     SCOPED_TRACE("batch " + std::to_string(shape.batch) + ", seq_len " + std::to_string(shape.seq_len) + ", heads " +
                  std::to_string(shape.num_heads) + "/" + std::to_string(shape.num_kv_heads) + " of " +
@@ -202,7 +204,7 @@ class SdpaParity : public ParityTest {
     if (documents.twin()) upload(*documents.twin());
     fill(t.d_out);
     compare_forward(shape, t, documents);
-    upload(t.out);  // what the CPU made of them, so that errors do not add up
+    upload(t.out);  // Backward on both sides reads the CPU's results, so that errors do not accumulate.
     upload(t.lse);
     poison(t.d_qkv);
     on_both([&](Stream& s) { backward(shape, t, s, documents.on(s)); });
@@ -243,7 +245,8 @@ TEST_F(SdpaParity, ForwardOfOneToken) {
   compare_forward(shape, t, {});
 }
 
-// Every score near -120 makes every log-sum-exp very negative; with a partial last tile of keys that once gave NaN.
+// If every score is near -120, every log-sum-exp is very negative. Together with a partial last tile of keys this has
+// given NaN.
 TEST_F(SdpaParity, VeryNegativeScores) {
   for (const int64_t seq_len : {64, 96, 192, 256, 320, 704}) {
     for (const int64_t head_dim : {32, 64, 128}) {
@@ -251,7 +254,8 @@ TEST_F(SdpaParity, VeryNegativeScores) {
       Tensors t(shape);
       fill(t.qkv, 0.1f);
       make_scores_very_negative(shape, t);
-      compare(shape, t, 5e-2);  // d_q is a difference of large terms
+      // d_q is a difference of large terms, so its relative error is larger.
+      compare(shape, t, 5e-2);
     }
   }
 }
@@ -271,8 +275,7 @@ TEST_F(SdpaParity, DeterministicBackward) {
   }
 }
 
-// Every sum of a query's gradient has the terms of many blocks of keys, which take turns while copies keep the memory
-// busy.
+// Many blocks of keys add to the gradient of each query in a fixed order, while concurrent copies keep the memory busy.
 TEST_F(SdpaParity, DeterministicBackwardOfManyTiles) {
   gpu().set_deterministic(true);
   for (const SdpaShape& shape : {SdpaShape{2, 4096, 16, 8, 128}, {2, 4096, 16, 4, 64}}) {
@@ -294,8 +297,8 @@ TEST_F(SdpaParity, DeterministicBackwardOfManyTiles) {
   }
 }
 
-// Documents of one token, of the whole sequence, many short ones, odd lengths, and all together, in sequences whose
-// length is no power of two, and which are shorter and longer than a batch of documents.
+// Documents of one token, of odd lengths, of the whole sequence, many short ones, and a mixture. The sequences are
+// shorter and longer than a batch of documents, and some lengths are not powers of two.
 TEST_F(SdpaParity, WithinDocuments) {
   for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
                                  {2, 17, 4, 2, 32},
@@ -313,7 +316,7 @@ TEST_F(SdpaParity, WithinDocuments) {
   }
 }
 
-// Several batches of documents, not all of them full.
+// The documents take several batches, some of which are not full.
 TEST_F(SdpaParity, ManyDocumentsInLongSequences) {
   const SdpaShape shape{3, 5003, 2, 1, 64};
   Tensors t(shape);

@@ -12,7 +12,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, SgemmTest, testing::Values(DType::kFloat32));
 
 float* memory(const Tensor& x) { return x.data<float>(); }
 
-// Columns of wider rows, as attention multiplies its heads.
+// The matrices are columns of wider rows, like the heads in attention.
 TEST_P(SgemmTest, RowsApartAndAlpha) {
   constexpr int64_t kM = 13, kN = 7, kK = 11;
   const Array a = random({kM, 20});
@@ -53,7 +53,7 @@ TEST_P(SgemmTest, TheSameBitsEveryTime) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(product().bits(), first.bits());
 }
 
-// A library that knows processors by their model takes kernels of twenty years before on one that is newer than it.
+// A library that selects kernels by processor model can fall back to very old kernels on a newer processor.
 TEST_P(SgemmTest, KernelsAreThoseOfWhatTheProcessorCanDo) {
   std::ifstream file("/proc/cpuinfo");
   const std::string info{std::istreambuf_iterator<char>(file), {}};

@@ -1,4 +1,4 @@
-// Timed choices, written as text and read back.
+// Tests of measured algorithm choices that are written as text and read again.
 #include "kernels/matmul/tuned_algorithms.h"
 
 #include <gtest/gtest.h>

@@ -23,8 +23,8 @@ TEST(MomentCodesTest, ValuesAreThoseOfFloat8) {
   }
 }
 
-// A value that a code represents keeps its code, whatever the random bits. A value between two codes gets one of them,
-// the nearer one more often.
+// A value that a code represents keeps its code for all random bits. A value between two codes gets one of them, the
+// nearer one more often.
 TEST(MomentCodesTest, RoundsToItsValueInTheMean) {
   for (int code = 0; code < 0x7f; ++code) {
     const float value = e4m3_value(static_cast<uint8_t>(code));
@@ -74,8 +74,8 @@ TEST(MomentCodesTest, Extremes) {
   }
 }
 
-// The bound by the gradients that reach it: those for which the two sums are proportional, g_i = (beta1 / beta2)^i
-// backward in time.
+// The bound is reached by gradients for which the two sums are proportional. These are g_i = (beta1 / beta2)^i, i steps
+// back in time.
 TEST(MomentCodesTest, Bound) {
   for (const auto& [beta1, beta2] : {std::pair{0.9, 0.95}, {0.9, 0.999}, {0.8, 0.9}, {0.0, 0.5}}) {
     double m = 0, v = 0;
@@ -135,8 +135,8 @@ class AdamwFloat8Test : public ::testing::Test {
   std::mt19937_64 generator_{20250131};
 };
 
-// Each step from the state before it as it was kept: the weights as in float64, the moments at one of the two
-// neighbours of what they should be.
+// Each step starts from the stored state. The weights must be those of float64 arithmetic, and each moment one of the
+// two codes next to the exact value.
 TEST_F(AdamwFloat8Test, EveryStep) {
   for (const int64_t n : {1, 7, 1009}) {
     State state = start(n);
@@ -160,7 +160,7 @@ TEST_F(AdamwFloat8Test, EveryStep) {
   }
 }
 
-// A gradient that stays: a moment that always went to the nearest code would end at 26 / 32 of it.
+// The gradient is constant. A moment that always rounded to the nearest code would stop at 26/32 of it.
 TEST_F(AdamwFloat8Test, MomentsReachTheGradient) {
   constexpr int64_t kCount = 20000;
   State state = start(kCount);
@@ -218,7 +218,7 @@ TEST_F(AdamwFloat8Test, SkipLeavesEverythingAsItIs) {
   EXPECT_GT(amax.at(0), 0);
 }
 
-// However a tensor is divided over ranks.
+// The result does not depend on how a tensor is divided among ranks.
 TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
   constexpr int64_t kCount = 1009;
   const State before = start(kCount);
@@ -241,7 +241,7 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
   }
 }
 
-// The layout in which ranks hold the weights of linears that are divided by their inputs.
+// A rank holds columns of the weights of linears that are sharded along their inputs.
 TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
   constexpr int64_t kRows = 29, kColumns = 37;
   const State before = start(kRows * kColumns);

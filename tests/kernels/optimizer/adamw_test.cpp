@@ -23,8 +23,8 @@ class AdamwTest : public OpTest {
     return state;
   }
 
-  // The reference rounds its moments as the op stores them; where it falls on the other side, one element is off by
-  // 2^-8.
+  // The reference rounds its moments as the op stores them. If the op rounds an element the other way, the difference
+  // is 2^-8.
   double tolerance_of_moments() const { return dtype() == DType::kBFloat16 ? 0x1p-8 : 1e-6; }
 };
 INSTANTIATE_COMPUTE_DTYPES(AdamwTest);
@@ -59,7 +59,8 @@ struct Reference {
 
 TEST_P(AdamwTest, SeveralSteps) {
   for (const int64_t n : {1, 7, 1009}) {
-    for (const float grad_clip : {0.0f, 0.5f, 1e6f}) {  // none, at work, too large to matter
+    // The norm is not clipped, clipped, or below the limit.
+    for (const float grad_clip : {0.0f, 0.5f, 1e6f}) {
       State state = start(n);
       const Values w0 = state.master.values();
       Reference expected{w0, Values(static_cast<size_t>(n)), Values(static_cast<size_t>(n)), dtype()};
@@ -87,7 +88,7 @@ TEST_P(AdamwTest, SeveralSteps) {
       }
       expect_close(state.exp_avg, expected.m, tolerance_of_moments(), "exp_avg");
       expect_close(state.exp_avg_sq, expected.v, tolerance_of_moments(), "exp_avg_sq");
-      // Updates, not weights: a weight is mostly its old value.
+      // Compares updates instead of weights, because most of a weight is its old value.
       Values update = state.master.values();
       Values expected_update = expected.w;
       for (size_t i = 0; i < w0.size(); ++i) {
@@ -124,7 +125,7 @@ TEST_P(AdamwTest, Amax) {
       EXPECT_EQ(amax.at(0), largest_magnitude(state.master, before));
       EXPECT_EQ(amax.at(0) == old, before == 1000.0) << "of the weights before the update";
     }
-    grad.set(n - 1, kInfinity);  // m and v are infinite, and the update is NaN
+    grad.set(n - 1, kInfinity);  // The moments become infinite, so the update is NaN.
     step();
     EXPECT_TRUE(std::isnan(amax.at(0)));
     grad.set(n - 1, 1);
@@ -133,7 +134,8 @@ TEST_P(AdamwTest, Amax) {
   }
 }
 
-// Without gradient and moments only the decay is left: how padding stays zero, and weights shrink by lr * decay.
+// If the gradient and the moments are zero, only the weight decay acts: padding stays zero, and weights shrink by lr *
+// decay.
 TEST_P(AdamwTest, ZeroGradient) {
   State state = start(3);
   state.master.set(0, 0);
@@ -169,7 +171,7 @@ TEST_P(AdamwTest, NanNormShows) {
   EXPECT_TRUE(std::isnan(state.master.at(0)));
 }
 
-// Gradients that are not finite leave no trace, and the amax is that of the weights as they are.
+// Non-finite gradients change no state, and the amax is that of the unchanged weights.
 TEST_P(AdamwTest, SkipLeavesEverythingAsItIs) {
   const State before = start(1009);
   State state = before;

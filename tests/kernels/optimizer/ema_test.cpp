@@ -26,7 +26,7 @@ TEST_P(EmaTest, SeveralSteps) {
   }
 }
 
-// Slow averages are not lost to rounding: 1 - 0.9999 in float32 would have a relative error of 2e-4.
+// Rounding does not lose slow averages. The float32 value of 1 - 0.9999 would have a relative error of 2e-4.
 TEST_P(EmaTest, SmallSharesAreExact) {
   Array average(DType::kFloat32, {1});
   average.fill(0);

@@ -1,4 +1,4 @@
-// Muon's ops, on the GPU as on the CPU; and a whole iteration as model/optimizer/muon.cpp makes it.
+// The ops of Muon on the GPU compared with the CPU, and a whole iteration as in model/optimizer/muon.cpp.
 #include "kernels/math/reduce.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/optimizer/muon.h"

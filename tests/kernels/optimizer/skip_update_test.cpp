@@ -12,12 +12,12 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
-// float32 only.
+// All tensors of these ops are float32.
 class SkipUpdateTest : public OpTest {
  protected:
   double skip(double loss, double grad_sum_of_squares, float loss_limit) {
     const Array out(DType::kFloat32, {1});
-    Array losses(DType::kFloat32, {3});  // of three datasets, half as many targets
+    Array losses(DType::kFloat32, {3});  // The losses are those of three datasets. The loss scale is 0.5.
     for (int64_t i = 0; i < losses.size(); ++i) losses.set(i, i == 1 ? 2 * loss - 8 : 4);
     Array squares(DType::kFloat32, {1});
     squares.set(0, grad_sum_of_squares);
@@ -52,7 +52,7 @@ TEST_P(SkipUpdateTest, HistoryStaysWhereAStepIsPassedOver) {
   const auto ended_step = [&](double skipped) {
     History h;
     for (int64_t i = 0; i < h.rows.size(); ++i)
-      h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // nothing is known of slot 2
+      h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // The history knows no amax of slot 2.
     for (int64_t i = 0; i < h.current.size(); ++i) h.current.set(i, i == 1 ? kNaN : 1);
     skip.set(0, skipped);
     amax_history({.scaling = h.scaling,

@@ -1,4 +1,5 @@
-// Muon against its definition in float64 (kernels/optimizer/muon.h), and how its matrices are shared out.
+// Compares Muon with its definition in float64 (kernels/optimizer/muon.h), and tests how matrices are distributed to
+// ranks.
 #include "model/optimizer/muon.h"
 
 #include <numeric>
@@ -54,7 +55,7 @@ class MuonTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Compute, MuonTest, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& instance) { return dtype_name(instance.param); });
 
-// Each matrix is orthogonalized separately, including q, k, v, gate and up, which are adjacent.
+// Each matrix is orthogonalized separately, even q, k and v, or gate and up, which are adjacent in memory.
 TEST_P(MuonTest, StepsAgreeWithFloat64) {
   OptimizerConfig config;
   config.type = OptimizerType::kMuon;
@@ -129,7 +130,7 @@ TEST_P(MuonTest, StepsAgreeWithFloat64) {
   EXPECT_EQ(compared, 7 * tiny_config().num_layers);
 }
 
-// One momentum for a matrix, where AdamW keeps two moments.
+// Muon keeps one momentum per matrix element, AdamW keeps two moments.
 TEST(MuonStatesTest, KeepHalfOfAdamwsForMatrices) {
   const ParameterLayout layout(tiny_config());
   Stream stream = Stream::cpu();
@@ -147,7 +148,7 @@ TEST(MuonStatesTest, KeepHalfOfAdamwsForMatrices) {
   EXPECT_EQ(elements(OptimizerType::kAdamw) - elements(OptimizerType::kMuon), matrices);
 }
 
-// The parts of the ranks that divide the layers make up every matrix once.
+// The parts of all tensor-parallel ranks together cover every matrix exactly once.
 TEST(WholeMatricesTest, PartsCoverEachMatrix) {
   ModelConfig config = tiny_config();
   config.num_heads = 6;
@@ -173,7 +174,8 @@ TEST(WholeMatricesTest, PartsCoverEachMatrix) {
   }
 }
 
-// No rank has more than one of the largest matrices where there are as many ranks as these.
+// No rank has more work than the mean plus that of the largest matrix. In a full round, no rank computes more than
+// 1.35 times the mean.
 TEST(WholeMatricesTest, AreSharedOutEvenly) {
   ModelConfig config = model_preset("llama3_8b");
   const ParameterLayout layout(config);

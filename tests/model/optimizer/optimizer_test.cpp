@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, OptimizerTest,
                                            Variant{"float8_moments", 1.0, DType::kFloat8E4M3, DType::kBFloat16}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
-// A step of AdamW in float64 over one parameter.
+// AdamW in float64 for one parameter.
 struct Reference {
   Values w, m, v;
 
@@ -86,8 +86,8 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
     }
   }
 
-  // Each of three steps rounds the moments by up to 2^-8 where they are bfloat16, in both directions; the first one by
-  // up to 2^-3 where it is in codes.
+  // Each of three steps rounds bfloat16 moments by up to 2^-8, in either direction. The first step rounds moments in 8
+  // bits by up to 2^-3.
   const DType kept = GetParam().state_dtype;
   const double tolerance = kept == DType::kFloat8E4M3 ? 0x1p-4 : kept == DType::kBFloat16 ? 0x1p-8 : 2e-5;
   Values master(static_cast<size_t>(layout.total_elements()));
@@ -119,7 +119,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   }
 }
 
-// ema = d ema + (1 - d) w after each update, from the initial weights. A skipped step does not change it.
+// After each update ema = d ema + (1 - d) w, starting from the initial weights. A skipped step does not change it.
 TEST(OptimizerEmaTest, FollowsTheWeights) {
   OptimizerConfig config;
   config.ema_decay = 0.75;
@@ -142,7 +142,8 @@ TEST(OptimizerEmaTest, FollowsTheWeights) {
   };
   const auto values = [](const Tensor& flat) { return Values(flat.data<float>(), flat.data<float>() + flat.numel()); };
   fill(parameters.master());
-  fill(optimizer.states().front().shards);  // of a run before
+  // States of an earlier run.
+  fill(optimizer.states().front().shards);
   optimizer.begin(stream);
   Values expected = values(parameters.master());
   EXPECT_EQ(values(ema.shards), expected);

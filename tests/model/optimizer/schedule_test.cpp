@@ -7,7 +7,7 @@
 namespace octavo::schedule_test {
 namespace {
 
-// lr 1, r 0.1, 4 steps of warm-up: values to be read off by hand.
+// With lr 1, min_lr_ratio 0.1 and 4 warm-up steps, the expected values are easy to compute by hand.
 OptimizerConfig config_of(Schedule schedule) {
   OptimizerConfig config;
   config.lr = 1;
@@ -29,10 +29,12 @@ TEST(LearningRate, EveryScheduleWarmsUpLinearly) {
 
 TEST(LearningRate, Cosine) {
   const OptimizerConfig config = config_of(Schedule::kCosine);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * (1 + std::sqrt(0.5)) / 2);  // a quarter: cos 45 degrees
-  EXPECT_DOUBLE_EQ(learning_rate(config, 14, 24), 0.55);                                 // half way
+  // After a quarter of the decay steps, the angle of the cosine is 45 degrees.
+  EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * (1 + std::sqrt(0.5)) / 2);
+  // Step 14 is halfway through the decay.
+  EXPECT_DOUBLE_EQ(learning_rate(config, 14, 24), 0.55);
   EXPECT_DOUBLE_EQ(learning_rate(config, 24, 24), 0.1);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 30, 24), 0.1);  // beyond the last
+  EXPECT_DOUBLE_EQ(learning_rate(config, 30, 24), 0.1);  // Step 30 is after the last step.
 }
 
 TEST(LearningRate, Linear) {
@@ -52,7 +54,7 @@ TEST(LearningRate, InverseSqrt) {
   OptimizerConfig config = config_of(Schedule::kInverseSqrt);
   EXPECT_DOUBLE_EQ(learning_rate(config, 16, 1000), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(config, 100, 1000), 0.2);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 900, 1000), 0.1);  // min_lr_ratio
+  EXPECT_DOUBLE_EQ(learning_rate(config, 900, 1000), 0.1);  // The learning rate does not fall below min_lr_ratio.
   config.warmup_steps = 0;
   EXPECT_DOUBLE_EQ(learning_rate(config, 1, 1000), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(config, 25, 1000), 0.2);
@@ -63,7 +65,7 @@ TEST(LearningRate, WarmupStableSqrtDecay) {
   config.decay = Decay::kSqrt;
   config.decay_steps = 16;
   EXPECT_DOUBLE_EQ(learning_rate(config, 8, 24), 1.0);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * 0.75);  // a sixteenth of it
+  EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * 0.75);  // Step 9 is the first of 16 decay steps.
   EXPECT_DOUBLE_EQ(learning_rate(config, 12, 24), 0.55);
   EXPECT_DOUBLE_EQ(learning_rate(config, 24, 24), 0.1);
 }
@@ -77,7 +79,7 @@ TEST(LearningRate, WarmupStableDecay) {
   EXPECT_DOUBLE_EQ(learning_rate(config, 20, 24), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(config, 24, 24), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate(config, 30, 24), 0.1);
-  config.decay_steps = 0;  // a tenth of the steps
+  config.decay_steps = 0;  // A value of 0 means a tenth of all steps.
   EXPECT_DOUBLE_EQ(learning_rate(config, 180, 200), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(config, 190, 200), 0.55);
   EXPECT_DOUBLE_EQ(learning_rate(config, 200, 200), 0.1);

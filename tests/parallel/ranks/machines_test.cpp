@@ -24,7 +24,8 @@ TEST(MachinesTest, OneMachineKeepsItsOwn) {
   }
 }
 
-// Another machine has a replica of every rank, for any numbers of ranks, and the keeper knows it.
+// For any distribution of ranks over machines, another machine keeps a replica of every rank, and the keeping rank
+// knows whose replica it has.
 TEST(MachinesTest, EveryRankIsKeptByAnotherMachine) {
   const std::vector<std::vector<int>> worlds = {
       {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 2, 3, 3, 3, 3, 8}, {0, 1, 0, 1, 0, 2, 2}};

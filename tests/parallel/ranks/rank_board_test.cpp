@@ -1,4 +1,4 @@
-// Tests of which processes a board considers gone.
+// Tests which processes a rank board considers gone.
 #include "parallel/ranks/rank_board.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class RankBoardTest : public ::testing::Test {
   }
   ~RankBoardTest() override { RankBoard::unlink(name_); }
 
-  // Runs another process, of rank 5, that does this and ends.
+  // Runs `work` in another process, with rank 5, and waits for its end.
   void run_other(const std::function<void(RankBoard&)>& work) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// Tests of transfers of bytes between ranks that run concurrently with the collectives of the main thread.
+// Tests of byte transfers between ranks that run concurrently with the collectives of the main thread.
 #include <future>
 #include <random>
 
@@ -11,7 +11,7 @@ namespace {
 
 class RankTransfersTest : public RanksTest {
  protected:
-  // Returns what `rank` sends, equal on every rank: longer than a block, with an odd length.
+  // Returns the bytes that `rank` sends, which every rank can compute. Odd ranks send more than one block.
   static std::vector<std::byte> content_of(int rank) {
     std::mt19937 generator(static_cast<unsigned>(rank));
     std::vector<std::byte> content((size_t{1} << 24) * static_cast<size_t>(rank % 2) + 4321 +
@@ -35,7 +35,7 @@ class RankTransfersTest : public RanksTest {
 
 TEST_F(RankTransfersTest, RoundARingFromThreadsBesideCollectives) {
   const std::vector<std::byte> mine = content_of(group_.rank());
-  // The parts end within a block, and some are empty.
+  // The parts end within a block, and one of them is empty.
   const std::span<const std::byte> whole(mine);
   const std::vector<std::span<const std::byte>> parts = {whole.first(0), whole.first(17), whole.subspan(17, 4000),
                                                          whole.subspan(4017)};
@@ -62,7 +62,7 @@ TEST_F(RankTransfersTest, AFailureOfEitherSideIsOver) {
   std::future<void> sent = std::async(std::launch::async, [&] { transfers_.send(next(), std::span(&whole, 1)); });
   EXPECT_THROW(transfers_.receive(previous(), [](std::span<const std::byte>) { throw Error("no room"); }), Error);
   sent.get();
-  // The next transfer arrives as sent.
+  // The failed receive does not disturb the next transfer.
   sent = std::async(std::launch::async, [&] { transfers_.send(next(), std::span(&whole, 1)); });
   EXPECT_TRUE(receive(previous()) == mine);
   sent.get();

@@ -1,4 +1,4 @@
-// Tests of the checks among ranks before anything is computed.
+// Tests of the checks that ranks do before they compute anything.
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 namespace octavo::start_checks_ranks {
 namespace {
 
-// Each test sets NCCL_HOSTID in the environment. The fixture restores it.
+// The tests set NCCL_HOSTID in the environment. The fixture restores it afterwards.
 class StartChecks : public RanksTest {
  protected:
   void SetUp() override {
