@@ -1,6 +1,6 @@
 // The precision section of the config: what the step computes in.
 //
-// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8, and so does lm_head (model/fp8_head.h), by a
+// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8, and so does lm_head (model/lm_head.h), by a
 // key of its own; everything else stays out of FP8. The FP8 recipes of the linears (kernels/fp8/fp8.h has the
 // arithmetic):
 //   fp8_tensorwise  one scale a tensor, from its own amax (torchao's float8 tensorwise)

@@ -3,8 +3,8 @@
 #include <random>
 #include <vector>
 
-#include "model/fp8_head.h"
 #include "model/linear/linear_layer.h"
+#include "model/lm_head.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
@@ -45,7 +45,7 @@ class TestedHead {
       : vocab_(weight.size() / kHidden),
         logits(DType::kFloat32, {kTokens, vocab_}),
         d_weight(DType::kFloat32, {vocab_, kHidden}),
-        d_x(DType::kFloat32, {kTokens, kHidden}),
+        d_x(x),
         group_({.ranks = ranks}, kTokens, stream_),
         head_({.compute = DType::kFloat32, .lm_head = LmHeadPrecision::kFp8},
               {.chunk = kTokens, .hidden = kHidden, .vocab = vocab_}, true, arena_) {
@@ -54,9 +54,8 @@ class TestedHead {
     workspace_.resize(static_cast<size_t>(bytes));
     stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
     head_.begin(weight, x, true, group_, ContextGroup({}), stream_);
-    head_.cast_input(x, true, stream_);
-    head_.forward(logits, stream_);
-    head_.backward({.d_weight = d_weight, .d_x = d_x, .d_logits = d_logits, .bound = 0.5f}, stream_);
+    head_.forward(logits, d_x, stream_);
+    head_.backward({.d_weight = d_weight, .x = d_x, .d_logits = d_logits, .cast = {}, .bound = 0.5f}, stream_);
     if (!group_.alone()) group_.all_reduce_sum(d_x, "d_x");
   }
 
@@ -70,7 +69,7 @@ class TestedHead {
   Stream stream_ = Stream::cpu();
   Arena arena_{Device::kCpu, 4 << 20};
   TensorGroup group_;
-  Fp8Head head_;
+  LmHead head_;
   std::vector<char> workspace_;
 };
 

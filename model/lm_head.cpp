@@ -1,13 +1,14 @@
-#include "model/fp8_head.h"
+#include "model/lm_head.h"
 
 #include "kernels/fp8/fp8_shard.h"
+#include "kernels/matmul/matmul.h"
 #include "model/linear/linear_layer.h"
 
 namespace octavo {
 
 namespace {
 
-// The beginning of an operand's memory, which suffices for one scale.
+// The first part of an operand's memory. An operand with one scale can be cut anywhere.
 Fp8Operand resized(const Fp8Operand& operand, int64_t rows, int64_t k) {
   return {.data = Tensor(operand.data.raw(), operand.data.dtype(), {rows, k}),
           .scale_inv = operand.scale_inv,
@@ -16,32 +17,33 @@ Fp8Operand resized(const Fp8Operand& operand, int64_t rows, int64_t k) {
 
 }  // namespace
 
-Fp8Head::Fp8Head(const PrecisionConfig& precision, const Shape& s, bool training, Arena& arena)
-    : precision_(precision) {
+LmHead::LmHead(const PrecisionConfig& precision, const Shape& s, bool training, Arena& arena) : precision_(precision) {
+  const bool gradients = training && traits(precision.lm_head).gradients;
+  if (!makes_fp8_logits() && !gradients) return;
   const auto allocate = [&](const char* name, DType format, int64_t rows, int64_t k) {
     return allocate_operand(name, format, Scaling::kTensor, rows, k, arena, Lifetime::kBlock);
   };
   constexpr DType kFormat = DType::kFloat8E4M3;
   input_amax_ = arena.allocate("fp8 head norm amax", DType::kFloat32, {1}, Lifetime::kBlock);
   weight_amax_ = arena.allocate("fp8 lm_head amax", DType::kFloat32, {1}, Lifetime::kBlock);
-  if (makes_logits()) {
+  if (makes_fp8_logits()) {
     weight_rows_ = allocate("fp8 lm_head", kFormat, s.vocab, s.hidden);
     input_rows_ = allocate("fp8 head norm of a chunk", kFormat, s.chunk, s.hidden);
   }
-  if (!training) return;
+  if (!gradients) return;
   weight_columns_ = allocate("fp8 lm_head transposed", kFormat, s.hidden, s.vocab);
   input_columns_ = allocate("fp8 head norm of a chunk transposed", kFormat, s.hidden, s.chunk);
   gradient_rows_ = allocate("fp8 logits of a chunk", precision.gradient_format, s.chunk, s.vocab);
   gradient_columns_ = allocate("fp8 logits of a chunk transposed", precision.gradient_format, s.vocab, s.chunk);
 }
 
-bool Fp8Head::fast(bool forward) const {
-  return accumulates_fast(kLmHeadRecipe, precision_.fast_accumulation, forward);
-}
+bool LmHead::fast(bool forward) const { return accumulates_fast(kLmHeadRecipe, precision_.fast_accumulation, forward); }
 
-void Fp8Head::begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor,
-                    const ContextGroup& sequences, Stream& stream) {
-  if (!makes_logits() && !backward) return;
+void LmHead::begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor,
+                   const ContextGroup& sequences, Stream& stream) {
+  weight_ = weight;
+  backward_ = backward;
+  if (!uses_fp8()) return;
   stream.zero(input_amax_);
   stream.zero(weight_amax_);
   amax({.out = input_amax_, .x = x.view({x.numel()})}, stream);
@@ -49,49 +51,60 @@ void Fp8Head::begin(const Tensor& weight, const Tensor& x, bool backward, Tensor
   if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
   if (!sequences.alone()) sequences.all_reduce_max(input_amax_, "the final norm's amax", stream);
   quantize({.rows = weight_rows_,
-            .columns = backward ? weight_columns_ : Fp8Operand{},
+            .columns = makes_fp8_gradients() ? weight_columns_ : Fp8Operand{},
             .x = weight,
             .amax = weight_amax_,
             .amax_out = {}},
            stream);
 }
 
-void Fp8Head::cast_input(const Tensor& x, bool backward, Stream& stream) {
-  if (!makes_logits() && !backward) return;
+void LmHead::forward(const Tensor& logits, const Tensor& x, Stream& stream) {
   tokens_ = x.dim(0);
   const int64_t hidden = x.dim(1);
-  quantize({.rows = makes_logits() ? resized(input_rows_, tokens_, hidden) : Fp8Operand{},
-            .columns = backward ? resized(input_columns_, hidden, tokens_) : Fp8Operand{},
-            .x = x,
-            .amax = input_amax_,
-            .amax_out = {}},
-           stream);
-}
-
-void Fp8Head::forward(const Tensor& logits, Stream& stream) {
-  fp8_matmul({.d = logits,
-              .a = resized(input_rows_, tokens_, input_rows_.data.dim(1)),
-              .b = weight_rows_,
-              .fast_accumulation = fast(true),
-              .name = "lm_head"},
+  const Fp8Operand rows = makes_fp8_logits() ? resized(input_rows_, tokens_, hidden) : Fp8Operand{};
+  if (uses_fp8()) {
+    quantize({.rows = rows,
+              .columns = makes_fp8_gradients() ? resized(input_columns_, hidden, tokens_) : Fp8Operand{},
+              .x = x,
+              .amax = input_amax_,
+              .amax_out = {}},
              stream);
+  }
+  if (!makes_fp8_logits()) {
+    return matmul({.d = logits, .a = x, .b = weight_, .transpose_b = true, .name = "lm_head"}, stream);
+  }
+  fp8_matmul({.d = logits, .a = rows, .b = weight_rows_, .fast_accumulation = fast(true), .name = "lm_head"}, stream);
 }
 
-Fp8Cast Fp8Head::gradient_cast(float bound) const {
+Fp8Cast LmHead::gradient_cast(float bound) const {
+  if (!makes_fp8_gradients()) return {};
   return {
       .rows = resized(gradient_rows_, tokens_, gradient_rows_.data.dim(1)), .columns = {}, .amax = {}, .bound = bound};
 }
 
-void Fp8Head::backward(const Backward& args, Stream& stream) {
+// The gradient of x replaces x, so the gradient of the weight, which reads x, comes first.
+void LmHead::backward(const Backward& args, Stream& stream) {
+  if (makes_fp8_gradients()) return backward_fp8(args, stream);
+  matmul({.d = args.d_weight,
+          .a = args.d_logits,
+          .b = args.x,
+          .transpose_a = true,
+          .accumulate = args.accumulate,
+          .name = "lm_head_d_w"},
+         stream);
+  matmul({.d = args.x, .a = args.d_logits, .b = weight_, .name = "lm_head_d_x"}, stream);
+}
+
+void LmHead::backward_fp8(const Backward& args, Stream& stream) {
   const int64_t vocab = gradient_rows_.data.dim(1);
   const Fp8Operand rows = resized(gradient_rows_, tokens_, vocab);
   Fp8Operand columns = resized(gradient_columns_, vocab, tokens_);
-  if (args.d_logits.defined()) {
-    quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
-             stream);
-  } else {
+  if (args.cast.defined()) {
     fp8_transpose({.out = columns.data, .x = rows.data}, stream);
     columns.scale_inv = rows.scale_inv;
+  } else {
+    quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
+             stream);
   }
   fp8_matmul({.d = args.d_weight,
               .a = columns,
@@ -100,7 +113,7 @@ void Fp8Head::backward(const Backward& args, Stream& stream) {
               .fast_accumulation = fast(false),
               .name = "lm_head_d_w"},
              stream);
-  fp8_matmul({.d = args.d_x, .a = rows, .b = weight_columns_, .fast_accumulation = fast(false), .name = "lm_head_d_x"},
+  fp8_matmul({.d = args.x, .a = rows, .b = weight_columns_, .fast_accumulation = fast(false), .name = "lm_head_d_x"},
              stream);
 }
 
