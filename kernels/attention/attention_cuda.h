@@ -1,4 +1,5 @@
-// The CUDA implementations of the ops of kernels/attention/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+// CUDA implementations of the ops of kernels/attention/ (kernels/cuda/dispatch.h). Each function has the contract of
+// its op.
 #pragma once
 
 #include "kernels/attention/cached_sdpa.h"
@@ -7,7 +8,8 @@
 
 namespace octavo::cuda {
 
-// Blocks of qk_norm_rope_backward per multiprocessor; each leaves a row of sums for each weight in the workspace.
+// Number of blocks of qk_norm_rope_backward per multiprocessor. Each block writes one row of partial sums per weight to
+// the workspace.
 inline constexpr int kQkNormRopeBlocksPerMultiprocessor = 2;
 
 void rope(const Rope& args, Stream& stream);

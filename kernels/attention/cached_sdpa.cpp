@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMaxCachedHeadDim = 256;
 
 void check_cache(const char* op, const SdpaShape& shape, const SdpaCache& cache, const Tensor& qkv, int64_t position) {
-  CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0, "{}: {} query heads, {} kv heads", op,
-        shape.num_heads, shape.num_kv_heads);
+  CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
+        "{}: {} query heads for {} kv heads, expected a multiple", op, shape.num_heads, shape.num_kv_heads);
   const int64_t sequences = cache.keys.dim(0);
   const int64_t capacity = cache.keys.dim(1);
   const int64_t width = shape.num_kv_heads * shape.head_dim;
@@ -27,11 +27,11 @@ void check_cache(const char* op, const SdpaShape& shape, const SdpaCache& cache,
   expect_tensor(cache.values, "cached values", qkv.dtype(), {sequences, capacity, width});
   expect_tensor(qkv, "cached attention qkv", qkv.dtype(), {shape.batch * shape.seq_len, shape.qkv_width()});
   CHECK(shape.batch <= sequences && position >= 0 && position + shape.seq_len <= capacity,
-        "{}: {} tokens of {} sequences from position {}, the cache has {} of {}", op, shape.seq_len, shape.batch,
-        position, capacity, sequences);
+        "{}: {} tokens of {} sequences from position {}, but the cache has {} positions of {} sequences", op,
+        shape.seq_len, shape.batch, position, capacity, sequences);
 }
 
-// Keys that all queries of a head see.
+// Returns the number of keys that all queries of one head attend to.
 double visible_keys(const CachedSdpa& args) {
   const auto tokens = static_cast<double>(args.shape.seq_len);
   return static_cast<double>(args.shape.batch) * tokens * (static_cast<double>(args.position) + (tokens + 1) / 2);
@@ -55,8 +55,9 @@ void sdpa_cache_append(const SdpaCacheAppend& args) {
   }
 }
 
-// One query over `keys` rows `stride` apart: the softmax is corrected whenever a larger score comes (Milakov and
-// Gimelshein, arXiv 1805.02867), so that scores need no memory.
+// Computes the attention of one query over `keys` rows that are `stride` elements apart. The softmax is computed
+// online: sums are rescaled when a larger score appears (Milakov and Gimelshein, arXiv 1805.02867), so scores need no
+// memory.
 template <typename T>
 void attend(T* out, const T* q, const T* key, const T* value, int64_t keys, int64_t stride, int64_t head_dim) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
@@ -116,12 +117,12 @@ void cached_sdpa(const CachedSdpa& args, Stream& stream) {
   const SdpaShape& s = args.shape;
   check_cache("cached_sdpa", s, args.cache, args.qkv, args.position);
   expect_tensor(args.out, "cached attention out", args.qkv.dtype(), {s.batch * s.seq_len, s.out_width()});
-  CHECK(s.head_dim <= kMaxCachedHeadDim, "cached_sdpa: heads of {}, expected at most {}", s.head_dim,
+  CHECK(s.head_dim <= kMaxCachedHeadDim, "cached_sdpa: head_dim is {}, expected at most {}", s.head_dim,
         kMaxCachedHeadDim);
-  const double products = 2 * visible_keys(args);  // q k^T and p v
+  const double rows = 2 * visible_keys(args);  // Rows of keys and of values.
   const OpTimer timer(stream, {.name = "cached_sdpa",
-                               .flops = 2 * products * static_cast<double>(s.out_width()),
-                               .bytes = products * static_cast<double>(s.num_kv_heads * s.head_dim) *
+                               .flops = 2 * rows * static_cast<double>(s.out_width()),
+                               .bytes = rows * static_cast<double>(s.num_kv_heads * s.head_dim) *
                                         static_cast<double>(dtype_bytes(args.qkv.dtype()))});
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::cached_sdpa>(args, stream)) return;

@@ -6,13 +6,14 @@ namespace octavo::cuda {
 namespace {
 
 constexpr int kCopyThreads = 256;
-constexpr int kWarps = 16;      // of a block, which has one query head of one token
-constexpr int kKeysAtOnce = 4;  // of a warp: loads in flight
+// Warps per block. A block computes one query head of one token.
+constexpr int kWarps = 16;
+constexpr int kKeysAtOnce = 4;  // Keys per warp whose loads are in flight at once.
 
 struct CachedSdpaSizes {
-  int64_t rows;      // new tokens of all sequences
-  int64_t seq_len;   // of each
-  int64_t position;  // of the first one
+  int64_t rows;      // Number of new tokens of all sequences.
+  int64_t seq_len;   // Number of new tokens per sequence.
+  int64_t position;  // Position of the first new token.
   int64_t capacity;
   int num_heads;
   int num_kv_heads;
@@ -21,7 +22,7 @@ struct CachedSdpaSizes {
   __host__ __device__ int64_t kv_width() const { return static_cast<int64_t>(num_kv_heads) * head_dim; }
   __host__ __device__ int64_t out_width() const { return static_cast<int64_t>(num_heads) * head_dim; }
   __host__ __device__ int64_t qkv_width() const { return out_width() + 2 * kv_width(); }
-  // The row of the cache that a sequence begins with.
+  // Returns the first row of the token's sequence in the cache.
   __device__ int64_t first_row(int64_t row) const { return row / seq_len * capacity; }
   __device__ int64_t position_of(int64_t row) const { return position + row % seq_len; }
 };
@@ -36,7 +37,7 @@ CachedSdpaSizes sizes_of(const SdpaShape& s, const SdpaCache& cache, int64_t pos
           .head_dim = static_cast<int>(s.head_dim)};
 }
 
-// A thread copies N elements of a key and of its value.
+// Each thread copies N elements of a key and of its value.
 template <typename T, int N>
 __global__ void __launch_bounds__(kCopyThreads) append_kernel(T* keys, T* values, const T* qkv, CachedSdpaSizes s) {
   const int64_t width = s.kv_width();
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kCopyThreads) append_kernel(T* keys, T* values
   Vec<T, N>::load(key + width).store(values + place);
 }
 
-// The E elements of a head that a lane has.
+// The E elements of a head that one lane processes.
 template <typename T, int E>
 struct alignas(sizeof(T) * E) LaneElements {
   T elements[E];
@@ -62,7 +63,8 @@ struct alignas(sizeof(T) * E) LaneElements {
   }
 };
 
-// What a warp has seen of its keys: the largest score, and sums of p = exp(score - max) and of p times the values.
+// Online softmax over the keys that a warp has processed: the largest score, the sum of p = exp(score - max), and the
+// sum of p times the values.
 template <int E>
 struct RunningSoftmax {
   float max = -INFINITY;
@@ -70,7 +72,7 @@ struct RunningSoftmax {
   float sums[E] = {};
 
   __device__ void raise(float new_max) {
-    const float correction = expf(max - new_max);  // 0 at first
+    const float correction = expf(max - new_max);  // 0 for the first key.
     total *= correction;
 #pragma unroll
     for (int i = 0; i < E; ++i) sums[i] *= correction;
@@ -78,7 +80,8 @@ struct RunningSoftmax {
   }
 };
 
-// The warps of a block take kKeysAtOnce keys each, in turn; a key is divided among the lanes of a warp.
+// The warps of a block process kKeysAtOnce keys each, in turn. The elements of a key are divided among the lanes of a
+// warp.
 template <typename T, int E>
 __device__ RunningSoftmax<E> attend(const float (&q)[E], const T* key, const T* value, int64_t keys, int64_t width) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -88,7 +91,7 @@ __device__ RunningSoftmax<E> attend(const float (&q)[E], const T* key, const T* 
     float values[kKeysAtOnce][E];
 #pragma unroll
     for (int u = 0; u < kKeysAtOnce; ++u) {
-      const int64_t j = min(first + u, keys - 1);  // one that is there
+      const int64_t j = min(first + u, keys - 1);  // Clamped to an existing key.
       float x[E];
       LaneElements<T, E>::load(key + j * width, x);
       LaneElements<T, E>::load(value + j * width, values[u]);
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   float total = 0;
   float sum = 0;
   for (int w = 0; w < kWarps; ++w) {
-    const float correction = expf(all_max[w] - max);  // 0 for a warp without keys
+    const float correction = expf(all_max[w] - max);  // 0 for a warp without keys.
     total += correction * all_totals[w];
     sum += correction * all_sums[w][thread];
   }

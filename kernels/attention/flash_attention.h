@@ -1,6 +1,6 @@
-// FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, of causal sequences and pieces of them without
-// padding, in place of cuDNN: it takes less time and energy (docs/benchmarks/2026-11-23-attention.md). Its kernels are
-// compiled from its own sources, which scripts/setup.sh fetches; a build without them leaves all attention to cuDNN.
+// FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and pieces of sequences without
+// padding. It takes less time and energy than cuDNN (docs/benchmarks/2026-11-23-attention.md). The kernels are compiled
+// from FlashAttention's sources, which scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
 #pragma once
 
 #include "build_config.h"
@@ -8,41 +8,47 @@
 
 namespace octavo {
 
-// Whether it is what attends on GPUs. Heads that share no keys are left to cuDNN: the kernels here add up the gradients
-// of keys over query heads. A program without CUDA plans for one that has everything.
+// Returns whether FlashAttention computes the attention of this shape on GPUs. Multi-head attention without shared keys
+// uses cuDNN, because the kernels here sum the gradients of keys over query heads. A program without CUDA assumes
+// FlashAttention in its plans.
 inline bool flash_attends(const SdpaShape& shape) {
   return (kHasFlashAttention || !kHasCuda) && shape.num_kv_heads < shape.num_heads &&
          (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
-// Where what a pass needs beside its tensors lies; in `memory`, or nowhere where that is null. Rows are those of the
-// sequences' queries or keys, rounded up to whole tiles.
+// Buffers that a pass needs in addition to its tensors. They are placed in `memory`; with null, only their sizes are
+// computed. "rows" is the number of queries or keys per sequence, rounded up to whole tiles.
 struct FlashForwardTensors {
   explicit FlashForwardTensors(void* memory);
 
-  Tensor tiles;  // [1] int32: the next tile
+  Tensor tiles;  // [1] int32: index of the next tile.
   int64_t bytes = 0;
 };
 struct FlashBackwardTensors {
   FlashBackwardTensors(const SdpaShape& shape, int64_t keys, void* memory);
 
-  Tensor d_q;               // [batch, num_heads, rows * head_dim] float32: sums over the keys
-  Tensor d;                 // [batch, num_heads, rows] float32: D of kernels/attention/sdpa.h
-  Tensor lse;               // [batch, num_heads, rows] float32: in base 2
-  Tensor turns_of_queries;  // [tiles, batch, num_heads] int32: whose turn it is to add to d_q, where the order counts
-  // That begin as zeros, one behind the other:
-  Tensor zeros;          // [any] uint8: all of them
-  Tensor d_k, d_v;       // [batch, num_kv_heads, rows * head_dim] float32: sums over the query heads
-  Tensor turns_of_keys;  // [tiles, batch, num_kv_heads] int32, of d_k
+  // [batch, num_heads, rows * head_dim] float32: accumulates over the keys.
+  Tensor d_q;
+  Tensor d;  // [batch, num_heads, rows] float32: D of kernels/attention/sdpa.h
+  // [batch, num_heads, rows] float32: log-sum-exp in base 2.
+  Tensor lse;
+  // [tiles, batch, num_heads] int32: next block to add to d_q. Used by the deterministic kernels.
+  Tensor turns_of_queries;
+  // The following tensors are adjacent and must be zero at the start. `zeros` covers all of them as bytes.
+  Tensor zeros;  // [any] uint8
+  // [batch, num_kv_heads, rows * head_dim] float32: sums over the query heads.
+  Tensor d_k, d_v;
+  // [tiles, batch, num_kv_heads] int32: next block to add to d_k, and to d_v.
+  Tensor turns_of_keys;
   Tensor turns_of_values;
   int64_t bytes = 0;
 };
 
-// Scratch of the larger pass, of sequences whose queries see `keys` keys.
+// Returns the size of the scratch of the larger pass, for sequences whose queries attend to `keys` keys.
 int64_t flash_workspace_bytes(const SdpaShape& shape, int64_t keys);
 
 namespace cuda {
-// As in kernels/attention/attend.h; bfloat16.
+// Implement attend_forward() and attend_backward() of kernels/attention/attend.h for bfloat16.
 void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 }  // namespace cuda

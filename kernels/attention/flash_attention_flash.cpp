@@ -15,7 +15,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// What both passes have alike.
+// Sets the parameters that both passes need.
 void set_common(Flash_fwd_params& params, const SdpaGeometry& g, const SdpaPointers& pointers, const Stream& stream) {
   const SdpaShape& s = g.shape;
   params.q_ptr = pointers.at(kQ);
@@ -49,19 +49,21 @@ void set_common(Flash_fwd_params& params, const SdpaGeometry& g, const SdpaPoint
   params.is_causal = true;
 }
 
-// FlashAttention counts in int: blocks of a grid, and elements of all heads of a sequence's sums.
+// Checks the sizes that FlashAttention stores as int: the blocks of a grid, and the elements of the sums of all heads
+// of a sequence.
 void check_sizes(const SdpaGeometry& g) {
   const SdpaShape& s = g.shape;
   constexpr int64_t kMaxBatch = 65535, kTile = 128;
   const auto rounded = [](int64_t rows) { return (rows + kTile - 1) / kTile * kTile; };
   const int64_t of_queries = s.num_heads * rounded(s.seq_len) * s.head_dim;
   const int64_t of_keys = s.num_kv_heads * rounded(g.keys) * s.head_dim;
-  CHECK(s.batch <= kMaxBatch && (s.batch == 1 || std::max(of_queries, of_keys) <= std::numeric_limits<int>::max()),
-        "sdpa: {} sequences of {} tokens, {} heads of {}: too large for FlashAttention; take fewer sequences at a time",
-        s.batch, s.seq_len, s.num_heads, s.head_dim);
+  CHECK(
+      s.batch <= kMaxBatch && (s.batch == 1 || std::max(of_queries, of_keys) <= std::numeric_limits<int>::max()),
+      "sdpa: {} sequences of {} tokens with {} heads of {} are too large for FlashAttention; use smaller micro-batches",
+      s.batch, s.seq_len, s.num_heads, s.head_dim);
 }
 
-// That of the stream, from byte `begin` on.
+// Returns the stream's workspace from byte `begin` on.
 void* workspace(int64_t begin, int64_t bytes, const Stream& stream) {
   return static_cast<char*>(stream.workspace(begin + bytes)) + begin;
 }

@@ -1,4 +1,4 @@
-// Of kernels/attention/flash_kernels.h.
+// Implementation of kernels/attention/flash_kernels.h.
 #pragma once
 
 #include "kernels/attention/flash_kernels.h"
@@ -9,7 +9,8 @@ namespace octavo::cuda {
 template <int kHeadDim>
 void run_flash_forward(Flash_fwd_params& params, cudaStream_t stream) {
   constexpr bool kCausal = true;
-  // No window, soft cap, padding, pages, cache, second query, packed heads, split of the keys, or transposed values.
+  // The arguments switch off the window, soft cap, padding, pages, cache, second query, packed heads, split keys and
+  // transposed values.
   run_flash_fwd<90, kHeadDim, kHeadDim, /*ClusterM=*/1, cutlass::bfloat16_t, cutlass::bfloat16_t, kCausal, false, false,
                 false, false, false, false, false, false, false>(params, stream);
 }

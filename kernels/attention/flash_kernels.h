@@ -1,16 +1,17 @@
-// The kernels of FlashAttention-3 that are compiled here: causal sequences of one length, heads of 64 and 128,
-// bfloat16. A file a size, as each takes a minute to compile. Throw where a kernel cannot be launched.
+// Kernels of FlashAttention-3 that this program compiles: causal sequences of equal length, head sizes 64 and 128,
+// bfloat16. Each head size has its own file, because each takes a minute to compile. The functions throw if a kernel
+// cannot be launched.
 #pragma once
 
 struct CUstream_st;
-struct Flash_fwd_params;  // flash.h, which says what they are
+struct Flash_fwd_params;  // Defined and documented in FlashAttention's flash.h.
 struct Flash_bwd_params;
 
 namespace octavo::cuda {
 
 template <int kHeadDim>
 void run_flash_forward(Flash_fwd_params& params, CUstream_st* stream);
-// The query heads of a key head are added up in float32.
+// Sums the gradients of the query heads that share a key head in float32.
 template <int kHeadDim>
 void run_flash_backward(Flash_bwd_params& params, CUstream_st* stream);
 

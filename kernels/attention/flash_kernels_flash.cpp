@@ -1,5 +1,5 @@
-// Stands in for the kernels in a build with OCTAVO_FLASH_ATTENTION=OFF, which plans as any other but cannot attend on a
-// GPU.
+// Replaces the kernels in a build with OCTAVO_FLASH_ATTENTION=OFF. Such a build plans like any other, but cannot run
+// attention on a GPU.
 #include "core/error.h"
 #include "kernels/attention/flash_kernels.h"
 #include "kernels/attention/flash_ordered_kernels.h"
@@ -9,8 +9,8 @@ namespace {
 
 [[noreturn]] void refuse() {
   throw Error(
-      "this program was built without the kernels of FlashAttention, as on a machine without a GPU, expected one that "
-      "cmake --preset default builds");
+      "this program was built without the kernels of FlashAttention and cannot run attention on a GPU; build it with "
+      "cmake --preset default");
 }
 
 }  // namespace

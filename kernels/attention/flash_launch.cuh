@@ -1,5 +1,5 @@
-// FlashAttention-3's templates, for the files that compile its kernels. What fails there throws: as it comes, it would
-// end the program, or go on without a kernel that could not be launched.
+// Includes FlashAttention-3's templates for the files that compile its kernels. Errors throw. Without these macros
+// FlashAttention would end the program, or continue without a kernel that could not be launched.
 #pragma once
 
 #include <cuda_check.h>  // FlashAttention's
@@ -31,9 +31,10 @@ namespace octavo::cuda {
 template <int kHeadDim, bool kInOrder>
 void launch_flash_backward(Flash_bwd_params& params, cudaStream_t stream) {
   constexpr int kQueries = flash_query_tile(kHeadDim);
-  constexpr int kQueryWarpGroups = kQueries / 64;  // that share a tile of queries
+  constexpr int kQueryWarpGroups = kQueries / 64;  // Number of warp groups that share a tile of queries.
   constexpr bool kCausal = true, kGrouped = true;
-  // No window, soft cap or padding; then stages, and which products are transposed.
+  // The first arguments switch off the window, soft cap and padding. The rest are pipeline stages and which matrix
+  // multiplications are transposed.
   run_flash_bwd<90, kHeadDim, kQueries, kFlashKeyTile, cutlass::bfloat16_t, kCausal, false, false, false, kInOrder,
                 kGrouped, 2, 2, true, false, false, 2, 1, 2, kQueryWarpGroups, false>(params, stream);
 }

@@ -1,6 +1,6 @@
-// Of kernels/attention/flash_ordered_kernels.h. A block that has added to a sum lets the next one. FlashAttention-3
-// does so once the copy engine has read what it adds, where the next one's sum may still overtake it; here the block
-// waits until it is added.
+// Implementation of kernels/attention/flash_ordered_kernels.h. A block that has added to a sum signals the next block.
+// FlashAttention-3 signals as soon as the copy engine has read the data to add, so the next block's addition may
+// overtake it. Here the block waits until its addition is complete.
 #pragma once
 
 #include <cute/arch/copy_sm90_tma.hpp>

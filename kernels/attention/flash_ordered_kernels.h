@@ -1,5 +1,5 @@
-// As run_flash_backward of kernels/attention/flash_kernels.h, with all sums in one order, so that results are the same
-// to the bit.
+// Deterministic variant of run_flash_backward (kernels/attention/flash_kernels.h). All sums have a fixed order, so
+// results are equal bit for bit in every run.
 #pragma once
 
 struct CUstream_st;

@@ -8,29 +8,30 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kTokensOfBatch = 8192;  // fill a GPU
-constexpr int64_t kShortest = 64;         // a tile of what attention computes at a time
-constexpr int64_t kLeast = 2;             // cuDNN's backward refuses padded sequences of one token
+constexpr int64_t kTokensOfBatch = 8192;  // Number of tokens that keep a GPU busy.
+constexpr int64_t kShortest = 64;         // Number of tokens in one tile of attention.
+// cuDNN's backward does not support padded sequences of one token.
+constexpr int64_t kLeast = 2;
 
 int64_t part_of(int64_t tokens, int64_t level) {
   const int64_t parts = int64_t{1} << level;
   return (tokens + parts - 1) / parts;
 }
 
-// Levels of more keys than a piece has tokens, which come first.
+// Returns the number of levels for runs with more keys than a piece has tokens. These levels come first.
 int64_t num_long_levels(const SdpaShape& shape) {
   int64_t levels = 0;
   while (part_of(shape.whole_seq_len(), levels) > shape.piece_length()) ++levels;
   return levels;
 }
 
-// Tokens of a sequence of a square batch.
+// Returns the number of tokens of a sequence of a square batch.
 int64_t square_length(const SdpaShape& shape, int64_t level) {
   return std::max(part_of(shape.piece_length(), level), kLeast);
 }
 
-// Calls run(batch, tensors, queries, keys) for each batch, with the maps of its queries and of its keys, once qkv and
-// kv are copied.
+// Copies qkv and kv of each batch and then calls run(batch, tensors, queries, keys) with the maps of its queries and
+// keys.
 template <typename Args, typename Run>
 void for_each_batch(const Args& args, PaddedOps& ops, const Stream& stream, Run run) {
   const DType dtype = args.qkv.dtype();

@@ -20,13 +20,13 @@ struct Rows {
 
   Element* padded;
   Element* rows;
-  int width;          // of a padded row
-  int64_t row_width;  // of the others
+  int width;          // Elements of a padded row.
+  int64_t row_width;  // Elements of an unpadded row.
   PaddedRows map;
-  int64_t piece;  // of which rows are added
+  int64_t piece;  // Index of the piece whose rows are added.
 };
 
-// A block takes a row of a padded sequence.
+// Each block copies one row of a padded sequence.
 template <Copy kCopy>
 __global__ void __launch_bounds__(kThreads) copy_rows(const Rows a) {
   using Vector = Vec<Rows::Element>;
@@ -76,7 +76,7 @@ struct Lse {
   PaddedRows map;
 };
 
-// A block takes one head of a padded sequence.
+// Each block copies one head of a padded sequence.
 template <bool kPad>
 __global__ void __launch_bounds__(kThreads) copy_lse(const Lse a) {
   const int64_t sequence = blockIdx.x / a.heads;

@@ -1,53 +1,61 @@
-// Attention within documents (kernels/attention/sdpa.h) by kernels for batches of sequences of one length, on GPUs. A
-// document's run of n tokens on this rank, m of its document before it, is attention of n queries over m + n keys with
-// the causal mask aligned at the last key: query i sees the keys 0 to m + i. Runs are copied into batches of sequences,
-// with zeros after each, and attention is told how many queries and keys each sequence has.
+// Attention within documents (kernels/attention/sdpa.h) on GPUs, with kernels for batches of sequences of equal length.
+// A document's run of n tokens on this rank, preceded by m tokens of the document, is an attention of n queries over m
+// + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to m + i. Runs are copied into
+// batches of sequences and padded with zeros. The kernels receive the number of queries and keys of each sequence.
 //
-//   Runs of no more keys than a piece has tokens, which are all runs of whole sequences, go into square batches. A
-// square batch of level i holds 2^i `rows` sequences of ceil(piece / 2^i) tokens, 2 at least, where `rows` pieces are
-// about 8,192 tokens. So batches of all levels are of one size, which bounds the memory they take, and few shapes are
-// enough for documents of any number and length. Documents come most keys first. So of the batches of a level all but
-// the last are full of documents that are longer than half its sequences, and n tokens take at most 2 n / (rows piece)
-// batches and one a level (more where documents have fewer than 32 tokens).
-//   Of runs of more keys, which begin before their piece, there is at most one a piece, the first. Each is a batch of
-// its own, of a piece's queries over ceil(whole / 2^i) keys: log2 of the pieces more shapes, and copies of at most all
-// keys of one sequence and a piece's queries.
-//   The gradients of keys of shared sequences are added up. Runs of one piece have no key in common, so no element is a
-// sum of more than the rank's two pieces, and the order does not matter.
+// Runs whose keys fit into one piece, which includes all runs of whole sequences, go into square batches. A square
+// batch of level i holds 2^i `rows` sequences of ceil(piece / 2^i) tokens, at least 2, where `rows` pieces have about
+// 8,192 tokens. Batches of all levels have equal size, which bounds their memory, and a few shapes are enough for
+// documents of any number and length. Documents are sorted by their number of keys. So all batches of a level except
+// the last are full of documents longer than half the sequence length, and n tokens take at most 2 n / (rows piece)
+// batches plus one per level. Documents of fewer than 32 tokens may take more.
 //
-// Compared: a square over all m + n tokens with queries of zero needs no other kernels, but N times the arithmetic
-// where a document fills a sequence that N ranks share; two attentions a run, over the m keys without a mask and over
-// the n, put together by their lse, need a kernel more and round what they make twice.
+// Runs with more keys than one piece begin before their piece. There is at most one per piece, the first run of the
+// piece. Each gets a batch of its own with a piece's queries over ceil(whole / 2^i) keys. This adds log2(pieces)
+// shapes, and copies at most all keys of one sequence and the queries of one piece.
+//
+// The gradients of keys of shared sequences are summed. Runs of one piece have no key in common, so every element is
+// the sum of at most one term for each of the rank's two pieces, and the order of addition does not matter.
+//
+// Two alternatives were rejected. A square batch over all m + n tokens with zero queries needs no other kernels, but N
+// times the arithmetic if a document fills a sequence that N ranks share. Two attentions per run, one over the m keys
+// without a mask and one over the n keys, merged by their log-sum-exp, need one more kernel and round the values they
+// merge twice.
 #pragma once
 
 #include "kernels/attention/sdpa.h"
 
 namespace octavo {
 
-// The documents [first, first + count) of the list, in sequences of shape.seq_len queries and `keys` keys.
+// Batch of documents [first, first + count) of the list, as sequences of shape.seq_len queries and `keys` keys.
 struct PaddedBatch {
   SdpaShape shape;
   int64_t keys = 0;
-  bool packed = true;  // keys and values are copied with their queries, as rows of qkv
+  // Keys and values are copied together with their queries, as rows of qkv.
+  bool packed = true;
   int64_t first = 0;
   int64_t count = 0;
 };
-// Levels of batches of a micro-batch of `shape`, those of most keys first.
+// Returns the number of levels of the batches of a micro-batch of `shape`. Level 0 has the most keys.
 int64_t num_padded_levels(const SdpaShape& shape);
+// Returns the batch of a level without documents.
 PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level);
 // Returns the batch that begins with document `first`.
 PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaShape& shape);
 
-// Where the tensors of a batch lie while attention runs; in `memory`, or nowhere where that is null.
+// Tensors of a batch during attention. They are placed in `memory`; with null, only their sizes are computed.
 struct PaddedTensors {
   PaddedTensors(const PaddedBatch& batch, DType dtype, void* memory);
 
-  Tensor query_lengths, key_lengths;  // [batch] int32: of each sequence without its padding; one tensor where packed
-  Tensor qkv, d_qkv;                  // [batch * seq_len, qkv_width], or the queries alone, [.., out_width]
-  Tensor out, d_out;                  // [batch * seq_len, out_width]
-  Tensor kv, d_kv;                    // [batch * keys, kv_width] where not packed
-  Tensor lse;                         // [batch, num_heads, seq_len] float32
-  int64_t bytes = 0;                  // of all of them, a multiple of 256
+  // [batch] int32: lengths of the sequences without padding. The two are one tensor if packed.
+  Tensor query_lengths, key_lengths;
+  // [batch * seq_len, qkv_width], or only the queries [batch * seq_len, out_width] if not packed.
+  Tensor qkv, d_qkv;
+  Tensor out, d_out;  // [batch * seq_len, out_width]
+  Tensor kv, d_kv;    // [batch * keys, kv_width]. Only if not packed.
+  Tensor lse;         // [batch, num_heads, seq_len] float32
+  // Total size, a multiple of 256.
+  int64_t bytes = 0;
 };
 
 // Maps the padded sequences of a batch to the rows that they are copies of: sequence i has the queries of document i of
@@ -72,41 +80,44 @@ struct PaddedRows {
   SdpaShape shape;
   const Document* documents = nullptr;
   int64_t count = 0;
-  int64_t seq_len = 0;  // of the padded sequences
+  int64_t seq_len = 0;  // Length of the padded sequences.
   Of of = Of::kQueries;
 };
 
-// What runs batches: copies, as padded_documents.cu makes them, and attention of a batch.
+// Operations that run the batches: the copies of padded_documents.cu and the attention of a batch.
 class PaddedOps {
  public:
   virtual ~PaddedOps() = default;
 
-  // lengths[i] = map.length(i), [batch] int32, batch >= map.count; 1 of a sequence that holds no document, on which
-  // attention can then run as on any other.
+  // Sets lengths[i] = map.length(i), [batch] int32, batch >= map.count. Sequences without a document get length 1, so
+  // that attention can run on them as on any other.
   virtual void padded_lengths(const Tensor& lengths, const PaddedRows& map) = 0;
-  // padded = the rows of the documents, zeros after each. padded [batch * map.seq_len, width], rows [any, width or
-  // more], of which the first columns are meant; bfloat16, rows of whole multiples of 16 bytes.
+  // Copies the rows of the documents into `padded` [batch * map.seq_len, width], with zeros after each document. rows
+  // is [any, width or more], of which the first `width` columns are copied. Bfloat16; the row size is a multiple of 16
+  // bytes.
   virtual void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map) = 0;
-  // rows = those of the documents in padded; other rows and columns stay.
+  // Copies the rows of the documents from `padded` back to `rows`. Other rows and columns keep their values.
   virtual void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map) = 0;
-  // rows += them, of the documents in this piece of the rank's, no two of which have a row in common.
+  // Adds the padded rows of the documents in the given piece of this rank to `rows`. No two of these documents may have
+  // a row in common.
   virtual void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece) = 0;
-  // lse of kernels/attention/sdpa.h, padded [batch, heads, map.seq_len], float32; map is of queries.
+  // Copy lse (kernels/attention/sdpa.h), float32, to and from its padded form [batch, heads, map.seq_len]. `map` must
+  // be of queries.
   virtual void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) = 0;
   virtual void unpad_lse(const Tensor& lse, const Tensor& padded, const PaddedRows& map) = 0;
-  // out and lse = of qkv and kv; d_qkv and d_kv = of d_out, out, lse, qkv and kv. The workspace is in use up to
-  // tensors.bytes.
+  // Compute out and lse from qkv and kv, and d_qkv and d_kv from d_out, out, lse, qkv and kv. The workspace is in use
+  // up to tensors.bytes.
   virtual void forward(const PaddedBatch& batch, const PaddedTensors& tensors) = 0;
   virtual void backward(const PaddedBatch& batch, const PaddedTensors& tensors) = 0;
 };
 
-// Within args.documents, of which the device's list is what `ops` read; in the stream's workspace.
+// Run attention within args.documents in the stream's workspace. `ops` read the device's list of documents.
 void forward_within_documents(const SdpaForward& args, PaddedOps& ops, Stream& stream);
 void backward_within_documents(const SdpaBackward& args, PaddedOps& ops, Stream& stream);
 
 namespace cuda {
 
-// The copies of PaddedOps, queued on `stream`; `map` has documents on the device.
+// Implementations of the copies of PaddedOps, queued on `stream`. The documents of `map` must be on the device.
 void padded_lengths(const Tensor& lengths, const PaddedRows& map, Stream& stream);
 void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map, Stream& stream);
 void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, Stream& stream);

@@ -14,13 +14,13 @@ namespace octavo {
 
 namespace {
 
-// What both directions have in common; `result`: out or d_qkv.
+// Checks the shapes that both directions have in common. `result` is out or d_qkv.
 template <typename Args>
 void check_shapes(const Args& args, const Tensor& result) {
   const int64_t head_dim = args.table.dim(1);
   const int64_t width = (args.num_heads + 2 * args.num_kv_heads) * head_dim;
   const DType compute = args.qkv.dtype();
-  CHECK(head_dim % 2 == 0, "qk_norm_rope: heads of {}, expected an even number", head_dim);
+  CHECK(head_dim % 2 == 0, "qk_norm_rope: head_dim is {}, expected an even number", head_dim);
   expect_tensor(args.table, "qk_norm_rope table", DType::kFloat32, {args.table.dim(0), head_dim});
   expect_tensor(args.qkv, "qk_norm_rope qkv", compute, {args.qkv.dim(0), width});
   expect_tensor(result, "qk_norm_rope result", compute, {args.qkv.dim(0), width});
@@ -30,8 +30,8 @@ void check_shapes(const Args& args, const Tensor& result) {
         args.qkv.dim(0), args.table.dim(0));
 }
 
-// Reads the gradients and the inputs of the heads that are rotated, writes the former; an amax reads the value heads
-// as well. A cast reads the whole result once more.
+// Returns the bytes that backward moves. It reads the gradients and inputs of the rotated heads and writes the
+// gradients. An amax also reads the value heads. A cast reads the whole result once more.
 double backward_bytes(const QkNormRopeBackward& args) {
   const auto all = static_cast<double>(args.d_qkv.bytes());
   const auto heads = static_cast<double>(args.num_heads + 2 * args.num_kv_heads);
@@ -84,11 +84,12 @@ void qk_norm_rope_forward(const QkNormRopeForward& args) {
   }
 }
 
-// Slices of the tokens whose sums of the weights' gradients are added in order, so that these do not depend on the
-// number of threads.
+// Number of slices of the tokens. Their sums of the weights' gradients are added in order, so the result does not
+// depend on the number of threads.
 constexpr int64_t kNormSlices = 32;
 
-// One head of one token. d [head_dim]: in, the gradient of its result; out, of x. d_weight += its share.
+// Processes one head of one token. d [head_dim] is the gradient of the head's output before and of x after. Adds the
+// head's term to d_weight.
 template <typename T>
 void norm_backward_head(T* d, const T* x, const T* weight, const float* cos, int64_t head_dim, float eps,
                         float* d_weight) {
@@ -120,7 +121,7 @@ void norm_backward_head(T* d, const T* x, const T* weight, const float* cos, int
   }
 }
 
-// `partial`: [kNormSlices, 2, head_dim], the sums for q_weight and k_weight.
+// `partial` [kNormSlices, 2, head_dim] holds the sums for q_weight and k_weight.
 template <typename T>
 void qk_norm_rope_backward(const QkNormRopeBackward& args, float* partial) {
   const int64_t tokens = args.qkv.dim(0);

@@ -15,17 +15,20 @@ constexpr int kThreads = 256;
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = kThreads / kThreadsPerToken;
 constexpr int kWarp = 32;
-constexpr int kAnyBlocksPerMultiprocessor = 8;  // of forward, any head size
-constexpr int kKinds = 2;                       // query and key heads
+// Blocks of the forward kernel for any head size.
+constexpr int kAnyBlocksPerMultiprocessor = 8;
+constexpr int kKinds = 2;  // Query heads and key heads.
 
 template <typename T>
 struct Arguments {
-  T* rows;  // forward: out; backward: d_qkv, in place
+  // Output rows: out in forward, d_qkv (in place) in backward.
+  T* rows;
   const T* qkv;
   const float* table;
   const T* weights[kKinds];
-  float* partial;  // backward: [kKinds, blocks, head_dim], the blocks' sums for the gradients of the weights
-  float* amax;     // used by the kernels with kAmax
+  // Backward only: [kKinds, blocks, head_dim], the blocks' sums for the gradients of the weights.
+  float* partial;
+  float* amax;  // Used only by kernels with kAmax.
   int64_t tokens;
   int64_t seq_len;
   int64_t row_elements;
@@ -41,11 +44,11 @@ __device__ float rstd_of(float squares, int head_dim, float eps) {
   return rsqrtf(squares / static_cast<float>(head_dim) + eps);
 }
 
-// ---- Heads of lanes: half a head is 1, 2, 4, ... or 32 vectors
+// ---- Kernels in which half a head is 1, 2, 4, ... or 32 vectors
 
-// The kThreadsPerToken threads of a token. `lanes` neighbours, a power of two, have a head: each a vector of its lower
-// half, from element i on, and the one of its upper half that forms pairs with it. The groups of lanes take every
-// `slots`-th head. All threads of a warp call sum().
+// Work of the kThreadsPerToken threads of a token. A group of `lanes` neighbouring threads, a power of two, processes
+// one head. Each thread has one vector of the head's lower half, starting at element i, and the vector of the upper
+// half that forms pairs with it. Each group processes every `slots`-th head. All threads of a warp must call sum().
 struct Lanes {
   int half, lanes, slots, slot, i;
 
@@ -63,7 +66,7 @@ struct Lanes {
   }
 };
 
-// A thread's part of a head.
+// A thread's elements of a head.
 template <typename T>
 struct Pairs {
   Vec<T> low, high;
@@ -119,9 +122,9 @@ __device__ Pairs<T> normed_and_rotated(const Pairs<T>& x, const Pairs<T>& weight
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T> args) {
   constexpr int N = kVector<T>;
-  constexpr int kHeadsAtOnce = 2;  // loads in flight
+  constexpr int kHeadsAtOnce = 2;  // Loads in flight.
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
-  if (token >= args.tokens) return;  // whole warps
+  if (token >= args.tokens) return;  // The condition is equal for all threads of a warp.
   const Lanes lanes = Lanes::of<N>(args.head_dim);
   const T* row = args.qkv + token * args.row_elements;
   T* out = args.rows + token * args.row_elements;
@@ -129,7 +132,8 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T>
   float sine[N];
   load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
 
-  int64_t begin = lanes.i;  // of the kind's heads
+  // Index of this thread's first element in the heads of this kind.
+  int64_t begin = lanes.i;
 #pragma unroll
   for (int kind = 0; kind < kKinds; ++kind) {
     const int heads = args.heads[kind];
@@ -158,7 +162,8 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T>
   }
 }
 
-// d of a head: in, the gradient of its result; out, of x. d_low, d_high += the thread's share of the weight's gradient.
+// Computes the gradient of one head: d is the gradient of its output before and of x after. Adds the thread's terms of
+// the weight's gradient to d_low and d_high.
 template <typename T>
 __device__ Pairs<T> head_gradient(const Pairs<T>& d, const Pairs<T>& x, const Pairs<T>& weight, const Lanes& lanes,
                                   const float (&cosine)[kVector<T>], const float (&sine)[kVector<T>],
@@ -190,14 +195,15 @@ __device__ Pairs<T> head_gradient(const Pairs<T>& d, const Pairs<T>& x, const Pa
   return Pairs<T>::narrow(a, b);
 }
 
-// The sum over the block's groups of lanes of what they have for each column of a head, in the order of the groups.
+// Writes, for each column of a head, the sum over the block's groups of lanes, added in the order of the groups.
 template <int N>
 __device__ void store_sums(float* out, const float (&low)[N], const float (&high)[N], const Lanes& lanes,
                            int head_dim) {
   __shared__ alignas(16) float sums[kThreads * 2 * N];  // [groups, head_dim]
   const int group = static_cast<int>(threadIdx.y) * lanes.slots + lanes.slot;
   float* own = sums + group * head_dim + lanes.i;
-  __syncthreads();  // until all have read what the last kind left
+  // Waits until all threads have read the sums of the previous kind.
+  __syncthreads();
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     own[j] = low[j];
@@ -227,7 +233,8 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
     float cosine[N];
     float sine[N];
     load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
-    int64_t begin = lanes.i;  // of the kind's heads
+    // Index of this thread's first element in the heads of this kind.
+    int64_t begin = lanes.i;
 #pragma unroll
     for (int kind = 0; kind < kKinds; ++kind) {
       const int heads = args.heads[kind];
@@ -262,14 +269,15 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// ---- Any head size and alignment: one block a head at a time, read twice
+// ---- Kernels for any head size and alignment: a block processes one head at a time and reads it twice
 
-// The head of number `i` among those of all tokens.
+// Location of head `i`, counted over all tokens.
 template <typename T>
 struct HeadPlace {
-  int kind;             // kKinds: a value head
-  int64_t at;           // of its first element
-  const float* angles;  // cosines; the sines are half a head further
+  int kind;    // kKinds for value heads.
+  int64_t at;  // Index of the first element.
+  // Cosines. The sines are half a head further.
+  const float* angles;
 
   __device__ static HeadPlace of(const Arguments<T>& args, int64_t i) {
     const int64_t heads = args.row_elements / args.head_dim;
@@ -311,10 +319,10 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(const Arguments<T
   }
 }
 
-// A block's sums for the weights' gradients lie in global memory, each pair of columns with its own thread.
+// A block's sums for the weights' gradients are in global memory. Each pair of columns is updated by one thread only.
 template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kThreads) backward_any_kernel(const Arguments<T> args) {
-  __shared__ float scratch[2][kWarp];  // of the two sums, which take turns
+  __shared__ float scratch[2][kWarp];  // Two buffers, because two reductions alternate.
   const int half = args.head_dim / 2;
   const auto sums_of = [&](int kind) {
     return args.partial + (static_cast<int64_t>(kind) * gridDim.x + blockIdx.x) * args.head_dim;
@@ -392,7 +400,8 @@ Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
           .eps = args.eps};
 }
 
-// Whether half a head is as many vectors as a group of lanes can have threads, and starts at a multiple of 16 bytes.
+// Returns whether half a head starts at a multiple of 16 bytes and has as many vectors as a group of lanes may have
+// threads.
 template <typename T>
 bool suits_lanes(const Arguments<T>& args) {
   const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);
@@ -406,7 +415,7 @@ int64_t most_backward_blocks(const Stream& stream) {
   return int64_t{kQkNormRopeBlocksPerMultiprocessor} * stream.multiprocessors();
 }
 
-// Returns the number of blocks, each of which leaves a row of sums a kind.
+// Returns the number of blocks. Each block writes a row of sums per kind of head.
 template <typename T, bool kAmax>
 int launch_backward(const Arguments<T>& arguments, Stream& stream) {
   const bool lanes = suits_lanes(arguments);

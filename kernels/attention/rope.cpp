@@ -15,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-// A cast reads and writes the value heads as well, an amax reads them.
+// Returns the bytes that are moved. A cast also reads and writes the value heads, and an amax reads them.
 double bytes_moved(const Rope& args) {
   const int64_t head_dim = args.table.dim(1);
   const auto read = static_cast<double>(args.qkv.bytes());

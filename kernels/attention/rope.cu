@@ -15,17 +15,17 @@ constexpr int kTokensPerBlock = 4;
 struct RopeSizes {
   int64_t tokens;
   int64_t seq_len;
-  int64_t row_elements;  // elements of a packed row
-  int rotated_heads;     // query and key heads, which lie one after the other
+  int64_t row_elements;  // Elements of a packed row.
+  int rotated_heads;     // Query and key heads, which are adjacent.
   int head_dim;
-  float direction;  // -1 turns back
+  float direction;  // -1 for the inverse rotation.
 };
 
-// A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
-// amax it looks at the value heads as well. kStore: else the result is only measured.
+// Each thread loads N angles of its token and rotates the pairs that they belong to in every `slots`-th head. With
+// kAmax it also reads the value heads. Without kStore the result is only measured, not stored.
 template <typename T, int N, bool kAmax, bool kStore>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
-  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // loads in flight
+  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // Loads in flight.
   Magnitude<T> largest;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
   if (token >= sizes.tokens) return largest;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
-// ---- With a cast
+// ---- Rotation with a cast
 
 struct RotatedSource {
   using Element = __nv_bfloat16;
@@ -110,10 +110,10 @@ struct RotatedSource {
   const float* table;
   RopeSizes sizes;
 
-  // The other element of a pair, and the pair's angle.
+  // Location of the other element of a pair and of the pair's angle.
   struct Pair {
-    int64_t other;  // columns away
-    int64_t angle;  // of a row of the table
+    int64_t other;  // Distance in columns.
+    int64_t angle;  // Index in a row of the table.
     float direction;
   };
   __device__ Pair pair_of(int64_t column) const {
@@ -124,8 +124,8 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // kAligned: no head lies in two tiles, and half a head is a whole number of patches. Head sizes that attention has
-  // kernels for (kernels/attention/sdpa.h) are aligned.
+  // kAligned means that no head spans two tiles and that half a head is a whole number of patches. Head sizes that
+  // attention supports (kernels/attention/sdpa.h) are aligned.
   template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     if constexpr (kAligned) {
@@ -135,7 +135,7 @@ struct RotatedSource {
     }
   }
 
-  // The other halves of the pairs are in the patch of a neighbour in the warp.
+  // The other halves of the pairs are in the patch of another thread of the warp.
   __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t column = at.column + at.patch_column * kPatch;
     patch = load_patch<true>(qkv, m, n, n, at);
@@ -178,7 +178,7 @@ struct RotatedSource {
                        __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
   }
 
-  // Any head size and alignment.
+  // Handles any head size and alignment.
   __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t row = at.row + at.patch_row * kPatch;
     const int64_t column = at.column + at.patch_column * kPatch;
@@ -230,7 +230,7 @@ void rope(const Rope& args, Stream& stream) {
                                             args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
   }
   with_element(args.qkv.dtype(), [&]<typename T>() {
-    // Half a head is what must be aligned; a row is a whole number of heads.
+    // Half a head must be aligned, because a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
     auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;
     auto* with_amax = aligned ? rope_kernel<T, kVector<T>, true> : rope_kernel<T, 1, true>;

@@ -1,10 +1,11 @@
-// Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention: within a head of
-// size D, elements i and i + D/2 form a pair rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
+// Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention. Within a head of
+// size D, elements i and i + D/2 form a pair that is rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
 //
-// Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils): with wavelength w = 2 pi / inv_freq,
-//   w < original / high_freq_factor: unchanged;  w > original / low_freq_factor: inv_freq / factor;
-//   between: (1 - s) * inv_freq / factor + s * inv_freq,
-//            s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor).
+// Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils), with wavelength w = 2 pi / inv_freq:
+//   if w < original / high_freq_factor: inv_freq is unchanged
+//   if w > original / low_freq_factor: inv_freq / factor
+//   otherwise: (1 - s) * inv_freq / factor + s * inv_freq,
+//              s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor)
 #pragma once
 
 #include <functional>
@@ -24,23 +25,26 @@ struct RopeScaling {
   bool operator==(const RopeScaling& other) const = default;
 };
 
-// Fills `host_table` [seq_len, head_dim] float32 in host memory: row t holds cos of the head_dim/2 angles of
-// position(t), or of t without it, then their sin. Computed in float64.
+// Fills `host_table` [seq_len, head_dim] float32 in host memory. Row t holds the cosines of the head_dim/2 angles of
+// position(t), then their sines. Without `position`, row t has position t. Computed in float64.
 void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling,
                 const std::function<int64_t(int64_t)>& position = {});
 
-// Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t
-// has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
-// pass. Arithmetic is float32. A cast replaces the result: its operands have the bits that quantize would have made of
-// the rotated qkv, and what qkv then holds is undefined. Queued on `stream`; deterministic.
+// Rotates the query and key heads of packed rows [q heads | k heads | v heads] in place. Value heads are unchanged. Row
+// t has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
+// pass. Arithmetic is float32. If `cast` is given, the result is quantized instead of written: the operands of the cast
+// have the bits that quantize would compute from the rotated qkv, and the content of qkv is undefined afterwards.
+// Queued on `stream`; deterministic.
 struct Rope {
   Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
   Tensor table;  // [seq_len, head_dim] float32, from rope_table
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   bool inverse = false;
-  Tensor amax = {};   // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
-  Fp8Cast cast = {};  // optional, in place of writing qkv; may be of `amax`
+  // Optional [1] float32: = max(old value, max |qkv|) over the rotated q and k heads and the v heads. NaN is the
+  // largest value.
+  Tensor amax = {};
+  Fp8Cast cast = {};  // Optional, written instead of qkv. May use `amax`.
 };
 void rope(const Rope& args, Stream& stream);
 

@@ -16,7 +16,7 @@ namespace octavo {
 
 namespace {
 
-// Runs come in the order that batches of them want, and none reaches beyond its piece or its sequence.
+// Checks that the runs are sorted as batches require and that none extends beyond its piece or its sequence.
 void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
   if (documents.empty()) return;
   const int64_t tokens = shape.batch * shape.seq_len;
@@ -30,12 +30,12 @@ void check_documents(const SdpaShape& shape, const Documents& documents, const S
                       shape.first_key(run) >= run.begin / shape.seq_len * shape.whole_seq_len();
     CHECK(
         fits && (i == 0 || run.keys() <= documents.list[i - 1].keys()),
-        "sdpa: document {} has {} tokens from token {} and {} before, expected some of a piece of {}, and no more than "
-        "the one before",
+        "sdpa: document {} has {} tokens from token {} on and {} before them, expected tokens of one piece of {}, and "
+        "documents in descending order of their keys",
         i, run.length, run.begin, run.before, length);
     in_documents += run.length;
   }
-  CHECK(in_documents == tokens, "sdpa: documents of {} tokens, expected all {}", in_documents, tokens);
+  CHECK(in_documents == tokens, "sdpa: the documents have {} tokens, expected all {}", in_documents, tokens);
   if (stream.is_cuda())
     expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), kNumbersOfDocument});
 }
@@ -45,10 +45,11 @@ void check(const SdpaForward& args, const Stream& stream) {
   const int64_t pieces = s.context.pieces();
   const int64_t tokens = s.batch * s.seq_len;
   CHECK(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0 && s.seq_len % pieces == 0,
-        "sdpa: {} query heads, {} kv heads, {} tokens in {} pieces", s.num_heads, s.num_kv_heads, s.seq_len, pieces);
+        "sdpa: {} query heads for {} kv heads and {} tokens in {} pieces, expected multiples", s.num_heads,
+        s.num_kv_heads, s.seq_len, pieces);
   const bool are_tiles = pieces == 1 || s.piece_length() % kContextPieceUnit == 0;
   CHECK(!stream.is_cuda() || are_tiles || !args.documents.empty(),
-        "sdpa: {} pieces of {} tokens, expected a multiple of {} on a GPU", pieces, s.piece_length(),
+        "sdpa: {} pieces of {} tokens each, expected a multiple of {} tokens on a GPU", pieces, s.piece_length(),
         kContextPieceUnit);
   expect_tensor(args.qkv, "sdpa qkv", args.qkv.dtype(), {tokens, s.qkv_width()});
   if (s.context.size > 1) {
@@ -59,9 +60,10 @@ void check(const SdpaForward& args, const Stream& stream) {
   check_documents(s, args.documents, stream);
 }
 
-// FLOPs of `products` matrix products over the causal half of the scores (q k^T and p v forward, five backward). The
-// scores of a run are half of the difference of the squares that end with its last key and its first.
-double causal_flops(const SdpaShape& s, const Documents& documents, int products) {
+// Returns the FLOPs of `matmuls` matrix multiplications over the causal half of the scores. Forward has two (q k^T and
+// p v), backward has five. The number of scores of a run is half the difference of the squares of the positions at its
+// end and at its beginning.
+double causal_flops(const SdpaShape& s, const Documents& documents, int matmuls) {
   const auto scores_of = [](int64_t length, int64_t before) {
     return static_cast<double>(length) * (2 * static_cast<double>(before) + static_cast<double>(length));
   };
@@ -71,7 +73,7 @@ double causal_flops(const SdpaShape& s, const Documents& documents, int products
   for (int64_t i = 0; documents.empty() && i < s.context.pieces(); ++i) {
     scores += static_cast<double>(s.batch) * scores_of(length, s.context.piece(i) * length);
   }
-  return products * scores * static_cast<double>(s.num_heads * s.head_dim);
+  return matmuls * scores * static_cast<double>(s.num_heads * s.head_dim);
 }
 
 int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
@@ -124,7 +126,8 @@ int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool 
   const int64_t sums = deterministic ? (keys + keys_per_sum - 1) / keys_per_sum + 1 : 1;
   const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
   const bool grouped = shape.num_kv_heads < shape.num_heads;
-  const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;  // d_k and d_v
+  // Size of d_k and d_v of every query head.
+  const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;
   return d_q_and_statistics + (grouped ? of_every_head * dtype_bytes(DType::kBFloat16) : 0);
 }
 

@@ -1,6 +1,6 @@
-// Attention on the CPU: tasks (Tasks) on all threads, blocks of query rows whose scores fit in the cache,
-// kernels/matmul/sgemm.h for the products (single-threaded inside a task). Heads in float32 are multiplied where they
-// lie, as columns of the packed rows; others are widened into scratch and back.
+// Attention on the CPU. All threads process tasks (Tasks), in blocks of query rows whose scores fit into the cache.
+// Matrix multiplications use kernels/matmul/sgemm.h with one thread per task. Float32 heads are multiplied in place, as
+// columns of the packed rows. Bfloat16 heads are converted to float32 in scratch, and results are converted back.
 #include "kernels/attention/sdpa_cpu.h"
 
 #include <omp.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBlockRows = 64;
 
-// One head as float32: [seq_len, head_dim], rows `stride` apart.
+// One head in float32: [seq_len, head_dim], with rows `stride` elements apart.
 struct Head {
   float* row(int64_t i) const { return data + i * stride; }
 
@@ -27,14 +27,14 @@ struct Head {
   int64_t stride = 0;
 };
 
-// What a task works on; forward has the first four.
+// Heads that a task processes. Forward uses the first four.
 struct Heads {
   Head q, k, v, out;
   Head d_out, d_q, d_k, d_v;
 };
 constexpr int kNumHeads = 8;
 
-// Scratch of one thread: scores of two kinds, [kBlockRows, keys] each, and the heads that are widened.
+// Scratch of one thread: two score buffers of [kBlockRows, keys] each, and the heads converted to float32.
 class Scratch {
  public:
   static int64_t floats(const SdpaShape& s, DType dtype) {
@@ -55,12 +55,12 @@ class Scratch {
   int64_t keys_, head_dim_;
 };
 
-// Rows of heads, from some row on.
+// Rows of heads, starting at some row.
 template <typename T>
 struct HeadRows {
   HeadRows(const Tensor& tensor, int64_t row) : rows(tensor.data<T>() + row * tensor.dim(1)), width(tensor.dim(1)) {}
 
-  // Where the head of this column is read or written as float32: in place, or head `i` of the scratch.
+  // Returns where the head at this column is read or written as float32: in place, or head `i` of the scratch.
   Head place(int64_t column, const Scratch& scratch, int i) const {
     if constexpr (std::is_same_v<T, float>) return {rows + column, width};
     return scratch.head(i);
@@ -94,12 +94,12 @@ void zero(const Head& head, int64_t count, int64_t head_dim) {
 
 Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
 
-// The runs of queries that one task computes with each key/value head. No two tasks have a key in common: a document of
-// a whole sequence is a task of its own, while the two pieces of a shared sequence add to the gradients of the same
-// keys, so all runs of a sequence are one task.
+// Assigns the runs of queries to tasks. One task computes its runs with each key/value head. No two tasks have a key in
+// common. A document of a whole sequence is a task. The two pieces of a shared sequence add to the gradients of the
+// same keys, so all runs of such a sequence are one task.
 class Tasks {
  public:
-  // Rows of all keys.
+  // Range of the rows of all keys.
   struct Keys {
     int64_t first, count;
   };
@@ -112,7 +112,7 @@ class Tasks {
     const Document& document = documents_.list[static_cast<size_t>(task)];
     return {document.begin, document.length};
   }
-  // Calls body(run) for each run of the task: documents, or pieces without them.
+  // Calls body(run) for each run of the task. The runs are documents, or pieces if there are no documents.
   template <typename Body>
   void for_each_run(int64_t task, const Body& body) const {
     if (by_document()) return body(documents_.list[static_cast<size_t>(task)]);
@@ -134,7 +134,7 @@ class Tasks {
   const Documents& documents_;
 };
 
-// body(task, kv, scratch) for each task and key/value head, on all threads.
+// Calls body(task, kv, scratch) for each task and key/value head, on all threads.
 template <typename Body>
 void for_each_kv_head(const Tasks& tasks, const SdpaShape& shape, DType dtype, void* workspace, const Body& body) {
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -145,7 +145,8 @@ void for_each_kv_head(const Tasks& tasks, const SdpaShape& shape, DType dtype, v
   }
 }
 
-// p = softmax over the first `end` keys of one row of scores, zeros behind up to `keys`; returns the log-sum-exp.
+// Replaces the first `end` scores of a row with their softmax and the rest, up to `keys`, with zeros. Returns the
+// log-sum-exp.
 float softmax_row(float* row, int64_t end, int64_t keys) {
   float max = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : max)
@@ -163,7 +164,7 @@ float softmax_row(float* row, int64_t end, int64_t keys) {
   return max + std::log(total);
 }
 
-// The head of `out` and `lse` of one query head of a run.
+// Computes the rows of `out` and `lse` for one query head of a run.
 void forward_head(const Document& run, int64_t d, const Heads& h, const Scratch& scratch, float* lse) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
@@ -215,7 +216,7 @@ void forward(const SdpaForward& args, void* workspace) {
   });
 }
 
-// p = exp(s - lse) and ds = p * (dp - D) / sqrt(head_dim) of one row, in place of scores and dp.
+// Computes p = exp(s - lse) and ds = p * (dp - D) / sqrt(head_dim) for one row, in place of the scores and dp.
 void backward_row(float* p, float* ds, int64_t end, int64_t keys, float lse, float delta, float scale) {
 #pragma omp simd
   for (int64_t j = 0; j < end; ++j) {
@@ -225,7 +226,7 @@ void backward_row(float* p, float* ds, int64_t end, int64_t keys, float lse, flo
   for (float* row : {p, ds}) std::fill(row + end, row + keys, 0.0f);
 }
 
-// d_q = the gradient of one query head of a run; d_k and d_v += its share.
+// Computes d_q of one query head of a run and adds its terms to d_k and d_v.
 void backward_head(const Document& run, int64_t d, const Heads& h, const Scratch& scratch, const float* lse) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);

@@ -1,4 +1,4 @@
-// The CPU reference of attention; see kernels/attention/sdpa.h for the formulas.
+// CPU reference of attention. See kernels/attention/sdpa.h for the formulas.
 #pragma once
 
 #include "kernels/attention/sdpa.h"

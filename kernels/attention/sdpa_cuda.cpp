@@ -1,6 +1,6 @@
-// Attention on GPUs (kernels/attention/sdpa.h): each of a rank's pieces of queries is an attention of its own
-// (kernels/attention/attend.h), over the keys up to its end; a whole sequence is one piece. Within documents each batch
-// of them is (kernels/attention/padded_documents.h).
+// Attention on GPUs (kernels/attention/sdpa.h). Each piece of a rank's queries is one attention
+// (kernels/attention/attend.h) over the keys up to the end of the piece. A whole sequence is one piece. Within
+// documents, each batch is one attention (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
@@ -13,19 +13,20 @@ namespace octavo::cuda {
 
 namespace {
 
-// How far sequences of `tokens` rows lie apart.
+// Returns the strides of sequences of `tokens` rows.
 Strides strides(int64_t tokens, int64_t width) { return {tokens * width, width}; }
 
 BFloat16* keys_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.k_column; }
 BFloat16* values_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.v_column; }
 
-// One of a rank's pieces of each sequence.
+// One of this rank's pieces of each sequence.
 struct Piece {
   Piece(const SdpaShape& of, int64_t i) : shape(of), index(i) {}
 
   bool last() const { return index == shape.context.pieces() - 1; }
   int64_t num_keys() const { return (shape.context.piece(index) + 1) * shape.piece_length(); }
-  // Tokens of each sequence that the gradient of the keys has room for: the early one of two pieces sees at most half.
+  // Returns the number of tokens per sequence for which the gradient of the keys has memory. The earlier of two pieces
+  // attends to at most half of the sequence.
   int64_t d_kv_tokens() const { return last() ? shape.whole_seq_len() : shape.whole_seq_len() / 2; }
   SdpaGeometry geometry() const {
     const int64_t key_width = shape.context.size == 1 ? shape.qkv_width() : shape.kv_width();
@@ -146,8 +147,9 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
   }
 }
 
-// The late piece sees all keys that the early one does, so it goes first and writes their gradients; those of the early
-// one are added. No query of the rank sees the keys after the late piece.
+// The later piece attends to all keys that the earlier piece attends to. So the later piece goes first and writes the
+// gradients of its keys; the gradients of the earlier piece are added. No query of this rank attends to keys after the
+// later piece.
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   const SdpaShape& s = args.shape;
   sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda);
@@ -175,7 +177,8 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   }
 }
 
-// Queries that see all keys, rank 0's last ones, take the most: so every rank has the same size.
+// The last queries of rank 0 attend to all keys and need the most scratch. Their size is used on every rank, so that it
+// is equal.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
   int64_t bytes = 0;

@@ -1,5 +1,4 @@
-// What one attention on GPUs is of: sequences that lie as strided views in what the caller has, so that nothing is
-// copied.
+// Geometry of one attention on GPUs. Sequences are strided views of the caller's tensors, so nothing is copied.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +9,20 @@
 
 namespace octavo::cuda {
 
-// How far apart, in elements, sequences and the tokens of one lie.
+// Distances in elements between sequences, and between the tokens of a sequence.
 struct Strides {
   int64_t sequence = 0;
   int64_t token = 0;
   auto operator<=>(const Strides&) const = default;
 };
 
-// shape.seq_len counts queries; those of a piece see `keys` keys, of which the last are their own.
+// Shape and strides of an attention. shape.seq_len is the number of queries per sequence. For a piece, queries attend
+// to `keys` keys, the last of which belong to the queries themselves.
 struct SdpaGeometry {
   SdpaShape shape;
   int64_t keys = 0;
-  Strides q, kv, out;  // of the gradients as of the tensors, but for d_kv
+  // Strides of the tensors, and of their gradients except d_kv.
+  Strides q, kv, out;
   Strides d_kv;
 
   auto order() const {
@@ -30,14 +31,17 @@ struct SdpaGeometry {
   }
 };
 
-// The lengths that sequences have before their padding.
+// Kinds of sequence lengths without padding.
 enum class SdpaLengths : uint8_t {
-  kFull,     // no padding: all are as long as the geometry says
-  kSquare,   // of each its own, as many queries as keys
-  kAtTheEnd  // of each its own of queries and of keys, of which the last are the queries' own
+  // All sequences have the length of the geometry; there is no padding.
+  kFull,
+  // Each sequence has its own length, with as many queries as keys.
+  kSquare,
+  // Each sequence has its own numbers of queries and keys; the last keys belong to the queries.
+  kAtTheEnd
 };
 
-// Where its tensors begin, by their names.
+// Tensors of an attention, and their addresses by name.
 enum SdpaTensor : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
 using SdpaPointers = std::unordered_map<int64_t, void*>;
 

@@ -43,7 +43,7 @@ std::unique_ptr<SdpaPlan> make_plan() {
   return plan;
 }
 
-// cuDNN's dimensions are always {batch, heads, tokens, head_dim}; a row of a token holds all its heads.
+// cuDNN's dimensions are {batch, heads, tokens, head_dim}. A row of a token holds all its heads.
 std::vector<int64_t> dims(const SdpaGeometry& g, int64_t heads, int64_t tokens) {
   return {g.shape.batch, heads, tokens, g.shape.head_dim};
 }
@@ -85,8 +85,8 @@ void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaG
 
 float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
-// Queries that are all of the sequence begin with its first key, those of a piece end with the last one they see: of
-// the sequence's own lengths, where it has some.
+// Sets the causal mask. If the queries are the whole sequence, it is aligned at the first key. The queries of a piece
+// are aligned at the last key that they attend to, which depends on the sequence's lengths if it has some.
 template <typename Attributes>
 void mask_future(Attributes& options, const SdpaGeometry& g, SdpaLengths lengths) {
   const bool all = g.keys == g.shape.seq_len && lengths != SdpaLengths::kAtTheEnd;
@@ -99,7 +99,7 @@ void finish(SdpaPlan& plan, const SdpaShape& shape, const char* what, cudnnHandl
   check(plan.graph->get_workspace_size(plan.workspace_bytes), what, shape);
 }
 
-// Masks what lies behind the lengths of the sequences.
+// Masks the tokens beyond the lengths of the sequences.
 template <typename Attributes>
 void take_lengths(Attributes& options, SdpaPlan& plan, const SdpaShape& s) {
   const auto lengths = [&](SdpaTensor uid) {
@@ -129,8 +129,9 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengt
   return plan;
 }
 
-// cuDNN's backward scores the columns past the last key of a partial tile of 128 as 0 instead of minus infinity, which
-// overflows where a row's log-sum-exp is very negative (NaN in d_q). Saying how long each sequence is masks them.
+// In a partial tile of 128 keys, cuDNN's backward scores the columns past the last key as 0 instead of minus infinity.
+// This overflows where a row's log-sum-exp is very negative, and d_q becomes NaN. Giving the length of each sequence
+// masks those columns.
 constexpr int64_t kTile = 128;
 
 Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
@@ -197,7 +198,8 @@ void SdpaPlans::execute(const SdpaPlan& plan, SdpaPointers& pointers, const Sdpa
 }
 
 std::string cudnn_version() {
-  const size_t version = cudnnGetVersion();  // of cuDNN 9 and newer: 10000 * major + 100 * minor + patch
+  // In cuDNN 9 and newer: 10000 * major + 100 * minor + patch.
+  const size_t version = cudnnGetVersion();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

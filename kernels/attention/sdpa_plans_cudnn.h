@@ -1,5 +1,5 @@
-// The plans of cuDNN's attention: a graph for each geometry and pass, built once by its C++ frontend and kept with the
-// stream.
+// Execution plans of cuDNN's attention. A graph for each geometry and pass is built once with cuDNN's C++ frontend and
+// cached with the stream.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,13 @@ struct SdpaPlan {
   SdpaPlan(const SdpaPlan&) = delete;
   SdpaPlan& operator=(const SdpaPlan&) = delete;
 
-  // That of the stream, from byte `begin` on; null where the plan needs none.
+  // Returns the stream's workspace from byte `begin` on. Null if the plan needs none.
   void* workspace(int64_t begin, const Stream& stream) const;
 
   std::unique_ptr<Graph> graph;
   int64_t workspace_bytes = 0;
-  Buffer lengths;  // [batch] int32, of queries and of keys: those that it takes where no sequence has padding
+  // [batch] int32, lengths of queries and of keys for plans that need them although no sequence is padded.
+  Buffer lengths;
 };
 
 class SdpaPlans {
@@ -35,7 +36,7 @@ class SdpaPlans {
 
   const SdpaPlan& forward(const SdpaGeometry& geometry, SdpaLengths lengths);
   const SdpaPlan& backward(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream);
-  // Queued on the stream. `pointers`: of every tensor that the plan has.
+  // Queues the plan on the stream. `pointers` must have the address of every tensor of the plan.
   void execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const;
 
  private:

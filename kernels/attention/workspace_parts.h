@@ -1,4 +1,4 @@
-// Tensors one behind the other in a workspace, or nowhere where only their size is asked for.
+// WorkspaceParts places tensors one after the other in a workspace, or computes only their total size.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace octavo {
 
 class WorkspaceParts {
  public:
-  // In `memory`, or nowhere where that is null.
+  // Places tensors in `memory`. With null, tensors have no memory and only the size is computed.
   explicit WorkspaceParts(void* memory) : memory_(static_cast<char*>(memory)) {}
 
   Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
@@ -18,7 +18,7 @@ class WorkspaceParts {
     bytes_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
     return tensor;
   }
-  // Of all that was taken, a multiple of 256.
+  // Returns the total size of all tensors, a multiple of 256.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -1,6 +1,6 @@
-// Amaxes in CUDA kernels: a maximum over |x| in which infinity and NaN win, taken on the bits of the floats, as
-// kernels/math/cpu_math.h does. A thread collects a Magnitude, a block updates the amax in global memory with at most
-// one atomic; a maximum does not depend on the order, so the result is deterministic.
+// Amaxes in CUDA kernels: the maximum of |x|, in which infinity and NaN win, computed on the bits of the floats as in
+// kernels/math/cpu_math.h. A thread collects a Magnitude, and a block updates the amax in global memory with at most
+// one atomic. A maximum does not depend on the order, so the result is deterministic.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -9,7 +9,7 @@
 
 namespace octavo::cuda {
 
-// The largest |x| of the vectors added, in T's own bits; two bfloat16 at a time.
+// The largest |x| of the added vectors, as bits of T. Bfloat16 values are processed in pairs.
 template <typename T>
 struct Magnitude {
   static constexpr bool kPaired = std::is_same_v<T, __nv_bfloat16>;
@@ -35,18 +35,18 @@ struct Magnitude {
       add_word(__float_as_uint(v.bits));
     }
   }
-  // As the bits of a float32.
+  // Returns the result as the bits of a float32.
   __device__ uint32_t float_bits() const {
     if constexpr (kPaired) return max(bits << 16, bits & 0xffff0000u);
     if constexpr (!kPaired) return bits;
   }
 };
 
-// The largest of the warp's 32 numbers.
+// Returns the largest of the warp's 32 numbers.
 __device__ inline uint32_t warp_max(uint32_t bits) { return __reduce_max_sync(0xffffffffu, bits); }
 
-// The largest of the block's numbers, for its first warp. Every thread calls it, once in a kernel; the block is whole
-// warps.
+// Returns the largest of the block's numbers to its first warp. All threads must call it, at most once per kernel. The
+// block must consist of whole warps.
 __device__ inline uint32_t block_max(uint32_t bits) {
   __shared__ uint32_t scratch[32];
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -57,12 +57,13 @@ __device__ inline uint32_t block_max(uint32_t bits) {
   return thread < 32 ? warp_max(thread < warps ? scratch[thread] : 0) : 0;
 }
 
-// *amax = max(*amax, the block's float bits). As block_max.
+// Sets *amax = max(*amax, the block's float bits). Has the requirements of block_max().
 __device__ inline void update_amax(float* amax, uint32_t bits) {
   bits = block_max(bits);
   auto* target = reinterpret_cast<uint32_t*>(amax);
   const bool first = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
-  // The value only grows, so a stale read can cost an atomic but never lose one: few blocks get past it.
+  // The value never decreases, so a stale read can cause a superfluous atomic but cannot lose an update. Few blocks
+  // reach the atomic.
   if (first && bits > __ldcg(target)) atomicMax(target, bits);
 }
 

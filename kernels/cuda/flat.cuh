@@ -1,8 +1,9 @@
-// Elementwise kernels over flat arrays that start anywhere, as pieces of larger buffers do. A thread takes M elements,
-// 16 bytes of an array at a time. Where the arrays are the same number of elements short of their alignment, that many
-// are taken one by one and the rest M at a time; where they are not, all are taken one by one.
+// Elementwise kernels over flat arrays that may start at any address, such as slices of larger buffers. A thread
+// processes M elements and loads or stores 16 bytes of an array at a time. If all arrays need the same number of
+// elements to reach alignment, those elements are processed one by one and the rest M at a time. Otherwise all elements
+// are processed one by one.
 //
-// An op is called as op.operator()<M>(i) for elements i to i + M - 1 and as op.operator()<1>(i).
+// An op is called as op.operator()<M>(i) for elements i to i + M - 1, and as op.operator()<1>(i) for element i.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +17,14 @@ namespace octavo::cuda {
 constexpr int kFlatThreads = 256;
 
 struct FlatShape {
-  bool aligned;  // whether a kernel for M elements a thread can run, or only one for single elements
-  int64_t head;  // elements before the first that is aligned
+  // Whether the kernel for M elements per thread can run, or only the one for single elements.
+  bool aligned;
+  int64_t head;  // Number of elements before the first aligned one.
   LaunchShape launch;
 };
 
-// For n elements of `arrays`: all, but for absent (null) ones, that are moved M elements at a time.
+// Returns the launch shape for n elements. `arrays` are all arrays that are accessed M elements at a time; null
+// pointers are ignored.
 template <int M, typename... T>
 FlatShape flat_shape(int64_t n, const T*... arrays) {
   static_assert(M <= kFlatThreads, "the first block takes the elements before the alignment");
@@ -39,7 +42,7 @@ FlatShape flat_shape(int64_t n, const T*... arrays) {
           .launch = {grid_dim(ceil_div(n, kFlatThreads * (aligned ? M : 1))), kFlatThreads}};
 }
 
-// The calling thread's share of n elements.
+// Applies `op` to the calling thread's share of n elements.
 template <int M, typename Op>
 __device__ void for_flat_elements(int64_t head, int64_t n, const Op& op) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x;

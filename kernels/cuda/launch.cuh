@@ -1,8 +1,8 @@
-// What the ops' CUDA files share: the one way to start a kernel, 16-byte vectors of elements widened to float32, and
-// reductions over a warp or a block. Element types are float and __nv_bfloat16; arithmetic is float32.
+// Shared code of the CUDA files: the function that launches a kernel, 16-byte vectors of elements that are converted to
+// float32, and reductions over a warp or a block. Element types are float and __nv_bfloat16; arithmetic is float32.
 //
-// A kernel takes the number of elements N a thread moves at a time as a template parameter: 16 bytes' worth where the
-// host found every row aligned to 16 bytes (rows_are_aligned), else 1. One source serves both.
+// The number N of elements that a thread loads at a time is a template parameter of a kernel: 16 bytes if every row is
+// aligned to 16 bytes (rows_are_aligned), otherwise one element. So one source serves both cases.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,15 +22,17 @@ namespace octavo::cuda {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;    // dynamic shared memory
-  unsigned cluster_size = 1;  // blocks along x that can read each other's shared memory; divides grid.x
+  size_t shared_bytes = 0;  // dynamic shared memory
+  // Blocks along x that can read each other's shared memory. Divides grid.x.
+  unsigned cluster_size = 1;
 };
 
-// Starts `kernel` on `stream` and throws, naming `name`, when it could not be started. An empty grid is no launch.
+// Starts `kernel` on `stream`. Throws an error that contains `name` if the launch fails. An empty grid is not launched.
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, const Stream& stream, Args... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kSharedBytesWithoutAsking = 32 * 1024;  // of 48 KiB, so that 16 are left for static arrays
+  // Leaves 16 of the 48 KiB that a kernel may use by default to static arrays.
+  constexpr size_t kSharedBytesWithoutAsking = 32 * 1024;
   if (shape.shared_bytes > kSharedBytesWithoutAsking) {
     const auto bytes = static_cast<int>(shape.shared_bytes);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
@@ -55,12 +57,12 @@ inline unsigned grid_dim(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-// Elements of T in 16 bytes.
+// Number of elements of T in 16 bytes.
 template <typename T>
 inline constexpr int kVector = static_cast<int>(16 / sizeof(T));
 
-// Whether each pointer, and each row of `row_elements` elements of T behind it, starts at a multiple of 16 bytes.
-// Absent (null) tensors do not count against it.
+// Returns whether each pointer, and each following row of `row_elements` elements of T, starts at a multiple of 16
+// bytes. Null pointers (absent tensors) are ignored.
 template <typename T>
 bool rows_are_aligned(int64_t row_elements, std::initializer_list<const void*> pointers) {
   bool aligned = row_elements % kVector<T> == 0;
@@ -73,7 +75,7 @@ T* pointer(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
 }
 
-// Calls f.operator()<T>() with the device's element type of a compute dtype (float32 or bfloat16).
+// Calls f.operator()<T>() with the device type of a compute dtype (float32 or bfloat16).
 template <typename F>
 void with_element(DType dtype, F&& f) {
   if (dtype == DType::kFloat32) return f.template operator()<float>();
@@ -94,8 +96,8 @@ __device__ T from_float(float x) {
   if constexpr (!std::is_same_v<T, float>) return __float2bfloat16_rn(x);
 }
 
-// N elements as they lie in memory: 16 bytes, or one element. Loads and stores are single instructions; the Streaming
-// forms are for data that nobody reads again soon, so that it leaves the L2 cache to others.
+// N elements in their memory format: 16 bytes, or one element. Loads and stores are single instructions. The streaming
+// variants are for data that is not read again soon, so that it does not displace other data in the L2 cache.
 template <typename T, int N = kVector<T>>
 struct Vec {
   static_assert(N == 1 || N == kVector<T>);
@@ -143,7 +145,8 @@ struct Vec {
   }
 };
 
-// M consecutive elements of any element type, widened; 16 bytes at a time, or one element when M is 1.
+// Loads M consecutive elements of any element type and converts them to float32, 16 bytes at a time, or one element if
+// M is 1.
 template <int M, typename T>
 __device__ void load_floats(const T* p, float (&x)[M]) {
   constexpr int N = M == 1 ? 1 : kVector<T>;
@@ -168,7 +171,7 @@ __device__ void store_floats(T* p, const float (&x)[M]) {
   }
 }
 
-// ---- Reductions; each thread gets the result, summed in an order that depends only on the block's size
+// ---- Reductions. Every thread gets the result. The order of summation depends only on the block's size.
 
 struct Add {
   template <typename V>
@@ -187,8 +190,8 @@ __device__ V warp_reduce(V value, Op op) {
   return value;
 }
 
-// The block's size is a multiple of 32. `scratch` holds 32 values in shared memory; two reductions that follow each
-// other need two of them, as a fast thread enters the second while a slow one still reads the first.
+// The block's size must be a multiple of 32. `scratch` holds 32 values in shared memory. Two consecutive reductions
+// need different scratch, because a fast thread may enter the second while a slow thread still reads the first.
 template <typename V, typename Op>
 __device__ V block_reduce(V value, V identity, Op op, V* scratch) {
   value = warp_reduce(value, op);

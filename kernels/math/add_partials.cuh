@@ -1,5 +1,5 @@
-// The end of kernels whose blocks each leave sums of their own: adds them in an order that depends on the number of
-// blocks alone.
+// Last step of kernels in which each block writes its own partial sums: adds them in an order that depends only on the
+// number of blocks.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -8,8 +8,8 @@
 
 namespace octavo::cuda {
 
-// out[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
-// column x, and a warp then adds those 32 sums.
+// out[c] += the sum over r of partial[r][c]. A block processes 32 columns. Thread (x, y) adds rows y, y + 32, ... of
+// column x, and then a warp adds those 32 sums.
 static __global__ void __launch_bounds__(1024)
     add_partials_kernel(float* out, const float* partial, int rows, int64_t columns) {
   __shared__ float sums[32][33];
@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0 && out_column < columns) out[out_column] += total;
 }
 
-// out [columns] float32 += the sum of the rows of partial [rows, columns].
+// Adds the rows of partial [rows, columns] to out [columns] float32.
 inline void add_partials(const char* name, const Tensor& out, const float* partial, int rows, Stream& stream) {
   const int64_t columns = out.numel();
   launch(name, add_partials_kernel, {grid_dim(ceil_div(columns, 32)), dim3(32, 32)}, stream, pointer<float>(out),

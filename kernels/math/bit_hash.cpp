@@ -13,7 +13,8 @@ namespace octavo {
 
 namespace cpu {
 
-// Elements one by one up to the first whole group and behind the last; a group's share of the keys is made once.
+// Hashes the elements before the first and after the last whole group one by one. In between, the group's part of the
+// keys is computed once per group.
 template <typename Bits>
 uint64_t hash_of(const void* data, int64_t n, int64_t begin) {
   constexpr int64_t kGroup = 16 / sizeof(Bits);
@@ -59,7 +60,7 @@ void bit_hash(const BitHash& args) {
 void bit_hash(const BitHash& args, Stream& stream) {
   expect_tensor(args.out, "bit_hash out", DType::kInt32, {2});
   expect_tensor(args.x, "bit_hash x", args.x.dtype(), {args.x.numel()});
-  CHECK(args.begin >= 0, "bit_hash: elements from {}", args.begin);
+  CHECK(args.begin >= 0, "bit_hash: begin is {}, expected at least 0", args.begin);
   const OpTimer timer(stream, "bit_hash", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
   CHECK(reinterpret_cast<uintptr_t>(args.out.raw()) % sizeof(uint64_t) == 0, "bit_hash out is not aligned to 8 bytes");

@@ -14,7 +14,7 @@ constexpr int kUnroll = 4;
 
 using Word = unsigned long long;
 
-// The terms of N elements that lie in 16 bytes, group `group` of what is hashed.
+// Returns the terms of the N elements in 16 bytes, which are group `group` of the hashed tensor.
 template <typename Bits>
 __device__ uint64_t group_hash(const uint4& bits, uint64_t group) {
   constexpr int kPerWord = static_cast<int>(sizeof(uint32_t) / sizeof(Bits));
@@ -35,10 +35,11 @@ __device__ uint64_t group_hash(const uint4& bits, uint64_t group) {
 __device__ void add_to(Word* out, uint64_t sum) {
   __shared__ Word scratch[32];
   const Word total = block_reduce(static_cast<Word>(sum), Word{0}, Add{}, scratch);
-  if (threadIdx.x == 0) atomicAdd(out, total);  // integers: the order does not matter
+  if (threadIdx.x == 0) atomicAdd(out, total);  // Integer addition does not depend on the order.
 }
 
-// Elements `head` to head + vectors * N are whole groups, aligned to 16 bytes; the first block takes those around them.
+// Elements from `head` to head + vectors * N are whole groups, aligned to 16 bytes. The first block also hashes the
+// elements before and after them.
 template <typename Bits>
 __global__ void __launch_bounds__(kThreads)
     hash_groups_kernel(Word* out, const Bits* x, int64_t begin, int64_t n, int64_t head) {
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      sum += group_hash<Bits>(bits[u], first_group + static_cast<uint64_t>(v + u * kThreads));  // of zeros it is 0
+      sum += group_hash<Bits>(bits[u], first_group + static_cast<uint64_t>(v + u * kThreads));  // 0 for zero bits.
     }
   }
   if (blockIdx.x == 0) {
@@ -82,7 +83,7 @@ void hash(const BitHash& args, const Stream& stream) {
   constexpr int64_t kGroup = kVector<Bits>;
   const auto* x = pointer<const Bits>(args.x);
   const int64_t n = args.x.numel();
-  const int64_t head = (kGroup - args.begin % kGroup) % kGroup;  // elements before the first whole group
+  const int64_t head = (kGroup - args.begin % kGroup) % kGroup;  // Number of elements before the first whole group.
   const bool aligned = head < n && reinterpret_cast<uintptr_t>(x + head) % 16 == 0;
   const int64_t a_block = kThreads * (aligned ? kUnroll * kGroup : 1);
   const int64_t most = int64_t{stream.multiprocessors()} * kBlocksPerMultiprocessor;

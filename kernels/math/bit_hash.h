@@ -1,16 +1,15 @@
-// A hash of bits, to compare tensors that must be equal without bringing them together:
+// Hash of the bits of a tensor, used to compare tensors that must be equal without transferring them:
 //
 //   out += sum over i of bits(x[i]) * key(begin + i)   modulo 2^64
 //   key(i) = (mix_bits(i / g) ^ mix_bits(~(i % g))) | 1
 //
-// with g the elements of 16 bytes (multilinear hashing, Carter and Wegman, "Universal classes of hash functions", 1979;
-// keys: kernels/math/bit_hash_key.h). Keys are odd, so that a change of one element always changes the sum, whichever
-// of its bits it is in; changes of several cancel as often as 64 random bits are zero. Integers add in any order to the
-// same bits: the hash is the same on every device, for any number of threads, and that of a tensor is the sum of those
-// of its stretches.
+// where g is the number of elements in 16 bytes (multilinear hashing, Carter and Wegman, "Universal classes of hash
+// functions", 1979; keys: kernels/math/bit_hash_key.h). Keys are odd, so a change of any one element always changes the
+// sum. Changes of several elements cancel with probability 2^-64. Integer addition is associative, so the hash is equal
+// on every device and for any number of threads, and the hash of a tensor is the sum of the hashes of its slices.
 //
-// Queued on `stream`. On a GPU it reads x once, 16 bytes at a time where x[i] is so aligned that begin + i is a
-// multiple of g.
+// Queued on `stream`. On a GPU x is read once, 16 bytes at a time if x[i] is aligned to 16 bytes wherever begin + i is
+// a multiple of g.
 #pragma once
 
 #include "core/stream.h"
@@ -18,9 +17,11 @@
 namespace octavo {
 
 struct BitHash {
-  Tensor out;         // += [2] int32: the lower and the upper half of 64 bits, aligned to 8 bytes
-  Tensor x;           // [n], any dtype
-  int64_t begin = 0;  // of x in what is hashed, in elements
+  // += [2] int32: the lower and the upper half of the 64-bit hash, aligned to 8 bytes.
+  Tensor out;
+  Tensor x;  // [n], any dtype
+  // Index of x[0] in the hashed tensor, in elements.
+  int64_t begin = 0;
 };
 void bit_hash(const BitHash& args, Stream& stream);
 

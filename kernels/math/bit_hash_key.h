@@ -1,4 +1,4 @@
-// The keys of kernels/math/bit_hash.h, for the CPU and the GPU.
+// Keys of kernels/math/bit_hash.h, for the CPU and the GPU.
 #pragma once
 
 #include "core/mix_bits.h"

@@ -1,5 +1,6 @@
-// out[i] = x[i] rounded to out's dtype (nearest even). float32 and bfloat16 in any combination, [n] each,
-// starting at any element; fastest where both are as many elements away from a multiple of 8. Queued; deterministic.
+// Casts: out[i] = x[i], rounded to the dtype of out (nearest even). Float32 and bfloat16 in any combination, [n] each,
+// starting at any element. It is fastest if both start equally many elements after a multiple of 8. Queued on `stream`;
+// deterministic.
 #pragma once
 
 #include "core/stream.h"

@@ -1,4 +1,4 @@
-// Helpers of the CPU reference ops: dispatch on the compute dtype, amaxes, a vectorizable exp.
+// Helpers of the CPU reference ops: dispatch on the compute dtype, amaxes, and an exp that vectorizes.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace octavo::cpu {
 
-// Calls f.operator()<T>() with T = float or BFloat16, the tensor's dtype.
+// Calls f.operator()<T>() with T = float or BFloat16, according to `dtype`.
 template <typename F>
 void with_compute_dtype(DType dtype, F&& f) {
   switch (dtype) {
@@ -24,7 +24,7 @@ void with_compute_dtype(DType dtype, F&& f) {
   }
 }
 
-// |x| as an integer: these order all floats and put infinity and NaN on top.
+// Returns |x| as an integer. Such integers order all floats, with infinity and NaN at the top.
 inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
 inline void update_amax(float& amax, float x) { amax = std::bit_cast<float>(std::max(magnitude(amax), magnitude(x))); }
@@ -39,31 +39,32 @@ float tensor_amax(const Tensor& x) {
   return std::bit_cast<float>(largest);
 }
 
-// amax = max(amax, max |x|), where an op was given an amax [1] to update; else nothing.
+// Sets amax = max(amax, max |x|) if the optional amax [1] is defined.
 template <typename T>
 void update_amax(const Tensor& amax, const Tensor& x) {
   if (amax.defined()) update_amax(amax.data<float>()[0], tensor_amax<T>(x));
 }
 
-// The ends of exp_fast, -87.3 and 88.3. Out of the compiler's sight: knowing them, it multiplies an end's constant
-// value out for every element, to select among the results, and most of those are subnormal, which costs a hundred
-// cycles each.
+// Bounds of the argument of exp_fast, -87.3 and 88.3. They are defined in another file to hide their values from the
+// compiler. Otherwise the compiler computes the constant result of each bound for every element, and most of these
+// results are subnormal, which costs a hundred cycles each.
 extern const float kExpLowest;
 extern const float kExpHighest;
 
-// e^x within 2 units in the last place on [kExpLowest, kExpHighest]; beyond, the value at that end. NaN stays NaN.
-// Written without branches or calls so that loops over it vectorize (libm's expf does not).
+// Returns e^x within 2 units in the last place on [kExpLowest, kExpHighest], and the value at the nearer bound outside.
+// NaN stays NaN. Has no branches or calls, so that loops over it vectorize, unlike libm's expf.
 inline float exp_fast(float x) {
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f;  // ln 2 = high + low; n * high is exact for |n| < 2^15
   constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23. Adding it rounds to an integer in the low bits.
   x = x < kExpLowest ? kExpLowest : x;
   x = x > kExpHighest ? kExpHighest : x;
   const float shifted = x * kLog2e + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4f;  // minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes)
+  // Minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes).
+  float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;

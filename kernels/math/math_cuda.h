@@ -1,4 +1,4 @@
-// The CUDA implementations of the ops of kernels/math/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+// CUDA implementations of the ops of kernels/math/ (kernels/cuda/dispatch.h). Each function has the contract of its op.
 #pragma once
 
 #include "kernels/math/bit_hash.h"
@@ -9,7 +9,7 @@
 
 namespace octavo::cuda {
 
-// Blocks of sum and sum_of_squares per multiprocessor; each leaves a float64 in the workspace.
+// Number of blocks of sum and sum_of_squares per multiprocessor. Each block writes one float64 to the workspace.
 inline constexpr int kReduceBlocksPerMultiprocessor = 4;
 
 void bit_hash(const BitHash& args, Stream& stream);

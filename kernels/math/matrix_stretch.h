@@ -1,9 +1,11 @@
-// Where the elements of a stretch of a part of a matrix lie in the whole of it. Element i of the stretch is element
-// begin + i of the part, whose rows of `columns` elements lie `row_stride` apart in the matrix,
+// Maps the elements of a contiguous range of a block of matrix columns to their indices in the whole matrix. Element i
+// of the range is element begin + i of the block. The block has rows of `columns` elements, which are `row_stride`
+// elements apart in the matrix:
 //
 //   index(i) = first_index + (begin + i) / columns * row_stride + (begin + i) % columns
 //
-// (equal ones: all in one row). What is a function of the index is the same however the matrix is divided.
+// If columns and row_stride are equal, all elements count as one row. Functions of the index give equal results for any
+// division of the matrix.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +14,14 @@
 namespace octavo {
 
 struct MatrixStretch {
-  int64_t first_index = 0;  // of the part's first element
+  int64_t first_index = 0;  // Index of the block's first element.
   int64_t begin = 0;
   int64_t columns = 1;
   int64_t row_stride = 1;
 
   constexpr bool is_one_row() const { return columns == row_stride; }
 
-  // Those of elements i to i + M - 1.
+  // Computes the indices of elements i to i + M - 1.
   template <int M>
   constexpr void indices(int64_t i, uint64_t (&out)[M]) const {
     const int64_t row = is_one_row() ? 0 : (begin + i) / columns;
@@ -40,12 +42,12 @@ struct MatrixStretch {
   }
 };
 
-// Refuses rows that overlap, and places before the first.
+// Throws if the rows overlap or an index would be negative.
 void expect_stretch(const MatrixStretch& stretch, const char* op);
 
 namespace cpu {
 
-// Calls f(i, end, index(i)) for each stretch of the elements `from` to `to` whose indices follow each other.
+// Calls f(i, end, index(i)) for each range of the elements from `from` to `to` whose indices are consecutive.
 template <typename F>
 void for_each_row(const MatrixStretch& stretch, int64_t from, int64_t to, F&& f) {
   for (int64_t i = from, end; i < to; i = end) {

@@ -1,4 +1,4 @@
-// The loop of kernels/math/multiply_adds.h, which its two files compile for their vectors.
+// Loop of kernels/math/multiply_adds.h, which two files compile for different vector instructions.
 #pragma once
 
 #include <cmath>
@@ -8,10 +8,11 @@
 
 namespace octavo::cpu {
 
-// Independent sums, enough to hide the latency of a multiply-add in two units.
+// Number of independent sums, enough to hide the latency of multiply-adds in two units.
 inline constexpr int kChains = 12;
 
-// FLOPs of `rounds` on every thread. `loop(rounds)` returns a sum of what it computed, lest the compiler leave it out.
+// Runs `loop` on every thread and returns the FLOPs. `loop(rounds)` returns a sum of its results, so that the compiler
+// cannot remove the computation.
 template <typename Loop>
 double run_on_every_thread(int64_t rounds, int64_t lanes, Loop loop) {
   float total = 0;
@@ -21,7 +22,7 @@ double run_on_every_thread(int64_t rounds, int64_t lanes, Loop loop) {
     total += loop(rounds);
     threads += 1;
   }
-  CHECK(std::isfinite(total), "multiply-adds of ordinary numbers gave {}", total);
+  CHECK(std::isfinite(total), "the sum of the multiply-adds is {}, expected a finite number", total);
   return 2.0 * static_cast<double>(rounds) * static_cast<double>(kChains * lanes * threads);
 }
 

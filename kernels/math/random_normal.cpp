@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace cpu {
 
-// The elements of one row.
+// Fills `count` elements of one row.
 void fill_row(const RandomNormal& args, float* out, int64_t count, uint64_t first) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {

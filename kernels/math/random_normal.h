@@ -1,10 +1,11 @@
-// Normally distributed numbers, made where they are needed (kernels/math/random_numbers.h):
+// Normally distributed random numbers (kernels/math/random_numbers.h):
 //
 //   out[i] = mean + deviation * z(key, index(i))
 //
-// with z standard normal, so that deviation 0 gives the mean. `out` is a stretch of a part of a matrix, and index(i) of
-// the whole one (kernels/math/matrix_stretch.h): however a matrix is divided, each of its elements is the same. Queued
-// on `stream`; the same bits on every device, for any number of threads, and from run to run.
+// where z is standard normal. A deviation of 0 fills `out` with the mean. `out` is a range of a block of a matrix, and
+// index(i) is the index in the whole matrix (kernels/math/matrix_stretch.h), so every element has the same value for
+// any division of the matrix. Queued on `stream`. The bits are equal on every device, for any number of threads, and in
+// every run.
 #pragma once
 
 #include "core/stream.h"
@@ -16,7 +17,7 @@ struct RandomNormal {
   Tensor out;  // = [n] float32
   uint64_t key = 0;
   float mean = 0;
-  float deviation = 1;
+  float deviation = 1;  // Standard deviation.
   MatrixStretch stretch = {};
 };
 void random_normal(const RandomNormal& args, Stream& stream);

@@ -1,8 +1,8 @@
-// Random numbers by counter: the number at an index is a function of a key and the index alone, so that any part of a
-// sequence can be made anywhere, in any order.
+// Counter-based random numbers. The number at an index is a function of a key and the index only, so any part of a
+// sequence can be generated anywhere and in any order.
 //
-// The CPU and the GPU compile this header. A normal number is made in operations that IEEE 754 rounds correctly, which
-// `Math` names one by one so that no compiler fuses or splits any: both devices get the same bits.
+// The CPU and the GPU compile this header. Normal numbers are computed with operations that IEEE 754 rounds correctly.
+// `Math` has one function per operation, so that no compiler fuses or splits any, and both devices get the same bits.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@ namespace octavo {
 
 constexpr uint64_t random_bits(uint64_t key, uint64_t index) { return mix_bits(key ^ mix_bits(index)); }
 
-// ln x of a positive normal x, to about 2^-23 of it where it is below -1/2: with x = 2^e m, sqrt(1/2) <= m < sqrt(2),
-// e ln 2 and the polynomial of m - 1 of the Cephes library (Moshier, logf.c).
+// Returns ln x for a positive normal x, with a relative error of about 2^-23 where ln x is below -1/2. With x = 2^e m,
+// sqrt(1/2) <= m < sqrt(2), it is e ln 2 plus the polynomial in m - 1 of the Cephes library (Moshier, logf.c).
 template <typename Math>
 constexpr float natural_logarithm(float x) {
   constexpr uint32_t kSqrtHalf = 0x3f3504f3u;
@@ -36,15 +36,15 @@ constexpr float natural_logarithm(float x) {
   return Math::fma(static_cast<float>(exponent), 0.693147181f, p);
 }
 
-// A standard normal number for 64 random bits, by the inverse of its distribution function: 32 bits are the
-// probability p of what lies beyond it, (h + 1/2) / 2^33, one bit is the sign. So the largest is 6.44. Wichura,
-// algorithm AS 241 (Applied Statistics 37, 1988), PPND7: within 5e-7 of the number for its p. Of its three branches the
-// one for p < e^-25 is never needed.
+// Returns a standard normal number for 64 random bits by the inverse of its distribution function. The upper 32 bits h
+// are the tail probability p = (h + 1/2) / 2^33, and one other bit is the sign. So the largest magnitude is 6.44.
+// Wichura, algorithm AS 241 (Applied Statistics 37, 1988), PPND7, within 5e-7 of the exact number for p. The
+// algorithm's branch for p < e^-25 is never needed.
 template <typename Math>
 constexpr float standard_normal(uint64_t bits) {
   const auto high = static_cast<uint32_t>(bits >> 32);
   const float p = Math::fma(Math::from_integer(high), 0x1p-33f, 0x1p-34f);
-  const float q = Math::fma(Math::from_integer(~high), 0x1p-33f, 0x1p-34f);  // 1/2 - p, exact for small ones too
+  const float q = Math::fma(Math::from_integer(~high), 0x1p-33f, 0x1p-34f);  // 1/2 - p, exact even if small.
   const float r = Math::fma(-q, q, 0.180625f);
   float a = Math::fma(59.109374720f, r, 159.29113202f);
   a = Math::fma(a, r, 50.434271938f);

@@ -13,11 +13,12 @@ namespace octavo {
 
 namespace cpu {
 
-// Sums term(x) over fixed slices, then over the slices in order: the same tree whatever the number of threads.
+// Sums term(x) over fixed slices and then over the slices in order, so that the order of additions does not depend on
+// the number of threads.
 template <typename T, typename Term>
 double sliced_sum(const Tensor& x, Term term) {
   constexpr int64_t kSlices = 256;
-  constexpr int64_t kBlock = 1024;  // float32 within a block, float64 across blocks
+  constexpr int64_t kBlock = 1024;  // Sums are float32 within a block and float64 across blocks.
   const T* values = x.data<T>();
   const int64_t n = x.numel();
   std::array<double, kSlices> partial{};

@@ -1,25 +1,26 @@
-// Reductions to one number on the device. Queued on `stream`; bitwise deterministic (a fixed tree, no atomics).
+// Reductions of a tensor to one number on the device. Queued on `stream`; bitwise deterministic (a fixed tree, no
+// atomics).
 #pragma once
 
 #include "core/stream.h"
 
 namespace octavo {
 
-// out[0] += sum of x[i]^2, accumulated in float32 within a thread's few elements and float64 across them.
+// Adds the sum of x[i]^2 to out[0]. Accumulates in float32 over a thread's few elements and in float64 across them.
 struct SumOfSquares {
   Tensor out;  // += [1] float32
   Tensor x;    // [n] float32 or bfloat16
 };
 void sum_of_squares(const SumOfSquares& args, Stream& stream);
 
-// out[0] += sum of x[i].
+// Adds the sum of x[i] to out[0].
 struct Sum {
   Tensor out;  // += [1] float32
   Tensor x;    // [n] float32
 };
 void sum(const Sum& args, Stream& stream);
 
-// Scratch of either.
+// Returns the size of the scratch that either reduction needs.
 int64_t reduce_workspace_bytes(const Stream& stream);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// kernels/math/rounded_math.h on the GPU, by instructions that no compiler fuses.
+// GPU implementation of kernels/math/rounded_math.h with intrinsics that no compiler fuses.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The operations that IEEE 754 rounds correctly, one by one, for what has the same bits on every device. Files that use
-// it are compiled without contraction (kernels/CMakeLists.txt); kernels/math/rounded_math.cuh is the GPU's.
+// Single operations that IEEE 754 rounds correctly, for code whose results have equal bits on every device. Files that
+// use this header are compiled without contraction (kernels/CMakeLists.txt). The GPU uses
+// kernels/math/rounded_math.cuh.
 #pragma once
 
 #include <cmath>

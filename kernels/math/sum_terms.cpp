@@ -31,8 +31,9 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   const bool is_float = args.out.dtype() == DType::kFloat32;
   expect_tensor(args.out, "sum_terms out", is_float ? DType::kFloat32 : args.terms.dtype(), {n});
   expect_tensor(args.terms, "sum_terms terms", args.terms.dtype(), {args.terms.numel()});
-  CHECK(n == 0 || (args.terms.numel() > 0 && args.terms.numel() % n == 0), "sum_terms: {} are no terms of {}",
-        args.terms.describe(), args.out.describe());
+  CHECK(n == 0 || (args.terms.numel() > 0 && args.terms.numel() % n == 0),
+        "sum_terms: the terms are {}, expected a multiple of the elements of {}", args.terms.describe(),
+        args.out.describe());
   const int64_t bytes = args.terms.bytes() + (args.accumulate ? 2 : 1) * args.out.bytes();
   const OpTimer timer(stream, "sum_terms", 0, static_cast<double>(bytes));
   if (timer.planned()) return;

@@ -10,7 +10,7 @@ struct SumTermsOp {
   Out* out;
   const T* terms;
   int64_t n;
-  int64_t count;  // of all terms
+  int64_t count;  // Number of elements of all terms.
   bool accumulate;
 
   template <int M>
@@ -40,7 +40,7 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   with_element(args.terms.dtype(), [&]<typename T>() {
     const auto launch_with = [&]<typename Out>(Out* out) {
       const SumTermsOp<T, Out> op{out, pointer<const T>(args.terms), n, args.terms.numel(), args.accumulate};
-      // Every term is aligned as the first one is, or none is: then elements go one by one.
+      // Either all terms are aligned like the first one, or elements are processed one by one.
       const T* second = op.count > n ? op.terms + n : nullptr;
       launch_flat<8>("sum_terms", op, n, stream, op.out, op.terms, second);
     };

@@ -1,5 +1,6 @@
-// out[i] = the sum over t of terms[t][i], or += it, in float32 and in the order of t: a gradient that micro-batches or
-// ranks have parts of. A bfloat16 sum is rounded once. Starting at any element. Queued on `stream`; deterministic.
+// Sums the terms that micro-batches or ranks contribute to a gradient: out[i] = or += the sum over t of terms[t][i], in
+// float32 and in the order of t. A bfloat16 sum is rounded once. Tensors may start at any element. Queued on `stream`;
+// deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -7,9 +8,10 @@
 namespace octavo {
 
 struct SumTerms {
-  Tensor out;    // [n] float32, or bfloat16 where the terms are
-  Tensor terms;  // [t * n], one term behind the other; float32 or bfloat16
-  bool accumulate = false;
+  Tensor out;  // [n] float32, or bfloat16 if the terms are bfloat16.
+  // [t * n], one term after the other; float32 or bfloat16.
+  Tensor terms;
+  bool accumulate = false;  // Adds to `out` instead of assigning it.
 };
 void sum_terms(const SumTerms& args, Stream& stream);
 

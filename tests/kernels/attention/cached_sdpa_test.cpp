@@ -130,8 +130,9 @@ TEST_P(CachedSdpaTest, RefusesWhatDoesNotFit) {
     sdpa_cache_append({.shape = s, .cache = {cache, cache}, .qkv = qkv, .position = position}, stream_);
   };
   append(keys, 2);
-  expect_error([&] { append(keys, 3); }, "3 tokens of 2 sequences from position 3, the cache has 5 of 2");
-  expect_error([&] { append(fewer, 0); }, "the cache has 5 of 1");
+  expect_error([&] { append(keys, 3); },
+               "3 tokens of 2 sequences from position 3, but the cache has 5 positions of 2 sequences");
+  expect_error([&] { append(fewer, 0); }, "the cache has 5 positions of 1");
   expect_error(
       [&] {
         cached_sdpa({.shape = s, .out = out, .qkv = qkv, .cache = {keys, fewer}, .position = 0}, stream_);
@@ -145,7 +146,7 @@ TEST_P(CachedSdpaTest, RefusesWhatDoesNotFit) {
       [&] {
         cached_sdpa({.shape = large, .out = large_out, .qkv = large_qkv, .cache = {large_cache, large_cache}}, stream_);
       },
-      "heads of 258");
+      "head_dim is 258");
 }
 
 }  // namespace

@@ -265,7 +265,7 @@ TEST_P(ContextSdpaTest, WrongShapesThrow) {
   sdpa_forward(args, stream_);
   constexpr Document kTooFew[] = {{0, 2}};
   args.documents.list = kTooFew;
-  expect_error([&] { sdpa_forward(args, stream_); }, "documents of 2 tokens, expected all 4");
+  expect_error([&] { sdpa_forward(args, stream_); }, "documents have 2 tokens, expected all 4");
   args.documents = {};
   args.shape.seq_len = 3;
   expect_error([&] { sdpa_forward(args, stream_); }, "3 tokens in 2 pieces");

@@ -183,8 +183,8 @@ TEST_P(SdpaTest, WrongShapesThrow) {
   constexpr Document kTooLong[] = {{1, 3}};
   constexpr Document kShortFirst[] = {{0, 1}, {1, 2}};
   for (const auto& [documents, error] : std::initializer_list<std::pair<std::span<const Document>, const char*>>{
-           {kTooFew, "documents of 2 tokens, expected all 3"},
-           {kTooLong, "document 0 has 3 tokens from token 1 and 0 before, expected some of a piece of 3"},
+           {kTooFew, "documents have 2 tokens, expected all 3"},
+           {kTooLong, "document 0 has 3 tokens from token 1 on and 0 before them, expected tokens of one piece of 3"},
            {kShortFirst, "document 1 has 2 tokens from token 1"}}) {
     args.documents.list = documents;
     expect_error([&] { sdpa_forward(args, stream_); }, error);
@@ -192,7 +192,7 @@ TEST_P(SdpaTest, WrongShapesThrow) {
   args.documents.list = kWhole;
   sdpa_forward(args, stream_);
   args.shape.num_kv_heads = 3;
-  expect_error([&] { sdpa_forward(args, stream_); }, "4 query heads, 3 kv heads");
+  expect_error([&] { sdpa_forward(args, stream_); }, "4 query heads for 3 kv heads");
   args.shape = s;
   args.documents = {};
   reserve(sdpa_workspace_bytes(s, dtype(), stream_) - 4);

@@ -116,7 +116,7 @@ TEST_P(BitHashTest, WrongShapesThrow) {
   const Array flat = random({6});
   expect_error([&] { bit_hash({.out = out, .x = x}, stream_); }, "bit_hash x is float32 [2, 3], expected float32 [6]");
   expect_error([&] { bit_hash({.out = three, .x = flat}, stream_); }, "expected int32 [2]");
-  expect_error([&] { bit_hash({.out = out, .x = flat, .begin = -1}, stream_); }, "elements from -1");
+  expect_error([&] { bit_hash({.out = out, .x = flat, .begin = -1}, stream_); }, "begin is -1");
 }
 
 }  // namespace

@@ -180,8 +180,8 @@ TEST(RandomNormalTest, DoesNotDependOnThreads) {
 
 TEST(RandomNormalTest, RefusesPartsThatOverlap) {
   expect_error([] { numbers(3, {.out = {}, .stretch = {.columns = 5, .row_stride = 4}}); },
-               "rows of 5 that lie 4 apart");
-  expect_error([] { numbers(3, {.out = {}, .stretch = {.begin = -1}}); }, "elements from -1");
+               "rows of 5 elements that are 4 apart");
+  expect_error([] { numbers(3, {.out = {}, .stretch = {.begin = -1}}); }, "begin is -1");
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ TEST_P(SumTermsTest, WrongShapesThrow) {
   const Array three = random(DType::kFloat32, {3});
   const Array half = random(DType::kBFloat16, {3});
   const Array integers(DType::kInt32, {3});
-  expect_error([&] { sum_terms({.out = out, .terms = terms}, stream_); }, "are no terms of float32 [4]");
+  expect_error([&] { sum_terms({.out = out, .terms = terms}, stream_); },
+               "expected a multiple of the elements of float32 [4]");
   const Array single = random(DType::kFloat32, {3});
   expect_error([&] { sum_terms({.out = half, .terms = single}, stream_); },
                "out is bfloat16 [3], expected float32 [3]");
