@@ -13,7 +13,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kLogitsBytes = int64_t{1} << 30;  // approximate size of the logits of one chunk
+constexpr int64_t kLogitsBytes = int64_t{1} << 30;  // Approximate size of the logits of one chunk.
 
 int64_t chunk_tokens(const ModelConfig& config, const BatchShape& shape, DType compute) {
   const int64_t tokens = shape.tokens();
@@ -70,10 +70,10 @@ namespace {
 // Tokens [begin, end) of a micro-batch.
 struct Chunk {
   int64_t begin, end;
-  Tensor norm;    // [end - begin, hidden] input of lm_head
+  Tensor norm;    // [end - begin, hidden]: input of lm_head.
   Tensor logits;  // [end - begin, vocab]
 
-  // Rows of a tensor that has a row for each token of the micro-batch.
+  // Returns the chunk's rows of a tensor with one row per token of the micro-batch.
   Tensor of(const Tensor& all) const { return all.defined() ? all.rows(begin, end) : Tensor(); }
 };
 
@@ -92,7 +92,7 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivati
   }
 }
 
-// cross_entropy of logits whose vocabulary is divided over the ranks of the tensor group.
+// Computes cross_entropy of logits whose vocabulary is divided over the ranks of the tensor group.
 void divided_cross_entropy(const BlockContext& c, const HeadActivations& a, const CrossEntropy& args) {
   const int64_t tokens = args.logits.dim(0);
   const int64_t ranks = c.tensor.size();

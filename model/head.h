@@ -13,11 +13,11 @@ namespace octavo {
 
 // Views of the head's weights, or of their gradients. A tied model's lm_head is the embedding table.
 struct HeadParameters {
-  HeadParameters() = default;  // for a stage without a head
+  HeadParameters() = default;  // For a stage without a head.
   HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config);
 
   Tensor norm;     // [hidden]
-  Tensor lm_head;  // [vocab, hidden], this rank's part of the vocabulary
+  Tensor lm_head;  // [vocab, hidden], this rank's part of the vocabulary.
 };
 
 struct HeadActivations {
@@ -25,16 +25,16 @@ struct HeadActivations {
   HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision, bool training,
                   const Tensor& losses, Arena& arena);
 
-  Tensor h;         // [share, hidden] residual stream after the last block
-  Tensor rstd;      // [share] float32
-  Tensor norm;      // [share, hidden]
-  Tensor all_norm;  // [tokens, hidden] input of lm_head, equal to norm on one rank; backward overwrites it with its
-                    // gradient
-  Tensor losses;    // [tokens] float32
-  Tensor logits;    // [chunk, vocab]; backward overwrites them with their gradients
+  Tensor h;     // [share, hidden]: residual stream after the last block.
+  Tensor rstd;  // [share] float32
+  Tensor norm;  // [share, hidden]
+  // [tokens, hidden]: input of lm_head, equal to norm on one rank. Backward overwrites it with its gradient.
+  Tensor all_norm;
+  Tensor losses;  // [tokens] float32
+  Tensor logits;  // [chunk, vocab]. Backward overwrites them with their gradients.
   // Statistics of the softmax if the vocabulary is divided over ranks.
-  Tensor stats;      // [chunk * 3] float32, from the logits of this rank
-  Tensor all_stats;  // [ranks * chunk * 3] float32, from all ranks
+  Tensor stats;      // [chunk * 3] float32, from the logits of this rank.
+  Tensor all_stats;  // [ranks * chunk * 3] float32, from all ranks.
   LmHead lm_head;
 };
 
@@ -60,11 +60,11 @@ struct HeadBackward {
   HeadActivations& activations;
   Tensor targets;
   Tensor d_h;
-  Tensor d_h_amax;  // optional [1] float32: = max(itself, max |d_h|)
+  Tensor d_h_amax;  // Optional [1] float32: = max(old value, max |d_h|).
   float scale = 1;
   bool accumulate = false;
-  float z_loss = 0;      // coefficient of the z-loss (kernels/layers/cross_entropy.h)
-  Tensor z_losses = {};  // optional = [tokens] float32
+  float z_loss = 0;      // Coefficient of the z-loss (kernels/layers/cross_entropy.h).
+  Tensor z_losses = {};  // Optional = [tokens] float32.
 };
 void head_loss_backward(const BlockContext& context, const HeadBackward& args);
 

@@ -124,7 +124,7 @@ void Llama::make_scratch(Arena& arena) {
                  }});
 }
 
-// Memory for a row of hidden_size for every token of all tensor-parallel ranks.
+// Returns memory for one row of hidden_size per token of all tensor-parallel ranks.
 Tensor Llama::all_tokens() const {
   if (tensor_.alone()) return {};
   const int64_t tokens = options_.shape.tokens();
@@ -157,7 +157,7 @@ void Llama::make_block(size_t layer, Arena& arena) {
   blocks_.emplace_back(parts, *block_scratch_);
 }
 
-// The place in the list of a block's linears.
+// Returns the index of a linear in the list of a block's linears.
 size_t Llama::linear_of(const char* name) const {
   const auto linear = std::find_if(linears_.begin(), linears_.end(), [&](const LinearSpec& spec) {
     return std::string_view(spec.names.forward) == name;
@@ -226,7 +226,7 @@ void Llama::upload_rope_table() {
     return shape.context.size == 1 ? row : shape.context.position(row, shape.whole_seq_len());
   });
   stream_->copy(rope_table_, host_table);
-  stream_->synchronize();  // the host table ends here
+  stream_->synchronize();  // The host table is destroyed at the end of this scope.
 }
 
 void Llama::end_step(const Tensor& skip) {
@@ -239,7 +239,8 @@ BlockContext Llama::context(const Documents& documents) {
   return {local_, sdpa_shape(local_, options_.shape), rope_table, documents, tensor_, *stream_, sequences_, position};
 }
 
-// Each rank has the rows of its part of the vocabulary; the others' are zero.
+// Each rank looks up the tokens in its part of the vocabulary. The rows of other tokens are zero, and the ranks' rows
+// are summed.
 void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
   fsdp_->use(ParameterLayout::kEmbedding);
   const ProfilerRange range(*stream_, "embedding");
@@ -292,7 +293,7 @@ void Llama::forward(const MicroBatch& batch) {
   fsdp_->release(head);
 }
 
-// Consecutive entries of one micro-batch are one range of the profile.
+// Consecutive entries of one micro-batch form one range of the profile.
 void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
   for (size_t i = 0; i < entries.size();) {
     const ProfilerRange range(*stream_, "micro-batch");
@@ -323,10 +324,12 @@ void Llama::warm_up(const MicroBatch& batch, bool several) {
   forward_backward(batch, 0.0f, {.first = true, .last = !several}, layers);
   if (several) forward_backward(batch, 0.0f, {.first = false, .last = true}, layers);
   if (amaxes_) amaxes_->forget_micro_batches(*stream_);
-  fsdp_->weights_changed();  // so that a first step casts, and measures, all of them
+  // Makes the first step gather, cast and measure all weights.
+  fsdp_->weights_changed();
 }
 
-// The first of those that run the same kernels. The first block of all adds no residual.
+// Returns the first layer of each group of layers that run the same kernels. The first block of the stage is a group of
+// its own, because it adds no residual.
 Llama::Layers Llama::layers_of_each_kind() const {
   std::set<std::tuple<bool, LinearPrecision, Recompute, bool>> kinds;
   Layers chosen;
@@ -344,7 +347,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBa
   backward_training(work);
 }
 
-// The gradients of the norms are cleared before the first forward, because the head adds to one of them there.
+// The gradients of the norms are zeroed before the first forward, because the head adds to one of them there.
 void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");
   constexpr size_t kNorms = ParameterLayout::kNorms;
@@ -364,13 +367,13 @@ void Llama::backward_training(const Work& work) {
   fsdp_->reduce(ParameterLayout::kNorms, work.place);
 }
 
-// Measures the gradient that the last block takes, as the head does in a stage that has it.
+// Measures the gradient that the last block receives. The head does this in a stage that has it.
 void Llama::measure_gradient(const LlamaActivations& a) {
   const Tensor slot = blocks_.back().output_gradient_amax(a.blocks.back());
   if (slot.defined()) amax({.out = slot, .x = a.delta.view({a.delta.numel()})}, *stream_);
 }
 
-// Forward and backward, chunk by chunk; `residual` is the last block's h1.
+// Runs forward and backward of the head in chunks. `residual` is the last block's h1.
 void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale) {
   const ProfilerRange range(*stream_, "head");
   const LlamaActivations& a = work.a;
@@ -388,19 +391,19 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
                          .z_loss = options_.z_loss,
                          .z_losses = z_losses_});
   fsdp_->release(head);
-  // A tied table is reduced when the embedding has added to its gradient.
+  // A tied table is reduced after the embedding has added to its gradient.
   if (head != ParameterLayout::kEmbedding || !layout().has_embedding()) fsdp_->reduce(head, work.place);
 }
 
-// Whether the block's activations have to be made again: those of the last recomputed block are still there, unless
-// another micro-batch's forward came between.
+// Returns whether backward must recompute the block's activations. Those of the last recomputed block are still in
+// memory, unless the forward of another micro-batch came between.
 bool Llama::runs_again(size_t layer) const {
   if (recompute_[layer] != Recompute::kBlock) return false;
   const auto later = recompute_.begin() + static_cast<int64_t>(layer) + 1;
   return options_.in_flight > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
-// The pass of block `layer` that makes what the backward of a linear of its reads.
+// Returns the pass of block `layer` that computes the input of a linear for its backward.
 ForwardPass Llama::input_pass(size_t layer, Producer producer) const {
   if (!training()) return ForwardPass::kFirst;
   const Recompute recompute = recompute_[layer];
@@ -428,7 +431,7 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c) {
   tensor_.run_deferred();
 }
 
-// Behind the weight gradients of the block, which may be deferred.
+// Runs after the block's weight gradients, which may be deferred.
 void Llama::finish_block(size_t layer, const MicroBatchPlace& place) {
   const auto finish = [this, layer, place] {
     const size_t unit = unit_of(layer);
@@ -446,8 +449,8 @@ void Llama::backward_embedding(const Work& work) {
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   const MicroBatch& batch = work.batch;
   const bool takes_tokens = fsdp_->takes_tokens(kUnit);
-  // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it, if
-  // the head is here.
+  // embedding_backward only writes the rows of tokens that occur, so the table must be zeroed first. With a tied table
+  // that has the head's gradient already, the embedding adds to it instead.
   const bool has_heads = layout().has_head() && options_.config.tie_word_embeddings;
   if (!has_heads && !fsdp_->begin_gradient(kUnit, work.place) && !takes_tokens) {
     stream_->zero(d_embedding_);
@@ -473,7 +476,7 @@ Tensor Llama::last_logits(const Tensor& inputs) {
   const BatchShape& shape = options_.shape;
   CHECK(shape.micro_batch_size == 1 || shape.seq_len == 1, "logits of the last of {} tokens of {} sequences",
         shape.seq_len, shape.micro_batch_size);
-  stream_->set_workspace(workspace_);  // another model of the stream's may have set its own
+  stream_->set_workspace(workspace_);  // Another model on this stream may have set its own workspace.
   const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const LlamaActivations& a = in_flight_.front();

@@ -1,11 +1,11 @@
-// Llama: forward, loss and backward of micro-batches. Written once; ops run where the stream is.
+// Llama: forward, loss and backward of micro-batches, written once for all devices.
 //
-// The object is a stage of the model: the blocks that the layout of its parameters has, with the embedding before the
-// first block of the model and the head after the last one. A stage of all blocks is the whole model.
+// An object is a stage of the model: the blocks in the layout of its parameters, with the embedding before the first
+// block of the model and the head after the last one. A stage with all blocks is the whole model.
 //
-// The object borrows the parameters and takes its activations from the arena at construction; nothing is allocated
-// later. All work is queued on the stream given at construction, and what moves between ranks beside it; results are
-// there when the stream gets there. Where parameters are sharded, every pass is a collective.
+// The object borrows the parameters and takes its activations from the arena at construction; it allocates nothing
+// later. All work is queued on the stream given at construction, except transfers between ranks, which run on other
+// streams. Results are ready when that stream reaches them. If parameters are sharded, every pass is a collective.
 #pragma once
 
 #include <functional>
@@ -24,19 +24,20 @@
 
 namespace octavo {
 
-// A micro-batch on the stream's device; tensors of [tokens] int32.
+// A micro-batch on the stream's device. The tensors are [tokens] int32.
 struct MicroBatch {
   Tensor inputs;
-  Tensor targets;       // -1: not counted
-  Tensor order;         // positions sorted by input id, see EmbeddingBackward; unused without backward
-  Documents documents;  // where the shape has a document mask
+  Tensor targets;  // Id of the token after each input. -1 is ignored in the loss.
+  // Token positions sorted by input id (EmbeddingBackward). Not read without a backward pass.
+  Tensor order;
+  Documents documents;  // Documents of the tokens, if the shape has a document mask.
 };
 
-// Activations of one micro-batch in flight: everything that its forward leaves for its backward.
+// Activations of one micro-batch in flight: everything that its forward saves for its backward.
 struct LlamaActivations {
-  std::vector<BlockActivations> blocks;  // by layer of the stage
-  // [share, hidden]. In forward, the part of the residual stream that the next norm is to add. In backward, the
-  // gradient of the residual stream.
+  std::vector<BlockActivations> blocks;  // By layer of the stage.
+  // [share, hidden]. In forward, the part of the residual stream that the next norm adds. In backward, the gradient of
+  // the residual stream.
   Tensor delta;
 
   // Input of a stage without embedding, [share, hidden]. The caller writes it before a forward.
@@ -47,79 +48,83 @@ struct LlamaActivations {
   const Tensor& edge() const { return delta; }
 };
 
-// In inference mode one block's activations serve all blocks, and forward_backward() is not available.
+// Options of a model. For inference one block's activations serve all blocks, and forward_backward() is not available.
 struct LlamaOptions {
   ModelConfig config;
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
-  bool fp8_stats = false;        // with room for statistics of the casts, in FP8
-  const Mesh* mesh = nullptr;    // of which shape.context is the place; borrowed; null: one rank
-  ParallelConfig parallel = {};  // how tensor-parallel ranks overlap their collectives
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
-  float z_loss = 0;             // its coefficient (CrossEntropy), in training
-  int64_t in_flight = 1;        // micro-batches that have activations at a time, at most; in training
-  KvCache* cache = nullptr;     // for last_logits(), in inference without FP8; borrowed, several models may share it
-  int64_t workspace_bytes = 0;  // of the stream's workspace, at least
+  bool fp8_stats = false;  // Whether to allocate statistics of the FP8 casts.
+  // Borrowed. shape.context must be this rank's position in it. Null: one rank.
+  const Mesh* mesh = nullptr;
+  // Options for overlapping tensor-parallel collectives.
+  ParallelConfig parallel = {};
+  // Training only. The mode must not be auto.
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+  float z_loss = 0;  // Training only. Coefficient of the z-loss (CrossEntropy).
+  // Training only. Maximum number of micro-batches that have activations at a time.
+  int64_t in_flight = 1;
+  // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
+  KvCache* cache = nullptr;
+  int64_t workspace_bytes = 0;  // Minimum size of the stream's workspace.
 };
 
-// The micro-batches of a step, for Llama::run().
+// Micro-batches of a step, for Llama::run().
 struct StepBatches {
   int64_t count = 1;
   std::function<MicroBatch(int64_t micro_batch)> micro_batch;
   float scale = 1;
-  // Function that is called when losses() and z_losses() of a micro-batch are queued. The next forward overwrites them.
+  // Called when losses() and z_losses() of a micro-batch have been queued. The next forward overwrites them.
   std::function<void(int64_t micro_batch)> after_losses = {};
 };
 
 class Llama {
  public:
-  // `parameters` must outlive the model. Throws InputError when the device has no kernel for the shape.
+  // `parameters` must outlive the model. Throws an InputError if the device has no kernel for the shape.
   Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& arena, Stream& stream);
-  // Its linears point into it.
+  // Not movable, because its linear layers point into the object.
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
-  // losses() = the loss of every token; the same on all tensor-parallel ranks.
+  // Computes losses(), the loss of every token. All tensor-parallel ranks get the same values.
   void forward(const MicroBatch& batch);
 
-  // Queues entries of a step in order; step_entries() of the step, with as many micro-batches in flight as the model
-  // has activations for, are all of them. A forward makes losses() as forward(const MicroBatch&) does, and z_losses().
-  // The gradient of scale * (the sum of both) goes into the gradient shards: = from the first micro-batch of the step,
-  // += from the later ones. Gradients are complete, over all ranks, when the reductions of the last micro-batch are
-  // finished.
+  // Queues entries of a step in order. The whole step is step_entries(), called with as many micro-batches in flight as
+  // the model has activations for. A forward entry computes losses() and z_losses(). The gradient of scale * sum(losses
+  // + z-losses) goes into the gradient shards, with = for the first micro-batch of the step and += for the later ones.
+  // The gradients are complete over all ranks after ShardedParameters::finish_gradients().
   void run(std::span<const StepEntry> entries, const StepBatches& step);
 
   // Queues forward and backward of one micro-batch.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
-  // Does forward_backward() of a step of one micro-batch, or of `several`, with a scale of 0 and over one block of each
-  // kind: every kernel of the step runs, so that none is loaded, planned or timed later, but few run often. What it
-  // leaves in the gradients is overwritten by a first micro-batch.
+  // Runs forward_backward() for a step of one micro-batch, or of two if `several`, with a scale of 0 and over one block
+  // of each kind. So every kernel of a step runs once, and none must be loaded, planned or timed later. The first
+  // micro-batch of the next step overwrites the gradients.
   void warm_up(const MicroBatch& batch, bool several);
 
-  // Logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, which is one
-  // sequence, or sequences of one token; valid until the next pass. With a cache the tokens follow what it holds, and
-  // it holds them as well afterwards. Without tensor parallelism.
+  // Returns the logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, valid
+  // until the next pass. `inputs` must be one sequence, or several sequences of one token. With a cache, the tokens
+  // follow the cached ones and are added to the cache. Requires a single tensor-parallel rank.
   Tensor last_logits(const Tensor& inputs);
 
-  // Called after the last micro-batch of a step. Delayed scaling takes the amaxes of the step into the history, unless
-  // the step is skipped (AmaxTable::end_step).
+  // Must be called after the last micro-batch of a step. Delayed scaling adds the amaxes of the step to its history,
+  // unless `skip` says that the step is skipped (AmaxTable::end_step).
   void end_step(const Tensor& skip);
 
-  // Beside the one given at construction: that on which tensor-parallel ranks share tokens.
+  // Returns the stream on which tensor-parallel ranks transfer tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
 
   const LlamaActivations& activations(int64_t in_flight) const { return in_flight_[static_cast<size_t>(in_flight)]; }
-  const Tensor& losses() const { return losses_; }      // [tokens] float32; undefined without a head
-  const Tensor& z_losses() const { return z_losses_; }  // the same; undefined without a z_loss
+  const Tensor& losses() const { return losses_; }      // [tokens] float32. Undefined without a head.
+  const Tensor& z_losses() const { return z_losses_; }  // [tokens] float32. Undefined without a z-loss.
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
-  // Null but for per-tensor FP8 recipes.
+  // Returns the table of amaxes. Null unless the recipe is a per-tensor FP8 recipe.
   AmaxTable* amaxes() { return amaxes_.get(); }
-  // For ShardedParameters::publish() and set().
+  // Returns the argument of ShardedParameters::publish() and set().
   WeightCasts weight_casts() { return {amaxes_.get(), fp8_stats_.get(), all_ranks()}; }
-  // Null without FP8, or unless LlamaOptions ask for it.
+  // Returns the FP8 statistics. Null without FP8 or without LlamaOptions::fp8_stats.
   Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
  private:
@@ -138,14 +143,14 @@ class Llama {
   BlockContext context(const Documents& documents);
   const ParameterLayout& layout() const { return parameters_->layout(); }
   bool is_whole() const { return layout().has_embedding() && layout().has_head(); }
-  // The number in the model of a layer of the stage.
+  // Returns the index in the model of a layer of the stage.
   int64_t number_of(size_t layer) const { return layout().stage().begin + static_cast<int64_t>(layer); }
   size_t unit_of(size_t layer) const { return layout().block_unit(number_of(layer)); }
-  // The place of a linear in the tables of amaxes and statistics.
+  // Returns the index of a linear in the tables of amaxes and statistics.
   int64_t table_index(size_t layer, size_t linear) const {
     return static_cast<int64_t>(layer * linears_.size() + linear);
   }
-  // Layers of the stage in rising order, from 0: all, but to warm up.
+  // Layers of the stage in rising order, counted from 0. All layers, except while warming up.
   using Layers = std::vector<size_t>;
   Layers layers_of_each_kind() const;
   // A micro-batch with its activations and the layers to run.
@@ -160,7 +165,7 @@ class Llama {
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work);
   void measure_gradient(const LlamaActivations& a);
-  // Embedding and blocks; returns the last block's h1, to which a.delta is still to be added.
+  // Runs embedding and blocks. Returns the last block's h1, to which a.delta must still be added.
   Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                         const Layers& layers);
   void backward_blocks(const Work& work, const BlockContext& c);
@@ -173,7 +178,7 @@ class Llama {
   Tensor all_tokens() const;
   int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
 
-  // Null for one rank.
+  // Returns the communicator of all ranks. Null for one rank.
   Communicator* all_ranks() const { return options_.mesh != nullptr ? &options_.mesh->world() : nullptr; }
 
   LlamaOptions options_;
@@ -182,39 +187,41 @@ class Llama {
   Stream* stream_;
   TensorGroup tensor_;
   ContextGroup sequences_;
-  ModelConfig local_;  // this rank's part of the model
+  ModelConfig local_;  // Config of this rank's part of the model.
   Tensor embedding_;
-  Tensor d_embedding_;  // undefined where the gradients of tokens are exchanged
+  // Undefined if the gradients of tokens are exchanged instead.
+  Tensor d_embedding_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
-  // Blocks and head take turns in one stretch of memory.
+  // Scratch and activations that share memory, because blocks and head do not run at the same time.
   std::unique_ptr<LinearScratch> linear_scratch_;
   std::unique_ptr<BlockScratch> block_scratch_;
   std::unique_ptr<HeadActivations> head_activations_;
-  Tensor losses_;      // [tokens] float32
-  Tensor z_losses_;    // the same, where there is a z_loss
-  Tensor rope_table_;  // [seq_len or the cache's capacity, head_dim] float32, of the positions of this rank's tokens
-  Tensor workspace_;   // of the stream's ops
+  Tensor losses_;    // [tokens] float32
+  Tensor z_losses_;  // [tokens] float32. Undefined without a z-loss.
+  // [seq_len, or the cache's capacity, head_dim] float32, for the positions of this rank's tokens.
+  Tensor rope_table_;
+  Tensor workspace_;  // Workspace of the stream's ops.
 
-  Layers layers_;  // all
+  Layers layers_;  // All layers of the stage.
 
-  std::vector<LinearSpec> linears_;  // of a block
+  std::vector<LinearSpec> linears_;  // Linears of a block.
 
-  // By layer of the stage.
+  // The following are indexed by layer of the stage.
   std::vector<BlockWeights> weights_;
   std::vector<Block> blocks_;
-  std::vector<Recompute> recompute_;  // in training
+  std::vector<Recompute> recompute_;  // Training only.
 
   std::vector<LlamaActivations> in_flight_;
 
-  // Shared by the blocks, where there is use for them.
+  // Activations that blocks share if they do not save them.
   SharedActivations shared_activations_;
-  // By linear, of blocks that do not keep them.
+  // Inputs of linears, by linear, shared by blocks that do not save them.
   std::vector<std::unique_ptr<LinearInput>> shared_inputs_, shared_fp8_inputs_;
-  std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
-  std::unique_ptr<AmaxTable> amaxes_;                 // of per-tensor recipes
-  std::unique_ptr<Fp8StatsTable> fp8_stats_;          // in FP8, where asked for
-  std::unique_ptr<KvCopies> kv_copies_;               // where kv heads have copies
+  std::unique_ptr<BlockWeightMemory> weight_memory_;  // FP8 only.
+  std::unique_ptr<AmaxTable> amaxes_;                 // Per-tensor FP8 recipes only.
+  std::unique_ptr<Fp8StatsTable> fp8_stats_;          // If LlamaOptions::fp8_stats.
+  std::unique_ptr<KvCopies> kv_copies_;               // If several ranks hold the same kv head.
 };
 
 }  // namespace octavo

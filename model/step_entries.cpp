@@ -7,7 +7,7 @@
 namespace octavo {
 
 std::vector<StepEntry> step_entries(int64_t micro_batches, int64_t in_flight) {
-  CHECK(in_flight > 0, "a step with {} micro-batches in flight", in_flight);
+  CHECK(in_flight > 0, "in_flight is {}, expected at least 1", in_flight);
   std::vector<StepEntry> entries;
   int64_t forwards = 0;
   for (int64_t backwards = 0; backwards < micro_batches; ++backwards) {

@@ -76,7 +76,7 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
   }
 }
 
-// Of rows that were cast here.
+// Adds the statistics of rows that were cast on this rank.
 void BlockWeights::add_stats(Stream& stream) const {
   if (stats_ == nullptr || rows_are_gathered_) return;
   for (size_t i = 0; i < linears_.size(); ++i) {

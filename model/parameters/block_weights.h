@@ -1,11 +1,11 @@
-// The weights of a block's linears under its precision recipe: what has been gathered, made ready for the products.
+// Weights of a block's linear layers in the form that its precision recipe multiplies with:
 //
-//   bfloat16                 read as gathered
-//   per-tensor FP8           rows are gathered; columns are their transpose (or, where float32 travels, both are cast)
-//   rowwise, blockwise FP8   rows and columns are cast from what is gathered
+//     bfloat16                 used as gathered
+//     per-tensor FP8           rows are gathered in FP8 and transposed to columns; if float32 is gathered, both are
+//     cast rowwise, blockwise FP8   rows and columns are cast from the gathered weights
 //
-// Where the gathered weights stay from micro-batch to micro-batch, so do the operands, and both are made at once; else
-// each pass makes what it needs in memory that all blocks share.
+// If the gathered weights are kept between micro-batches, so are the FP8 operands, and rows and columns are computed
+// together. Otherwise each pass computes the operands that it needs, in memory that all blocks share.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,9 @@
 
 namespace octavo {
 
-// Memory for the FP8 operands of one block's weights, by linear, which last as `lifetime` says.
+// Memory for the FP8 operands of one block's weights, one per linear. `lifetime` says how long they are needed.
 struct BlockWeightMemory {
-  // Columns only in training, rows only where they are not what is gathered.
+  // `with_columns` is for training. `with_rows` is for recipes whose rows are not gathered directly.
   BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows, bool with_columns,
                     Lifetime lifetime, Arena& arena);
 
@@ -30,22 +30,24 @@ class BlockWeights {
  public:
   struct Options {
     const ShardedParameters& parameters;
-    std::span<const LinearSpec> linears;  // of the block
+    std::span<const LinearSpec> linears;  // Linears of the block.
     LinearPrecision recipe;
     int64_t layer;
-    int64_t first_linear;  // its place in the tables of linears
+    // Index of the block's first linear in the tables of amaxes and statistics.
+    int64_t first_linear;
     LlamaMode mode;
-    const AmaxTable* amaxes;                     // borrowed; per-tensor recipes
-    Fp8StatsTable* stats;                        // borrowed; may be null
-    TensorGroup* tensor;                         // borrowed
-    std::unique_ptr<BlockWeightMemory>& shared;  // of all blocks whose weights do not stay; made by the first of them
+    const AmaxTable* amaxes;  // Borrowed. For per-tensor recipes.
+    Fp8StatsTable* stats;     // Borrowed. May be null.
+    TensorGroup* tensor;      // Borrowed.
+    // Memory shared by all blocks whose weights are not kept. The first of them allocates it.
+    std::unique_ptr<BlockWeightMemory>& shared;
   };
   BlockWeights(const Options& options, Arena& arena);
 
   const LinearWeight& linear(size_t i) const { return linears_[i].weight; }
 
-  // Makes the operands that forward, or backward, reads; `fresh`: the weights have been gathered since the last time,
-  // `reruns`: backward begins with forward once more.
+  // Compute the operands that forward or backward reads. `fresh` says that the weights have been gathered since the
+  // last call, `reruns` that backward starts by recomputing the forward.
   void prepare_forward(bool fresh, Stream& stream) const;
   void prepare_backward(bool reruns, Stream& stream) const;
 
@@ -53,7 +55,8 @@ class BlockWeights {
   struct Linear {
     LinearWeight weight;
     Tensor gathered;
-    Tensor scaling;  // [1] float32 of per-tensor recipes
+    // [1] float32, for per-tensor recipes.
+    Tensor scaling;
     Divided divided;
   };
 
@@ -65,8 +68,8 @@ class BlockWeights {
   Fp8StatsTable* stats_;
   TensorGroup* tensor_;
   bool is_fp8_;
-  bool keeps_;              // the gathered weights stay
-  bool rows_are_gathered_;  // in FP8
+  bool keeps_;              // The gathered weights are kept.
+  bool rows_are_gathered_;  // The gathered weights are FP8 rows.
   std::vector<Linear> linears_;
 };
 

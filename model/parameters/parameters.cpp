@@ -11,7 +11,7 @@ namespace octavo {
 
 namespace {
 
-constexpr double kInitStd = 0.02;  // as the Llama configs of Hugging Face (initializer_range)
+constexpr double kInitStd = 0.02;  // Default of Hugging Face's Llama configs (initializer_range).
 
 uint64_t hash_name(uint64_t seed, std::string_view name) {
   uint64_t hash = mix_bits(seed);
@@ -110,8 +110,8 @@ void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const Mo
 }
 
 void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c, int64_t layer, int64_t index) {
-  // The products that write into the residual stream, of which each half has one, start smaller, so that its variance
-  // at the last layer does not grow with the depth (Radford et al., GPT-2, section 2.3).
+  // The linears that write into the residual stream, one per half, start with smaller weights, so that the variance of
+  // the residual stream does not grow with the depth (Radford et al., GPT-2, section 2.3).
   const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
   const int64_t columns = linear.shape.in;
   for (const MatrixSpec& matrix : linear.matrices) {
@@ -127,7 +127,7 @@ void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c,
   align_next();
 }
 
-// Neighbours in the whole parameter that are treated alike are one part.
+// Adjacent heads of the whole parameter with equal `counts` form one part.
 void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c, int64_t linear) {
   const std::vector<KvHead> heads = local_kv_heads(c, tensor_);
   for (size_t first = 0; first < heads.size();) {
@@ -144,7 +144,8 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
 ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, std::optional<LayerRange> stage)
     : config_(config), tensor_(tensor), stage_(stage.value_or(LayerRange{0, config.num_layers})) {
   CHECK(0 <= stage_.begin && stage_.begin < stage_.end && stage_.end <= config.num_layers,
-        "a stage of the blocks {} to {} of {}", stage_.begin, stage_.end, config.num_layers);
+        "the stage has blocks {} to {}, expected a range of the {} blocks of the model", stage_.begin, stage_.end,
+        config.num_layers);
   const auto add_table = [&](const char* unit, const char* name, bool counts) {
     begin_unit(unit);
     lm_head_ = specs_.size();
@@ -155,7 +156,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, s
   };
   const bool tied = config.tie_word_embeddings;
   add_norms(config);
-  // A tied table is on the last stage as well; that of the first stage counts.
+  // The last stage also has a tied table. Only the first stage's counts.
   if (has_embedding() || (has_head() && tied)) add_table("embedding", "model.embed_tokens.weight", has_embedding());
   first_block_unit_ = units_.size();
   const std::vector<LinearSpec> linears = block_linears(config);

@@ -1,11 +1,11 @@
 // The parameters of a Llama model: names, shapes, order and initial values.
 //
-// Parameters carry their Hugging Face names. They lie in one flat order, in units that are sharded, gathered and
-// reduced as a whole: all norm weights of the model (a few megabytes, always at hand), the embedding table, the
-// matrices of each block, lm_head unless it is tied. What a block has is listed by its halves (block_halves in
-// model/architecture/block_spec.h). The parameters of one linear are neighbours, so that the packed products see one [q
-// + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such a matrix starts at a multiple
-// of kParameterAlignment elements; padding is zero and stays zero.
+// Parameters have their Hugging Face names. They are stored in one flat order, in units that are sharded, gathered and
+// reduced as a whole: all norm weights of the model (a few megabytes, always gathered), the embedding table, the
+// matrices of each block, and lm_head unless it is tied. The halves of a block list its parameters (block_halves in
+// model/architecture/block_spec.h). The parameters of one linear are adjacent, so that GEMMs read them as one [q + 2
+// kv, hidden] and one [2 ffn, hidden] matrix. Every parameter except those inside such a matrix starts at a multiple of
+// kParameterAlignment elements. Padding is zero and stays zero.
 #pragma once
 
 #include <cstdint>
@@ -28,58 +28,62 @@ inline constexpr int64_t kParameterAlignment = 256;
 
 struct ParameterSpec {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // [out, in] or [hidden], this rank's part
-  int64_t offset = 0;          // first element in the flat order
-  double init_std = 0;         // normal(0, init_std); 0: all ones (norm weights)
+  std::vector<int64_t> shape;  // [out, in] or [hidden], this rank's part.
+  int64_t offset = 0;          // Index of the first element in the flat order.
+  // Standard deviation of the normal distribution of initial values. 0: all ones (norm weights).
+  double init_std = 0;
   size_t unit = 0;
-  int64_t linear = -1;  // the FP8 linear it belongs to, counted over the blocks of the stage; -1: none
+  // Index of the FP8 linear that has the parameter, counted over the blocks of the stage. -1: none.
+  int64_t linear = -1;
 
-  // Where the part lies in the whole parameter.
+  // Location of the part in the whole parameter.
   std::vector<int64_t> whole_shape;
   int64_t row_begin = 0;
   int64_t column_begin = 0;
-  // False for a copy of what another rank of the group, or an earlier part, holds as well: that one counts in the
-  // gradient norm and is saved.
+  // False for a replica of a part that another rank of the group, or an earlier part, also holds. Only the other one
+  // counts in the gradient norm and is saved.
   bool counts = true;
 
   int64_t numel() const;
-  // The places in the flattened whole parameter of the elements of the flattened part, from `begin` on.
+  // Returns the indices in the flattened whole parameter of the elements of the flattened part, starting with element
+  // `begin`.
   MatrixStretch stretch(int64_t begin) const;
-  // That of element i.
+  // Returns the index of element i in the flattened whole parameter.
   int64_t whole_index(int64_t i) const { return static_cast<int64_t>(stretch(i).index(0)); }
-  // The columns that the part has; none: all of them. Flattened row by row, they hold element i of the part at
-  // column_offset() + i.
+  // Returns the columns that the part has, or no columns if it has all. In those columns, flattened row by row, element
+  // i of the part is element column_offset() + i.
   ColumnRange columns() const;
   int64_t column_offset() const { return shape.size() < 2 ? 0 : row_begin * shape[1]; }
-  bool decayed() const { return shape.size() >= 2; }  // by weight decay
+  bool decayed() const { return shape.size() >= 2; }  // Returns whether weight decay applies.
 };
 
 struct ParameterUnit {
-  std::string name;   // "norms", "embedding", "block 3", "lm_head"
-  int64_t begin = 0;  // in the flat order
-  int64_t end = 0;    // padding included
+  std::string name;   // One of "norms", "embedding", "block 3", "lm_head".
+  int64_t begin = 0;  // First element in the flat order.
+  int64_t end = 0;    // End in the flat order, padding included.
   bool is_norms = false;
-  int64_t layer = -1;  // of a block
+  int64_t layer = -1;  // Layer of a block, otherwise -1.
 };
 
-// The blocks of a stage of a model, [begin, end). The first stage has the embedding as well, the last one the head.
+// Blocks [begin, end) of a stage of a model. The first stage also has the embedding, and the last one the head.
 struct LayerRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-// The layout of all parameters of a stage, which may be the whole model.
+// Layout of all parameters of a stage, which may be the whole model.
 class ParameterLayout {
  public:
   static constexpr size_t kNorms = 0;
-  static constexpr size_t kEmbedding = 1;  // of a stage that has the table: for the embedding, or for a tied lm_head
+  // Unit of the table of the embedding or of a tied lm_head, on stages that have it.
+  static constexpr size_t kEmbedding = 1;
   size_t block_unit(int64_t layer) const { return first_block_unit_ + static_cast<size_t>(layer - stage_.begin); }
-  // The unit of lm_head: the embedding's when tied. Requires has_head().
+  // Returns the unit of lm_head, which is the embedding's if tied. Requires has_head().
   size_t head_unit() const { return specs_[lm_head_].unit; }
-  // `stage`: the whole model unless given.
+  // Without `stage`, the layout is that of the whole model.
   explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, std::optional<LayerRange> stage = {});
 
-  const ModelConfig& config() const { return config_; }  // of the whole model
+  const ModelConfig& config() const { return config_; }  // Config of the whole model.
   const LayerRange& stage() const { return stage_; }
   bool has_embedding() const { return stage_.begin == 0; }
   bool has_head() const { return stage_.end == config_.num_layers; }
@@ -92,22 +96,22 @@ class ParameterLayout {
   // Returns the layout of the whole model on one rank.
   ParameterLayout whole() const { return ParameterLayout(config_); }
   const TensorRank& tensor() const { return tensor_; }
-  // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there
+  // Returns the first part with that name. If a rank has several replicas of kv heads, each is a part. Throws if there
   // is none.
   const ParameterSpec& find(std::string_view name) const;
   const std::vector<ParameterUnit>& units() const { return units_; }
-  int64_t total_elements() const { return total_elements_; }  // padding included
+  int64_t total_elements() const { return total_elements_; }  // Padding included.
 
  private:
   void begin_unit(std::string name, int64_t layer = -1);
   void end_unit();
-  // A part of a matrix [rows, columns].
+  // Part of a matrix [rows, columns].
   struct Part {
     int64_t row_begin, rows, column_begin, columns;
     bool counts;
   };
-  Part rows_part(int64_t rows, int64_t columns) const;     // this rank's share of the rows
-  Part columns_part(int64_t rows, int64_t columns) const;  // this rank's share of the columns
+  Part rows_part(int64_t rows, int64_t columns) const;     // Returns this rank's share of the rows.
+  Part columns_part(int64_t rows, int64_t columns) const;  // Returns this rank's share of the columns.
   void add(ParameterSpec spec);
   void add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
                   int64_t linear = -1);
@@ -123,22 +127,22 @@ class ParameterLayout {
   size_t first_block_unit_ = 0;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
-  std::unordered_map<std::string, size_t> first_of_name_;  // its spec
-  size_t lm_head_ = 0;                                     // its spec
+  std::unordered_map<std::string, size_t> first_of_name_;  // Index in specs_.
+  size_t lm_head_ = 0;                                     // Index in specs_.
   int64_t total_elements_ = 0;
 };
 
-// The elements of one parameter within a flat buffer, as a 1- or 2-dimensional tensor.
-// `begin` is the place of the buffer's first element in the flat order.
+// Returns the elements of one parameter in a flat buffer, as a 1- or 2-dimensional tensor. `begin` is the index in the
+// flat order of the buffer's first element.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
 
-// A parameter somewhere: the weights as gathered, a gradient.
+// Function that returns a tensor of a parameter, such as its gathered weights or its gradient.
 using ParameterView = std::function<Tensor(const ParameterSpec&)>;
 
-// "model.layers.3.self_attn.q_proj.weight"
+// Returns a name such as "model.layers.3.self_attn.q_proj.weight".
 std::string layer_parameter(int64_t layer, std::string_view name);
 
-// W [out, in] of a linear in block `layer`, or its gradient, of this rank.
+// Returns this rank's W [out, in] of a linear of block `layer`, or its gradient.
 Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear, int64_t layer);
 
 // out [n] float32, on the stream's device = the initial values of elements begin to begin + n of a parameter's part.

@@ -24,8 +24,8 @@ int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
   return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
 }
 
-// Of `all` units. Two blocks and one table at a time are enough to bring the next while one is used; all of them where
-// they stay.
+// Returns the pools for `all` units. Two slots for blocks and one for tables suffice to gather the next unit while one
+// is in use. Kept units have a slot each.
 std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
   const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
   const bool keep_weights = !sharding.reshard_after_forward;
@@ -48,13 +48,14 @@ std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
   return {norms, tables, blocks};
 }
 
-// Rows of a table in a shard: all of them whole, and as many elements as those of other units are a multiple of.
+// Returns the number of rows of a table per shard. Shards have whole rows, and their number of elements is a multiple
+// of kParameterAlignment, like that of other units.
 int64_t shard_rows(int64_t rows, int64_t columns, int64_t ranks) {
   const int64_t multiple = kParameterAlignment / std::gcd(kParameterAlignment, columns);
   return ((rows + ranks - 1) / ranks + multiple - 1) / multiple * multiple;
 }
 
-// What lies between the parameters of a unit and behind them, up to its `elements`.
+// Returns the ranges between and after the parameters of a unit, up to its size `elements`.
 std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit, int64_t elements) {
   std::vector<ElementRange> padding;
   int64_t begin = 0;
@@ -127,8 +128,9 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);
 }
 
-// Per-tensor recipes need one number to cast a shard, so their blocks travel in FP8; or in float32, which gives the
-// same bytes after a cast at the other end. The other recipes scale rows and blocks, which shards cut.
+// Returns the dtype in which a unit's weights are gathered. A per-tensor recipe needs only one number to cast a shard,
+// so blocks are gathered in FP8, or in float32, which gives the same bytes when cast after the gather. The scales of
+// other recipes belong to rows or blocks of a matrix, which shards divide.
 DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
   const int64_t num_layers = layout_->config().num_layers;
   if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers))) return precision_.compute;
@@ -156,7 +158,7 @@ void ShardedParameters::find_pieces(int rank) {
   for (const ParameterSpec& spec : layout_->specs()) {
     const int64_t unit_begin = layout_->units()[spec.unit].begin;
     const int64_t elements = shard_begin_[spec.unit + 1] - shard_begin_[spec.unit];
-    const int64_t first = unit_begin + rank * elements;  // of the shard, in the flat order
+    const int64_t first = unit_begin + rank * elements;  // First element of this rank's shard in the flat order.
     const int64_t begin = std::max(spec.offset, first);
     const int64_t end = std::min(spec.offset + spec.numel(), first + elements);
     if (begin >= end) continue;
@@ -195,7 +197,7 @@ void ShardedParameters::finish_gradients(Stream& stream) {
   if (mesh_ == nullptr || mesh_->tensor().size() == 1) return;
   const Tensor& norms = fsdp_->gradient_shard(ParameterLayout::kNorms);
   mesh_->tensor().all_reduce_sum(norms, stream, "gradients of norms");
-  // Each copy has summed, perhaps in an order of its own: they take one of their results.
+  // Replicas may have added in different orders, so all take the result of one of them.
   mesh_->replicate().all_reduce_max(norms, stream, "gradients of norms");
 }
 

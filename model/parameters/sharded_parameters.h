@@ -1,8 +1,8 @@
 // The parameters of a model as one rank holds them: its shard of the float32 master weights and of the gradients, and
-// the weights that products read, which travel between the ranks (parallel/fsdp.h).
+// the weights for GEMMs, which ranks gather from each other (parallel/fsdp.h).
 //
-// Shard buffers hold this rank's slice of every unit, one after the other in the order of the layout; on one rank that
-// is the whole flat order, and ParameterSpec::offset is the place of a parameter in it.
+// Shard buffers hold this rank's slice of every unit, one after the other in the order of the layout. On one rank a
+// shard buffer is the whole flat order, and ParameterSpec::offset is the index of a parameter in it.
 #pragma once
 
 #include <optional>
@@ -18,41 +18,47 @@
 
 namespace octavo {
 
-enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no gradients
+enum class LlamaMode : uint8_t { kTraining, kInference };  // Inference has no gradients.
 
-// How much of the full weights and gradients a rank keeps.
+// Which full weights and gradients a rank keeps.
 struct ShardingOptions {
-  bool reshard_after_forward = false;  // full weights live in rotating buffers, else all of them stay
-  bool accumulate_unsharded = false;   // gradient accumulation: full gradients stay and are reduced once a step
-  int64_t tokens = 0;                  // of a rank and micro-batch, in training; 0: not known
+  // Full weights use rotating buffers. Otherwise all of them are kept.
+  bool reshard_after_forward = false;
+  // During gradient accumulation, full gradients are kept and reduced once per step.
+  bool accumulate_unsharded = false;
+  // Tokens per rank and micro-batch in training. 0: unknown.
+  int64_t tokens = 0;
 };
 
 // An embedding table, or a rank's part of its rows, that ranks shard.
 struct EmbeddingSharding {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  bool tied = false;  // lm_head's gradient, which has every row, is in the table's
+  // The gradient of lm_head, which has every row, is added to the table's gradient.
+  bool tied = false;
   DType compute = DType::kBFloat16;
   int64_t tokens = 0;
   int64_t ranks = 1;
   int64_t all_to_all_load = 1;  // MeshShape::all_to_all_load()
 };
-// The table whose gradient is exchanged as that of the tokens; none where reducing it whole is as good or has to be.
+// Returns the table whose gradient is reduced by exchanging the gradients of its tokens. Empty if reducing the whole
+// table is better or necessary.
 std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 
-// A stretch of one parameter that lies in this rank's shard.
+// Range of one parameter in this rank's shard.
 struct ParameterPiece {
   const ParameterSpec* spec = nullptr;
-  int64_t begin = 0;  // of the flattened parameter
+  int64_t begin = 0;  // First element in the flattened parameter.
   int64_t end = 0;
-  int64_t offset = 0;  // of element `begin` in shard buffers
+  int64_t offset = 0;  // Index of element `begin` in shard buffers.
 };
 
-// What FP8 casts of weights need; all null without.
+// Tables for the FP8 casts of weights. All are null without FP8.
 struct WeightCasts {
-  AmaxTable* amaxes = nullptr;     // of per-tensor recipes
-  Fp8StatsTable* stats = nullptr;  // where statistics are taken
-  Communicator* ranks = nullptr;   // that hold parts of the weights; null: this one holds all
+  AmaxTable* amaxes = nullptr;     // For per-tensor recipes.
+  Fp8StatsTable* stats = nullptr;  // Set if statistics are collected.
+  // Ranks that hold parts of the weights. Null: this rank holds all.
+  Communicator* ranks = nullptr;
 };
 
 class ShardedParameters {
@@ -62,44 +68,50 @@ class ShardedParameters {
                     LlamaMode mode, const Mesh* mesh, Arena& arena, Stream& stream);
 
   const ParameterLayout& layout() const { return *layout_; }
-  // Null for one rank.
+  // Returns the mesh. Null for one rank.
   const Mesh* mesh() const { return mesh_; }
   // [elements of all shards] float32.
   const Tensor& master() const { return master_; }
-  const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // in training
+  const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // Training only.
   Tensor master(const ParameterPiece& piece) const { return slice(master_, piece); }
   Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
-  // What of the parameters this rank holds, in the order of shard buffers.
+  // Returns the ranges of parameters that this rank holds, in the order of shard buffers.
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
-  // What of a buffer in that order is of a unit.
+  // Returns the slice of a shard buffer that belongs to a unit.
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
     return shards.rows(unit_begin(unit), unit_begin(unit + 1));
   }
-  int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }  // the end of the last where there is no such
-  // That products read weights in, but for those in FP8.
+  // Returns the index of a unit's first element in shard buffers. For the number of units it returns their end.
+  int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
+  // Returns the dtype of the weights that GEMMs read, except FP8 weights.
   DType compute_dtype() const { return precision_.compute; }
-  // The gradients that count in the norm: all, but for copies of what another rank holds (ParameterSpec::counts).
+  // Returns the gradients that count in the norm: all except those of replicas of parts that another rank holds
+  // (ParameterSpec::counts).
   std::vector<Tensor> counted_gradients() const;
 
-  // Whether the products' weights of a unit are FP8 casts of the master weights, made shard by shard.
+  // Returns whether a unit's weights are gathered as FP8 casts of the master weights, which each rank casts for its
+  // shard.
   bool travels_in_fp8(size_t unit) const;
-  // The piece's place among the weights that travel; undefined where that is the master weight itself.
+  // Returns the piece's weights in the dtype in which they are gathered. Undefined if the master weights themselves are
+  // gathered.
   Tensor weight(const ParameterPiece& piece) const;
 
-  // Waits for the reductions of the last micro-batch and completes what they leave: a tensor-parallel rank has
-  // the gradients of the norms from its share of the tokens alone; they are summed in float32, to the same bits in
-  // every copy.
+  // Waits for the reductions of the last micro-batch and completes the gradients. With tensor parallelism, the
+  // gradients of the norms come from each rank's share of the tokens, so they are summed over these ranks in float32.
+  // All replicas get the same bits.
   void finish_gradients(Stream& stream);
 
-  // The master weights have changed, and casts.amaxes has those of this rank's pieces: they are made global, the FP8
-  // shards are cast with them, and full weights are gathered anew.
+  // Must be called after an update of the master weights, with the amaxes of this rank's pieces in casts.amaxes.
+  // Reduces the amaxes over all ranks, casts the FP8 shards with them, and makes the next use of every unit gather its
+  // weights again.
   void publish(const WeightCasts& casts, Stream& stream);
-  // After the master weights were set from outside: measures them, rounds them, and publishes.
+  // Must be called after the master weights were set by other means than the optimizer. Computes their amaxes, rounds
+  // the weights to the gathered dtype, and calls publish().
   void set(const WeightCasts& casts, Stream& stream);
 
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }
-  // Views of the full weights and gradients of a unit; see Fsdp for when they are valid.
+  // Return views of a unit's full weights and gradients. Fsdp says when they are valid.
   Tensor full_weight(const ParameterSpec& spec) const { return full(fsdp_->weight(spec.unit), spec); }
   Tensor full_gradient(const ParameterSpec& spec) const { return full(fsdp_->gradient(spec.unit), spec); }
 
@@ -116,7 +128,8 @@ class ShardedParameters {
   const ParameterLayout* layout_;
   const Mesh* mesh_;
   PrecisionConfig precision_;
-  std::vector<int64_t> shard_begin_;  // of each unit in shard buffers, and the end of the last
+  // Index of each unit's first element in shard buffers, followed by the end of the last unit.
+  std::vector<int64_t> shard_begin_;
   std::vector<ParameterPiece> pieces_;
   Tensor master_;
   std::unique_ptr<Fsdp> fsdp_;

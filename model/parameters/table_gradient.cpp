@@ -10,15 +10,15 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kColumnMultiple = 8;   // so that kernels read 16 bytes at a time
-constexpr int64_t kByteMultiple = 1024;  // between the tensors in the memory
-constexpr int kMostRanks = 64;           // each is a pass over the tokens' rows
+constexpr int64_t kColumnMultiple = 8;   // Lets kernels read 16 bytes at a time.
+constexpr int64_t kByteMultiple = 1024;  // Alignment of the tensors in the memory.
+constexpr int kMostRanks = 64;           // Each rank's tokens are added by a kernel of their own.
 
 // Offsets of the tensors in the memory, in bytes:
 //
 //   cut, tokens | sums | positions | all positions
 //
-// Once the tokens are added to the sums, the parts lie over cut and tokens.
+// The parts share memory with cut and tokens, which are not needed after the tokens have been added to the sums.
 struct Offsets {
   explicit Offsets(const TableSpec& s) {
     const auto bytes = [](int64_t elements, DType dtype) {
@@ -68,9 +68,10 @@ TokenUnit token_unit(const TableSpec& spec) {
 
 TableGradient::TableGradient(const TableSpec& spec, const ReducedUnit& unit) : spec_(spec), unit_(unit) {
   const Tensor& memory = unit.gradient;
-  CHECK(spec.rows <= spec.padded_rows(), "a table of {} rows in {} slices of {}", spec.rows, spec.ranks,
-        spec.slice_rows);
-  CHECK(memory.bytes() >= spec.memory_bytes(), "{} bytes for the gradient of a table, expected {}", memory.bytes(),
+  CHECK(spec.rows <= spec.padded_rows(), "a table of {} rows does not fit into {} slices of {} rows", spec.rows,
+        spec.ranks, spec.slice_rows);
+  CHECK(memory.bytes() >= spec.memory_bytes(),
+        "the memory for the gradient of a table has {} bytes, expected at least {}", memory.bytes(),
         spec.memory_bytes());
   expect_tensor(unit.shard, "the slice of a table", DType::kFloat32, {spec.slice_rows * spec.columns});
   const Offsets offsets(spec);
@@ -116,16 +117,17 @@ void TableGradient::add_tokens(bool first, Stream& stream) {
   unit_.ranks->all_gather(all_positions_, positions_, stream, unit_.name);
   unit_.ranks->all_to_all(tokens_, cut_, 0, stream, unit_.name);
   if (first) stream.zero(sums_);
-  const int64_t stretch = spec_.tokens * spec_.width();
+  const int64_t rank_elements = spec_.tokens * spec_.width();
   const Tensor table = sums_.rows(0, spec_.rows * spec_.width()).view({spec_.rows, spec_.width()});
   for (int64_t rank = 0; rank < spec_.ranks; ++rank) {
     const Tensor positions = all_positions_.rows(rank * 2 * spec_.tokens, (rank + 1) * 2 * spec_.tokens);
-    embedding_backward({.d_table = table,
-                        .d_out = tokens_.rows(rank * stretch, (rank + 1) * stretch).view({spec_.tokens, spec_.width()}),
-                        .ids = positions.rows(0, spec_.tokens),
-                        .order = positions.rows(spec_.tokens, 2 * spec_.tokens),
-                        .vocab_begin = first_row_},
-                       stream);
+    embedding_backward(
+        {.d_table = table,
+         .d_out = tokens_.rows(rank * rank_elements, (rank + 1) * rank_elements).view({spec_.tokens, spec_.width()}),
+         .ids = positions.rows(0, spec_.tokens),
+         .order = positions.rows(spec_.tokens, 2 * spec_.tokens),
+         .vocab_begin = first_row_},
+        stream);
   }
 }
 

@@ -1,15 +1,15 @@
-// TableGradient: the gradient of an embedding table of whose rows every rank of a group holds a slice, from the
-// gradients of the tokens that each rank read. A reduce-scatter would move the whole table, of which a micro-batch
-// touches few rows; here move
+// TableGradient computes the gradient of an embedding table, of whose rows each rank of a group holds a slice, from the
+// gradients of the tokens that each rank read. A reduce-scatter would transfer the whole table, although a micro-batch
+// reads few rows of it. TableGradient transfers instead:
 //
-//   1. the tokens' gradients [tokens, columns], cut into stretches of columns, one a rank: so a rank has its columns of
-//      all ranks' tokens. It adds them to its columns of the table in float32, rank by rank and each rank's in the
-//      order of EmbeddingBackward;
-//   2. those sums, of which every rank gets the rows that it holds.
+//     1. the gradients of the tokens [tokens, columns], divided into one range of columns per rank. Each rank thus
+//        receives its columns for the tokens of all ranks. It adds them to its columns of the table in float32,
+//        rank by rank, and the tokens of a rank in the order of EmbeddingBackward;
+//     2. these sums, of which every rank receives the rows that it holds.
 //
-// All sizes are the same whichever rows are touched, so nothing is counted, no rank waits for another's counts, and
-// steps are alike. Of n ranks each receives (n-1)/n of [tokens, columns] in the tokens' dtype and of its slice of the
-// table in float32 (moved_bytes()), by two all_to_alls. Bitwise deterministic.
+// All sizes are independent of which rows are read, so ranks exchange no counts, and all steps take equal time. Each of
+// n ranks receives (n-1)/n of [tokens, columns] in the tokens' dtype and (n-1)/n of its slice of the table in float32
+// (moved_bytes()), in two all_to_alls. Bitwise deterministic.
 #pragma once
 
 #include <cstdint>
@@ -22,53 +22,59 @@ namespace octavo {
 struct TableSpec {
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t slice_rows = 0;          // of a rank; those of all of them are the table, and padding behind it
-  int64_t tokens = 0;              // of a rank and micro-batch
-  DType dtype = DType::kBFloat16;  // of their gradients
+  // Rows per rank. The slices of all ranks are the table, followed by padding.
+  int64_t slice_rows = 0;
+  int64_t tokens = 0;              // Number of tokens per rank and micro-batch.
+  DType dtype = DType::kBFloat16;  // Dtype of the tokens' gradients.
   int ranks = 1;
 
-  int64_t width() const;        // of a stretch of columns, wider than there are where the ranks do not divide them
-  int64_t moved_bytes() const;  // what an all_to_all of both tensors moves
+  // Columns per rank, rounded up.
+  int64_t width() const;
+  int64_t moved_bytes() const;  // Returns the bytes of both exchanged tensors.
   int64_t padded_rows() const { return ranks * slice_rows; }
-  // What a reduce-scatter moves.
+  // Returns the bytes that a reduce-scatter would transfer.
   int64_t whole_bytes() const { return padded_rows() * columns * dtype_bytes(DType::kFloat32); }
-  int64_t memory_bytes() const;  // of what lies in ReducedUnit::gradient
-  // Whether to exchange tokens: that loads the links less, takes no more memory than the whole gradient (with columns
-  // for whole stretches), and few enough passes over the tokens. `all_to_all_load`: MeshShape::all_to_all_load().
+  int64_t memory_bytes() const;  // Returns the size of the buffer ReducedUnit::gradient.
+  // Returns whether exchanging tokens is better than a reduce-scatter. It must load the links less, take no more memory
+  // than the whole gradient (with padded columns), and iterate over the tokens of at most kMostRanks ranks.
+  // `all_to_all_load` is MeshShape::all_to_all_load().
   bool is_better(int64_t all_to_all_load) const;
 };
 
 class TableGradient : public TokenReduction {
  public:
-  // unit.gradient is borrowed: memory_bytes() or more of any dtype, undefined while planning. unit.shard is
-  // [slice_rows * columns]. Where unit.keeps, step 2 is done once for all micro-batches of a step.
+  // Borrows unit.gradient, which must have at least memory_bytes() of any dtype; it is undefined while planning.
+  // unit.shard is [slice_rows * columns]. If unit.keeps, step 2 runs once for all micro-batches of a step.
   TableGradient(const TableSpec& spec, const ReducedUnit& unit);
 
   void cut(const TokenRows& rows, Stream& stream) override;
-  // [ranks * tokens * width]: the tokens' gradients, zero beyond the columns.
+  // Returns [ranks * tokens * width]: the tokens' gradients, with zeros after the last column.
   const Tensor& cut_tokens() const override { return cut_; }
   void run(const MicroBatchPlace& at, Stream& stream) override;
 
  private:
-  int64_t columns_of(int rank) const;  // that its stretch really has
-  // 1: sums over the ranks, = when `first`, else added to those of the micro-batches before.
+  int64_t columns_of(int rank) const;  // Returns the number of columns of a rank, without padding.
+  // Step 1. Sums over the ranks. `first` assigns the sums; otherwise they are added to those of earlier micro-batches.
   void add_tokens(bool first, Stream& stream);
-  // 2: the shard = the sums of this rank's rows, or += them. The sums are gone afterwards.
+  // Step 2. Sets the shard to the sums of this rank's rows, or adds them to it. The sums are invalid afterwards.
   void finish(bool adds, Stream& stream);
   void join(const Tensor& slice, Stream& stream) const;
 
   TableSpec spec_;
   ReducedUnit unit_;
   int64_t first_row_ = 0;
-  Tensor cut_;            // [ranks * tokens * width] of spec.dtype
-  Tensor positions_;      // [2 * tokens] int32: ids and order
-  Tensor tokens_;         // as cut_: this rank's columns, a stretch of tokens a rank
-  Tensor all_positions_;  // [ranks * 2 * tokens]
-  Tensor sums_;           // [padded_rows * width] float32
-  Tensor parts_;  // [padded_rows * width] float32: a stretch of columns a rank, of this rank's rows; over the tokens
+  Tensor cut_;        // [ranks * tokens * width] of spec.dtype.
+  Tensor positions_;  // [2 * tokens] int32: ids and order.
+  // Same shape as cut_: this rank's columns, for the tokens of one rank after the other.
+  Tensor tokens_;
+  Tensor all_positions_;  // [ranks * 2 * tokens] int32.
+  Tensor sums_;           // [padded_rows * width] float32.
+  // [padded_rows * width] float32: this rank's rows, one range of columns per rank. Shares memory with cut_ and
+  // tokens_.
+  Tensor parts_;
 };
 
-// The table as a unit of Fsdp.
+// Returns the options of the table as a unit of Fsdp.
 TokenUnit token_unit(const TableSpec& spec);
 
 }  // namespace octavo
