@@ -251,7 +251,7 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
                                             }}) {
       try {
         look();
-        ADD_FAILURE() << named << " was passed over";
+        ADD_FAILURE() << named << " was skipped";
       } catch (const InputError& error) {
         EXPECT_NE(std::string(error.what()).find(named.string()), std::string::npos) << error.what();
       }

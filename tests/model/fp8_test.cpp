@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Precisions, LmHeadTest,
 // A linear layer on the CPU. With delayed scaling its amax history is not empty.
 class OneLinear {
  public:
-  // `producer`: of x and of d_y.
+  // `producer` is the producer of both x and d_y.
   OneLinear(LinearPrecision recipe, Producer producer)
       : precision_{.linear = recipe},
         weight_rows_(

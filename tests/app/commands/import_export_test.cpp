@@ -43,7 +43,7 @@ Weights read_all(const std::string& path) {
   return weights;
 }
 
-// Columns of a matrix, flattened row by row.
+// Returns a range of columns of a matrix, flattened row by row.
 std::vector<float> take_columns(const std::vector<float>& matrix, int64_t width, ColumnRange columns) {
   std::vector<float> slice;
   for (size_t row = 0; row < matrix.size(); row += static_cast<size_t>(width)) {
@@ -53,7 +53,7 @@ std::vector<float> take_columns(const std::vector<float>& matrix, int64_t width,
   return slice;
 }
 
-// A Hugging Face directory with tensors changed, dropped or added.
+// A copy of a golden Hugging Face directory whose tensors can be changed, removed or added.
 class HfDirectory {
  public:
   HfDirectory(const TempDir& dir, const std::string& golden_name) : path_(dir / golden_name) {
@@ -72,13 +72,13 @@ class HfDirectory {
     entries_[name] = {name, dtype, std::move(shape), 0, 0};
     data_[name] = std::string(bytes, '\0');
   }
-  // Another name for a tensor that is there.
+  // Adds a copy of an existing tensor under another name.
   void copy(const std::string& from, const std::string& to) {
     entries_[to] = entries_.at(from);
     entries_[to].name = to;
     data_[to] = data_.at(from);
   }
-  // A number of a float32 tensor.
+  // Sets one element of a float32 tensor.
   void set(const std::string& name, size_t element, float value) {
     std::memcpy(data_.at(name).data() + element * sizeof(float), &value, sizeof(float));
   }
@@ -91,7 +91,7 @@ class HfDirectory {
     }
     writer.commit();
   }
-  // The InputError with which opening fails; empty when it does not.
+  // Returns the message of the InputError with which opening the directory fails, or an empty string.
   std::string refusal() const {
     write();
     try {
@@ -205,7 +205,7 @@ TEST_P(ImportExport, ShardsAreReadBack) {
   EXPECT_FALSE(fs::exists(dir / "exported/model.safetensors"));
   EXPECT_EQ(read_all(dir / "exported"), original);
 
-  // Exporting again with other shards leaves none of the old ones.
+  // A second export with larger shards removes the shards of the first one.
   export_hf(dir / "checkpoint", dir / "exported");
   EXPECT_EQ(read_all(dir / "exported"), original);
   size_t files = 0;
@@ -404,7 +404,7 @@ TEST(Export, RefusesADamagedCheckpointAndItsDirectory) {
 TEST(Export, ReplacesAnotherModelWhenToldTo) {
   const TempDir dir;
   import_hf(golden("gqa"), dir / "checkpoint");
-  // Weights of one file or several, of other formats, or a config alone.
+  // The foreign files are weights in one or several files, weights in other formats, and a config without weights.
   for (const char* name :
        {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin", "consolidated.00.pth",
         "config.json", "tokenizer.json", "README.md", "notes.safetensors.tmp"}) {
@@ -429,16 +429,16 @@ TEST(Export, MixesAModelWithNothingElse) {
   const TempDir dir;
   import_hf(golden("gqa"), dir / "checkpoint");
   export_hf(dir / "checkpoint", dir / "exported");
-  // The remains of a killed export do not prevent another one.
+  // Files of an export that was killed do not prevent the next one.
   write_file(dir / "exported/model.safetensors.tmp", "half");
   export_hf(dir / "checkpoint", dir / "exported");
-  // A file or a folder of the user's is named, and stays even when the user insists.
+  // The refusal names a file or folder of the user. Such a file stays even with --overwrite.
   write_file(dir / "exported/notes/README.md", "mine");
   expect_mentions(message_of<InputError>([&] { export_hf(dir / "checkpoint", dir / "exported"); }),
                   {"exported: holds notes", "--overwrite"});
   export_hf(dir / "checkpoint", dir / "exported", {.overwrite = true});
   EXPECT_EQ(read_whole_file(dir / "exported/notes/README.md"), "mine");
-  // Nobody wants a model among the files of a run or of checkpoints.
+  // An export into the folder of a run or of checkpoints is always refused.
   write_file(dir / "run/metrics.jsonl", "");
   for (const char* target : {"run", "checkpoint"})
     EXPECT_THROW(export_hf(dir / "checkpoint", dir / target, {.overwrite = true}), InputError) << target;
@@ -493,7 +493,7 @@ TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
   for (const std::string& name : names) EXPECT_TRUE(fs::exists(dir / ("exported/" + name))) << name;
   export_hf(dir / "without", dir / "exported");
   for (const std::string& name : names) EXPECT_FALSE(fs::exists(dir / ("exported/" + name))) << name;
-  // A tokenizer in a directory without a model is the user's.
+  // A tokenizer in a directory without a model belongs to the user.
   fs::create_directories(dir / "new");
   write_file(dir / "new/tokenizer.json", "{}");
   EXPECT_THROW(export_hf(dir / "without", dir / "new"), InputError);
@@ -505,14 +505,14 @@ TEST(Export, CopiesNothingFromElsewhere) {
   import_hf(golden("gqa"), dir / "checkpoint");
   const std::string path = dir / "checkpoint/manifest.json";
   write_file(dir / "key", "secret");
-  // A manifest as earlier versions or other programs wrote it.
+  // Manifests of earlier versions or other programs may name a tokenizer by its path.
   CheckpointManifest manifest = manifest_from_text(read_whole_file(path), path);
   manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
   write_file(path, manifest_to_text(manifest));
   EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
   EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 
-  // A carried file that is no tokenizer's stays where it is; a link is not followed.
+  // The export copies only carried files that belong to a tokenizer, and it does not follow links.
   manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
   write_file(path, manifest_to_text(manifest));
   export_hf(dir / "checkpoint", dir / "exported");

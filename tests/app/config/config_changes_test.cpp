@@ -1,4 +1,4 @@
-// Tests which changes of its config a resumed run may have.
+// Tests of the config changes that a resumed run may have.
 #include "app/config/config_changes.h"
 
 #include "app/config/config_keys.h"
@@ -9,7 +9,8 @@ namespace {
 
 class ConfigChangesTest : public ConfigTest {
  protected:
-  // Returns the refusal of a run of 100 steps that resumes after `steps_done`, with these overrides before and now.
+  // Returns the refusal for a run of 100 steps that resumes after `steps_done`. `before` and `now` are the overrides of
+  // the saved and the new config.
   std::string refusal(const std::vector<std::string>& before, const std::vector<std::string>& now,
                       int64_t steps_done = 50) const {
     const auto with = [&](const std::vector<std::string>& overrides) { return load(kTrainable, overrides); };
@@ -26,7 +27,7 @@ std::vector<std::string> keys_of(KeyClass key_class, const std::string& section)
   return names;
 }
 
-// A new key belongs into one of these lists, or into the class of its section.
+// If this test fails for a new key, add the key to one of these lists or to the class of its section.
 TEST_F(ConfigChangesTest, EveryKeyIsOfAClass) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "model"), Names{"preset"});
@@ -121,27 +122,31 @@ TEST_F(ConfigChangesTest, AScheduleIsItsStepsToCome) {
   };
   const std::string constant = "optimizer.schedule=constant", wsd = "optimizer.schedule=wsd";
   for (const auto& [before, now, steps_done, accepted] : std::vector<Case>{
-           // Longer and shorter runs.
+           // These changes make the run longer or shorter.
            {{constant}, {constant, "training.steps=200"}, 100, true},
            {{constant}, {constant, "training.steps=60"}, 50, true},
            {{"optimizer.schedule=inverse_sqrt"}, {"optimizer.schedule=inverse_sqrt", "training.steps=200"}, 100, true},
            {{"optimizer.schedule=inverse_sqrt"}, {"optimizer.schedule=inverse_sqrt", "training.steps=60"}, 80, true},
-           {{constant}, {constant, "optimizer.lr=1e-3", "training.steps=200"}, 100, false},  // another last step
+           // The saved run would have ended with the old learning rate.
+           {{constant}, {constant, "optimizer.lr=1e-3", "training.steps=200"}, 100, false},
            {{}, {"training.steps=200"}, 100, false},
-           {{}, {"training.steps=200"}, 4, false},  // in the warm-up, of which the next step is as it was
+           // Step 5 is within the warm-up, so its learning rate does not change.
+           {{}, {"training.steps=200"}, 4, false},
            {{}, {"training.steps=60"}, 50, false},
-           {{wsd}, {wsd, "training.steps=200"}, 50, false},  // the steps of the decay are no decay any more
+           // Steps that were part of the decay would no longer decay.
+           {{wsd}, {wsd, "training.steps=200"}, 50, false},
            {{"optimizer.min_lr_ratio=1"}, {"optimizer.min_lr_ratio=1", "training.steps=200"}, 100, true},
-           // Changes of steps that are over.
+           // These changes affect only steps that are done.
            {{constant}, {constant, "optimizer.warmup_steps=3"}, 50, true},
            {{constant}, {constant, "optimizer.warmup_steps=3"}, 5, false},
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 5, true},
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 4, false},
-           // Changes of steps that are still to come.
+           // These changes affect steps that are not yet done.
            {{wsd, "optimizer.decay=sqrt"}, {wsd}, 50, false},
-           {{wsd, "optimizer.decay_steps=10"}, {wsd}, 50, true},  // the default
+           // The value equals the default.
+           {{wsd, "optimizer.decay_steps=10"}, {wsd}, 50, true},
            {{constant}, {constant, "training.global_batch_size=16"}, 50, false},
-           // Equal values that are expressed by other keys.
+           // These configs express equal values by other keys.
            {{}, {"stages=[{steps: 60}, {steps: 40}]"}, 50, true},
            {{}, {"stages=[{steps: 60}, {steps: 40, optimizer: {lr: 1.0e-3}}]"}, 50, false}}) {
     const std::string sentence = refusal(before, now, steps_done);

@@ -1,4 +1,4 @@
-// The checks between the keys of a config, against the device and the number of ranks.
+// Tests of the checks between config keys, the device and the number of ranks.
 #include "app/config/config_check.h"
 
 #include "tests/app/config/config_fixture.h"
@@ -71,7 +71,7 @@ TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
                  "parallel.tensor_parallel is 4, expected a divisor of the tokens of a micro-batch, "
                  "training.micro_batch_size 1 times data.seq_len 33 = 33; 1 would work",
                  4);
-  // Only 2 of the ranks 2 and 6 would work, because 4 groups divide the batch.
+  // Of the sizes that divide the 6 heads, 3 and 6 do not divide the 8 ranks.
   expect_invalid({"parallel.tensor_parallel=4", "model.num_heads=6", "model.head_dim=64", "model.hidden_size=384",
                   "model.intermediate_size=6", "model.vocab_size=276", "data.seq_len=36"},
                  "is 4, expected a divisor of model.num_heads 6; 2 would work", 8);
@@ -130,7 +130,7 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
   resolve_device(config, Device::kCuda);
 }
 
-// Tokens of a micro-batch are counted in 32 bits where they are sorted, and on GPUs.
+// Sorting tokens, and GPUs, count the tokens of a micro-batch in 32 bits.
 TEST_F(ConfigTest, MicroBatchesOfTooManyTokensAreRefused) {
   const std::vector<std::string> keys = {"data.seq_len=16777216", "training.micro_batch_size=128",
                                          "training.global_batch_size=128"};

@@ -1,4 +1,4 @@
-// Shared by the tests of the config: a file to load it from, and the message of the error that it raises.
+// Fixture of the config tests: loads a config from a file, and returns the message of the error that this throws.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class ConfigTest : public testing::Test {
     return load_config(write(yaml), overrides);
   }
 
-  // The message of the InputError that loading (and `check`) raises.
+  // Returns the message of the InputError that loading the config or calling `check` throws.
   template <typename Check>
   std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides, Check check) const {
     try {
@@ -49,7 +49,7 @@ class ConfigTest : public testing::Test {
     return error_of(yaml, overrides, [](const Config&) {});
   }
 
-  // Loading fails with a message that holds each of the parts.
+  // Expects that loading fails with a message that contains each of the parts.
   void expect_error(const std::string& yaml, const std::vector<std::string>& parts,
                     const std::vector<std::string>& overrides = {}) const {
     const std::string message = error_of(yaml, overrides);
@@ -57,7 +57,7 @@ class ConfigTest : public testing::Test {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
   }
 
-  // `part` follows from overriding a config that trains.
+  // Expects that a valid config with these overrides is refused with a message that contains `part`.
   void expect_invalid(const std::vector<std::string>& overrides, const std::string& part, int64_t ranks = 1) const {
     const std::string message = error_of(kTrainable, overrides, [&](const Config& config) { validate(config, ranks); });
     EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;

@@ -1,4 +1,4 @@
-// Reading of the config: every key, overrides, strictness, and writing it back.
+// Tests of reading a config: every key, overrides, errors, and writing it again.
 #include "app/config/config.h"
 
 #include <algorithm>
@@ -462,7 +462,7 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
   }
 }
 
-// The optimizer would divide zero by zero, or never move.
+// With such values the optimizer would divide zero by zero or never change a weight.
 TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
   EXPECT_EQ(load("optimizer: {eps: 1e-40, lr: 1e38, ema_decay: 0.9999999}\n").optimizer.ema_decay, 0.9999999);
   expect_error("optimizer: {eps: 1e-50}\n", {"optimizer.eps is '1e-50'", "a number above 0 as float32"});
@@ -472,7 +472,7 @@ TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
   expect_error("optimizer: {betas: [0.9, 0.99999999999]}\n", {"optimizer.betas", "below 1 as float32"});
 }
 
-// Where 0 is for none, what is meant as a value is one.
+// For keys where 0 disables something, small positive values must not be rounded to 0.
 TEST_F(ConfigTest, ZeroIsForNoneAndNothingElseRoundsToIt) {
   const Config config = load(
       "optimizer: {grad_clip: 0, weight_decay: 0.0}\nparallel: {timeout_s: 0}\ncheckpoint: {every_minutes: 0.01}\n"
@@ -534,7 +534,7 @@ std::string text_of(const ConfigKey& key, const Config& config) {
   return value ? value->dump() : "nothing";
 }
 
-// A text stands as it is, for scripts that read no YAML.
+// Strings are printed without quotes or escapes, for scripts that do not parse YAML.
 TEST_F(ConfigTest, AValueStandsByItself) {
   Config config = load(kEveryKey);
   config.checkpoint.dir = "-my \"runs\" \\n 'here': $HOME";
@@ -544,7 +544,8 @@ TEST_F(ConfigTest, AValueStandsByItself) {
   for (const char* key : {"checkpoint", "checkpoint.dirs", ""}) EXPECT_THROW(value_text(config, key), InputError);
 }
 
-// No key of kEveryKey has the value that it has without: one that is not read, not written, or not read back shows.
+// In kEveryKey every key differs from its default, so the test fails if a key is not read, not written or not read
+// again.
 TEST_F(ConfigTest, EveryKeyComesBackFromJsonAndYaml) {
   const Config config = load(kEveryKey);
   const Config other = load("model: {preset: llama3_405b}\n");
@@ -581,12 +582,14 @@ TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas is a key no more", "NCCL_MAX_CTAS"});
   expect_error("parallel: {nccl_memory: copy_engine}\n",
                {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is a value no more", "registered"});
-  const Config dumped = load(std::string(kTrainable) +  // with old defaults
-                             "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain}\n");
+  // The config has retired keys with their old defaults.
+  const Config dumped =
+      load(std::string(kTrainable) + "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain}\n");
   ASSERT_EQ(dumped.notes.size(), 2U);
   EXPECT_EQ(dumped.parallel.nccl_memory, NcclMemory::kPlain);
   EXPECT_NE(dumped.notes[0].find("logging.links_every is a key no more and is ignored"), std::string::npos);
-  for (const char* key : {"lane", "unheard_of"}) {  // a suggestion never names a retired key
+  // A suggestion never names a retired key.
+  for (const char* key : {"lane", "unheard_of"}) {
     const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
     EXPECT_EQ(message.find("lanes"), std::string::npos) << message;
   }

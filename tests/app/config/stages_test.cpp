@@ -49,13 +49,13 @@ TEST_F(StagesTest, EachBeginsWhereTheOneBeforeEnds) {
 TEST_F(StagesTest, ADatasetGoesOnWhereAnEarlierStageLeftIt) {
   const std::vector<DatasetOrigin> second = stage(1).data.origin.datasets;
   EXPECT_EQ(second, (std::vector<DatasetOrigin>{{.id = 2, .draws = 0}, {.id = 1, .draws = 18}}));
-  // 160 windows of 65 tokens behind those 18, in windows of 128.
+  // After those 18 windows, the stage draws 160 windows of 65 tokens. They are counted in windows of 128 tokens.
   const std::vector<DatasetOrigin> third = stage(2).data.origin.datasets;
   EXPECT_EQ(third[0], (DatasetOrigin{.id = 0, .draws = (42 * 65 + 127) / 128}));
   EXPECT_EQ(third[1], (DatasetOrigin{.id = 1, .draws = (178 * 65 + 127) / 128}));
 }
 
-// Never fewer than the mixture takes, and at most two more.
+// The estimated draws of a dataset are never fewer than the mixture's, and at most two more.
 TEST_F(StagesTest, DrawsAreThoseOfTheMixture) {
   for (const int64_t steps : {1, 7, 12, 33}) {
     const Config config = load(fmt::format(R"(
@@ -80,7 +80,7 @@ TEST_F(StagesTest, LearningRates) {
   const OptimizerConfig whole = load(kStages).optimizer;
   for (const int64_t step : {1, 4, 5, 10}) EXPECT_EQ(stage(0).learning_rate(step), learning_rate(whole, step, 40));
   for (const int64_t step : {11, 30}) EXPECT_EQ(stage(1).learning_rate(step), learning_rate(whole, step, 40));
-  // A schedule of its own, without a warm-up.
+  // The third stage has its own schedule without a warm-up.
   EXPECT_DOUBLE_EQ(stage(2).learning_rate(31), 5e-4 * 0.9);
   EXPECT_DOUBLE_EQ(stage(2).learning_rate(40), 0);
 }

@@ -7,7 +7,7 @@ from training_test import Corpus
 class Meshes(Corpus):
     # Results must not depend on the activations that a rank saves.
     KEEPING = {
-        "gathered anew": ["parallel.reshard_after_forward=true"],
+        "gathered again": ["parallel.reshard_after_forward=true"],
         "kept": ["parallel.reshard_after_forward=false"],
         "gradients kept": ["parallel.reshard_after_forward=true", "parallel.accumulate_unsharded=true"],
     }

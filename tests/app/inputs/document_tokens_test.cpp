@@ -11,7 +11,7 @@ namespace {
 
 class DocumentTokensTest : public testing::Test {
  protected:
-  // A token file whose sidecar has the given content; empty for no sidecar.
+  // Writes a token file whose sidecar has the given content. Without content there is no sidecar. Returns its path.
   std::string tokens(const std::string& name, const std::string& sidecar) const {
     write_tokens(dir_ / name, {{1, 2, 3}});
     write_file(dir_ / (name + ".json"), sidecar);
@@ -62,7 +62,7 @@ TEST_F(DocumentTokensTest, AreThoseThatAllSidecarsName) {
   EXPECT_THROW(resolved(config("nowhere", "")), UnreadableFile);
 }
 
-// Stages read the datasets of all of them.
+// The datasets of all stages are checked.
 TEST_F(DocumentTokensTest, AreThoseOfEveryStage) {
   const std::string a = tokens("a", R"({"bos": 1, "eos": 2})"), b = tokens("b", R"({"bos": 1, "eos": 3})");
   write_file(dir_ / "stages.yaml",

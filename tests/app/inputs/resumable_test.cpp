@@ -57,7 +57,7 @@ class ResumableTest : public testing::Test {
     }
   }
 
-  // Returns the refusal of the manifest after `change`, or an empty text.
+  // Returns the message with which the manifest is refused after `change` edits it, or an empty string.
   template <typename Change>
   std::string said(const Change& change) const {
     CheckpointManifest changed = manifest_;

@@ -5,7 +5,7 @@
 namespace octavo {
 namespace {
 
-// Returns whether the only warning contains the text.
+// Succeeds if there is exactly one warning and it contains `text`.
 testing::AssertionResult warns(const Config& config, const std::vector<DatasetUse>& datasets, const std::string& text) {
   const std::vector<std::string> warnings = config_warnings(config, datasets);
   if (warnings.size() == 1 && warnings.front().find(text) != std::string::npos) return testing::AssertionSuccess();
@@ -50,7 +50,7 @@ TEST(ConfigWarnings, ValidationThatNeverRuns) {
   EXPECT_TRUE(config_warnings(config, {}).empty());
   config.data.validation = {DatasetSource{.paths = {"held_out"}}};
   EXPECT_TRUE(warns(config, {}, "validation.every is 0"));
-  config.validation.every = 1000;  // once, after the last step
+  config.validation.every = 1000;  // The validation runs once, after the last step.
   EXPECT_TRUE(config_warnings(config, {}).empty());
 }
 

@@ -1,4 +1,4 @@
-// The bench: floors, and the command itself on a small model.
+// Tests of the bench: lower bounds of op times, and the command itself on a small model.
 #include "app/measure/bench.h"
 
 #include <unistd.h>
@@ -31,11 +31,11 @@ TEST(BenchFloor, Sums) {
               {"sdpa_forward", {.calls = 1, .milliseconds = 3, .flops = 2e9}},
               {"adamw", {.calls = 1, .milliseconds = 2, .bytes = 1e9}},
               {"all_reduce", {.calls = 1, .milliseconds = 1, .bytes = 1e9, .communication = true}}}};
-  OrderedJson result{{"step_ms", 1.2}};  // the timed steps had the machine to themselves
+  OrderedJson result{{"step_ms", 1.2}};  // The timed steps ran without the profiler.
   const Floors floors{.rates = {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12},
                       .forward_backward_times = {14, 12, 13}};
   add_ops(result, profiled, &floors);
-  EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // the longest first
+  EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // The longest op comes first.
   EXPECT_TRUE(result["ops"][0]["fp8"]);
   EXPECT_DOUBLE_EQ(result["ops"][0]["floor_ms"], 4);
   EXPECT_DOUBLE_EQ(result["ops"][0]["ratio"], 1.5);
@@ -82,7 +82,8 @@ class BenchCommandTest : public ConfigTest {
 
 TEST_F(BenchCommandTest, OpsHaveFloors) {
   const OrderedJson result = bench("--ops");
-  EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
+  // The CPU computes in float32 by default.
+  EXPECT_EQ(result["linear"], "float32");
   EXPECT_GT(result["rates"]["product_tflops"], 0);
   EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());
   EXPECT_GT(result["rates"]["bandwidth_gb_s"], 0);
@@ -92,12 +93,12 @@ TEST_F(BenchCommandTest, OpsHaveFloors) {
     sum += op["ms"].get<double>();
     EXPECT_FALSE(op["floor_ms"].is_null()) << op["op"];
     if (op["op"] == "qkv") {
-      EXPECT_EQ(op["calls"], 4);  // 2 layers, 2 micro-batches
+      EXPECT_EQ(op["calls"], 4);  // There are two layers and two micro-batches.
     }
   }
   EXPECT_DOUBLE_EQ(result["ops_ms"], sum);
   EXPECT_NEAR(result["unexplained_ms"].get<double>(), result["profiled_step_ms"].get<double>() - sum, 1e-9);
-  EXPECT_GE(result["unexplained_ms"], 0);  // the ops of a CPU follow each other
+  EXPECT_GE(result["unexplained_ms"], 0);  // The ops of a CPU run one after the other, so their times do not overlap.
 }
 
 }  // namespace

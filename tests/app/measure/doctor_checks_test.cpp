@@ -1,4 +1,4 @@
-// The findings of octavo doctor on imaginary machines.
+// Tests of the findings of octavo doctor on imaginary machines.
 #include "app/measure/doctor_checks.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ GpuInfo h200(int index) {
           .free_bytes = 140 * kGiB - kGiB / 2};
 }
 
-// `count` ranks of one host, each on a GPU of its own, with nothing wrong.
+// Returns the facts of `count` ranks on one host. Each has its own GPU, and nothing is wrong.
 std::vector<RankFacts> healthy_ranks(int count) {
   std::vector<RankFacts> ranks;
   for (int rank = 0; rank < count; ++rank) {
@@ -44,7 +44,7 @@ std::vector<RankFacts> healthy_ranks(int count) {
   return ranks;
 }
 
-// The one thing found to be wrong has all of `parts` in it.
+// Expects exactly one finding, whose text contains all of `parts`.
 void expect_only(const std::vector<RankFacts>& ranks, bool hinders, const std::vector<std::string>& parts) {
   const std::vector<Finding> findings = find_problems(ranks);
   ASSERT_EQ(findings.size(), 1u) << parts.front();
@@ -111,7 +111,8 @@ TEST(DoctorChecks, MemoryInUseByOthers) {
   EXPECT_TRUE(find_problems(ranks).empty());
   ranks[1].gpus[0].free_bytes = 130 * kGiB - kGiB / 2;
   expect_only(ranks, false, {"0000:1b:00.0", "10.0 of 140.0 GiB"});
-  ranks[1].gpus[0].free_bytes = 110 * kGiB - kGiB / 2;  // more than a tenth
+  // More than a tenth of the memory is in use.
+  ranks[1].gpus[0].free_bytes = 110 * kGiB - kGiB / 2;
   expect_only(ranks, true, {"0000:1b:00.0", "30.0 of 140.0 GiB"});
 }
 
@@ -124,7 +125,7 @@ TEST(DoctorChecks, FewerGpusThanRanksToCome) {
   expect_only(ranks, true, {"node7: 7 GPUs are visible", "8 ranks are to run here"});
   ranks[0].gpus.clear();
   ranks[0].gpus_visible = 0;
-  expect_only(ranks, false, {"no GPU was found"});  // it would run on the CPU
+  expect_only(ranks, false, {"no GPU was found"});  // The program would run on the CPU.
 }
 
 TEST(DoctorChecks, MemoryOfTheHost) {
@@ -136,7 +137,7 @@ TEST(DoctorChecks, MemoryOfTheHost) {
   expect_only(ranks, false, {"node7: 9.0 of 100.0 GiB"});
   ranks[0].memory_available_bytes = 90 * kGiB;
   ranks[0].memory_errors = 2;
-  ranks[1].memory_errors = 2;  // the same host's
+  ranks[1].memory_errors = 2;  // The count belongs to the host, so both ranks report it.
   expect_only(ranks, true, {"node7: 2 errors of the memory"});
 }
 
@@ -165,7 +166,7 @@ TEST(DoctorChecks, HealthOfGpus) {
   expect_only(with({"", 0, false, false, {"SW Thermal Slowdown"}}), false, {"SW Thermal Slowdown"});
 }
 
-// Section headings of drivers 510 to 580.
+// An nvidia-smi report with the section headings of drivers 510 to 580.
 constexpr const char* kReport = R"(
 ==============NVSMI LOG==============
 
@@ -245,7 +246,7 @@ TEST(DoctorChecks, Limits) {
   expect_only(ranks, false, {"64 KiB", "ulimit -l"});
   ranks = healthy_ranks(1);
   ranks[0].locked_memory_limit = 64 * 1024;
-  EXPECT_TRUE(find_problems(ranks).empty());  // nobody to talk to
+  EXPECT_TRUE(find_problems(ranks).empty());  // A single rank communicates with nobody.
 }
 
 TEST(DoctorChecks, SharedMemoryHindersRanksOfOneHostOnGpus) {
@@ -261,7 +262,7 @@ TEST(DoctorChecks, SharedMemoryHindersRanksOfOneHostOnGpus) {
 TEST(DoctorChecks, MoreThreadsThanCores) {
   auto ranks = healthy_ranks(4);
   for (RankFacts& r : ranks) r.threads = 5;
-  EXPECT_TRUE(find_problems(ranks).empty());  // chosen by the program
+  EXPECT_TRUE(find_problems(ranks).empty());  // The program itself chose the number of threads.
   for (RankFacts& r : ranks) r.omp_num_threads_is_set = true;
   expect_only(ranks, false, {"OMP_NUM_THREADS=5", "4 ranks", "16 cores", "set it to 4"});
   for (RankFacts& r : ranks) r.threads = 4;
@@ -283,7 +284,7 @@ TEST(DoctorChecks, RanksThatDiffer) {
 TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
   auto ranks = healthy_ranks(2);
   std::vector<MachineRates> rates(2);
-  EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // on GPUs
+  EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // The check is for CPUs, and these ranks have GPUs.
   for (size_t i = 0; i < 2; ++i) {
     ranks[i].product_kernels = "OpenBLAS 0.3.21 for Prescott";
     rates[i].product_flops["float32"] = 60e9;
@@ -292,7 +293,7 @@ TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
   EXPECT_TRUE(find_slow_products(ranks, rates).empty());
   for (MachineRates& r : rates) r.product_flops["float32"] = 25e9;
   const std::vector<Finding> findings = find_slow_products(ranks, rates);
-  ASSERT_EQ(findings.size(), 1u);  // of one host
+  ASSERT_EQ(findings.size(), 1u);  // The two ranks are on one host, so there is one finding.
   EXPECT_FALSE(findings[0].hinders);
   for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
     expect_words(findings[0].text, part);

@@ -1,5 +1,5 @@
-// Activation checkpointing on every device there is: the modes' losses and gradients have the same bits, in
-// less memory.
+// Tests on every available device that all modes of activation checkpointing give losses and gradients with equal bits,
+// and that they use less memory.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,13 +19,14 @@ struct DeviceCase {
 };
 
 struct Outcome {
-  std::vector<float> numbers;  // losses and gradients of every step
+  std::vector<float> numbers;  // Losses and gradients of every step.
   int64_t bytes = 0;
 };
 
 Config config_of(DeviceChoice device, LinearPrecision linear, const ActivationCheckpointing& checkpointing) {
   Config config;
-  const int64_t size = device == DeviceChoice::kCpu ? 1 : 2;  // which emulates FP8
+  // The CPU emulates FP8 slowly, so its model is smaller.
+  const int64_t size = device == DeviceChoice::kCpu ? 1 : 2;
   config.model = {.hidden_size = 128 * size,
                   .intermediate_size = 256 * size,
                   .num_layers = 4,
@@ -53,7 +54,7 @@ void append(const Tensor& tensor, Stream& stream, std::vector<float>& numbers) {
   numbers.insert(numbers.end(), host.begin(), host.end());
 }
 
-// Two steps, so that delayed scaling has a history in the second.
+// Trains two steps, so that delayed scaling has a history in the second one.
 Outcome train(Config config) {
   ProcessGroup group;
   Runtime runtime(config, group);

@@ -1,4 +1,4 @@
-// The changes that are proposed when a run does not fit.
+// Tests of the config changes that are proposed when a run does not fit into memory.
 #include "app/memory/memory_advice.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ class MemoryAdvice : public testing::Test {
   FittingChange change(const std::vector<std::string>& overrides, int64_t gpus, int64_t memory_gib) {
     return find_fitting_change(load(overrides), gpus, {.memory_bytes = memory_gib * kGiB}, group_);
   }
-  // Whether the config with the change fits, as read from the command line.
+  // Returns whether a config with the proposed overrides fits into the memory.
   bool fits_with(std::vector<std::string> overrides, const FittingChange& change, int64_t memory_gib) {
     for (size_t begin = 0; begin < change.overrides.size();) {
       const size_t end = std::min(change.overrides.find(' ', begin), change.overrides.size());

@@ -1,4 +1,4 @@
-// The choice of what a run keeps in memory when the config leaves it open.
+// Tests how the program chooses what a run keeps in memory if the config leaves this open.
 #include "app/memory/memory_choice.h"
 
 #include "tests/app/config/config_fixture.h"
@@ -8,8 +8,9 @@ namespace {
 
 class MemoryChoiceTest : public ConfigTest {
  protected:
-  // The choice of a run whose weights take 10 when they stay, and each of its blocks 8, 5 with `selective`, or 1
-  // recomputed whole, beside 7 that these share.
+  // Returns the choice for a run with simple memory needs. Gathered weights that are kept take 10. Each block takes 8,
+  // or 5 with `selective`, or 1 if it is recomputed as a whole. If any block is recomputed as a whole, all blocks
+  // together take another 7.
   static std::string chosen(const Config& config, bool sharded, double available) {
     const auto layers = static_cast<double>(config.model.num_layers);
     const auto fits = [&](const MemoryChoice& choice) {
@@ -29,19 +30,19 @@ class MemoryChoiceTest : public ConfigTest {
 
 TEST_F(MemoryChoiceTest, TheCheapestThatFits) {
   const Config config = load(kTrainable, {"model.num_layers=10"});
-  const std::string anew = ", weights gathered again in backward";
+  const std::string regathered = ", weights gathered again in backward";
   EXPECT_EQ(chosen(config, true, 90), "none");
-  EXPECT_EQ(chosen(config, true, 89), "none" + anew);
+  EXPECT_EQ(chosen(config, true, 89), "none" + regathered);
   EXPECT_EQ(chosen(config, true, 79), "selective");
-  EXPECT_EQ(chosen(config, true, 59), "selective" + anew);
-  EXPECT_EQ(chosen(config, true, 49), "block with ratio 0.6, 6 of 10 blocks" + anew);
-  EXPECT_EQ(chosen(config, true, 24), "block with ratio 0.9, 9 of 10 blocks" + anew);
-  EXPECT_EQ(chosen(config, true, 17), "full" + anew);
+  EXPECT_EQ(chosen(config, true, 59), "selective" + regathered);
+  EXPECT_EQ(chosen(config, true, 49), "block with ratio 0.6, 6 of 10 blocks" + regathered);
+  EXPECT_EQ(chosen(config, true, 24), "block with ratio 0.9, 9 of 10 blocks" + regathered);
+  EXPECT_EQ(chosen(config, true, 17), "full" + regathered);
   EXPECT_EQ(chosen(config, true, 16), "nothing");
 }
 
 TEST_F(MemoryChoiceTest, WhatTheConfigGivesIsNotVaried) {
-  EXPECT_EQ(memory_choices(load(kTrainable), false).size(), 3u);  // none, selective, full
+  EXPECT_EQ(memory_choices(load(kTrainable), false).size(), 3u);  // The choices are none, selective and full.
   const Config kept = load(kTrainable, {"parallel.reshard_after_forward=false", "model.num_layers=10"});
   EXPECT_EQ(chosen(kept, true, 79), "selective");
   EXPECT_EQ(chosen(kept, true, 27), "full");

@@ -1,4 +1,4 @@
-// The rule of what fits: the same for a plan and for the run that is planned.
+// Tests of the rule that decides whether a run fits into memory. A plan and the planned run use the same rule.
 #include "app/memory/memory_room.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@ namespace octavo {
 
 namespace {
 
-// The bytes that a run may allocate.
+// Returns the bytes that a run may allocate in its arena.
 int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
   const MemoryRoom room = memory_room({}, mesh, device);
   const int64_t bytes = room.available - room.outside - room.margin;
@@ -41,7 +41,7 @@ TEST(MemoryRoom, IsThatOfThePlanForARunAloneOnItsGpu) {
     const int64_t planned = room_for_arena(mesh, device);
     device.free_bytes = 80 * kGiB - 400 * kMiB;
     EXPECT_EQ(room_for_arena(mesh, device), planned);
-    device.free_bytes = 60 * kGiB;  // much of the rest is another program's
+    device.free_bytes = 60 * kGiB;  // Other programs use much of the memory.
     EXPECT_LE(room_for_arena(mesh, device), planned - 17 * kGiB);
   }
 }

@@ -44,7 +44,7 @@ TEST_F(MeshChoiceTest, OneCopyWhereMemoryDoesNotAllowMore) {
               "all ranks shard one copy: a copy on each of 8 nodes does not fit, ");
 }
 
-// Found where the two meshes' plans differ in what they recompute.
+// Searches for a memory size at which replicas would require more recomputation.
 TEST_F(MeshChoiceTest, OneCopyWhereMoreWouldBeRecomputed) {
   bool found = false;
   for (int64_t gib = 24; gib < 80 && !found; gib += 4) {

@@ -34,7 +34,8 @@ class PlanMemory : public testing::Test {
   ProcessGroup group_;
 };
 
-// The memory in use that the benchmarks report (docs/benchmarks), of runs in which cuDNN attended.
+// Compares with the memory in use in docs/benchmarks. Those runs used cuDNN's attention, so the difference of the
+// workspaces is added.
 TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
   const auto expect_gib = [](const MemoryPlan& plan, const SdpaShape& shape, double gib) {
     const int64_t cudnn = sdpa_planned_workspace_bytes(shape, shape.seq_len, false);
@@ -57,18 +58,18 @@ TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
     overrides.emplace_back("training.global_batch_size=4");
     return plan("llama3_8b_8gpu.yaml", overrides, 2);
   };
-  const std::string anew = "parallel.reshard_after_forward=true";
-  expect_gib(large({anew, "activation_checkpointing.mode=none"}), of_8b, 123.6);
-  expect_gib(large({anew, "activation_checkpointing.mode=selective"}), of_8b, 119.7);
-  expect_gib(large({anew, "activation_checkpointing.mode=full"}), of_8b, 78.9);
+  const std::string regathered = "parallel.reshard_after_forward=true";
+  expect_gib(large({regathered, "activation_checkpointing.mode=none"}), of_8b, 123.6);
+  expect_gib(large({regathered, "activation_checkpointing.mode=selective"}), of_8b, 119.7);
+  expect_gib(large({regathered, "activation_checkpointing.mode=full"}), of_8b, 78.9);
   expect_gib(large({}), of_8b, 133.7);
-  expect_gib(large({anew, "activation_checkpointing.mode=none", "precision.linear=bfloat16"}), of_8b, 129.6);
+  expect_gib(large({regathered, "activation_checkpointing.mode=none", "precision.linear=bfloat16"}), of_8b, 129.6);
   const auto half_of_70b = [&](std::vector<std::string> overrides) {
     overrides.emplace_back("training.global_batch_size=2");
     return plan("llama3_70b_8gpu.yaml", overrides, 2);
   };
   expect_gib(half_of_70b({"model.num_layers=18", "activation_checkpointing.mode=full"}), of_70b, 126.7);
-  expect_gib(half_of_70b({"model.num_layers=9", "activation_checkpointing.mode=full", anew}), of_70b, 79.0);
+  expect_gib(half_of_70b({"model.num_layers=9", "activation_checkpointing.mode=full", regathered}), of_70b, 79.0);
 }
 
 TEST_F(PlanMemory, ItemsSayWhatTheyHold) {
@@ -84,7 +85,7 @@ TEST_F(PlanMemory, ItemsSayWhatTheyHold) {
   };
   std::vector<int64_t> all(32);
   std::iota(all.begin(), all.end(), 0);
-  std::vector<int64_t> every_second = all;  // the first of two is recomputed
+  std::vector<int64_t> every_second = all;  // The first of every two blocks is recomputed.
   std::erase_if(every_second, [](int64_t block) { return block % 2 == 0; });
   expect("master weights", Contents::kWeights, {});
   expect("gathered blocks", Contents::kGatheredWeights, {0, 1});
@@ -128,7 +129,8 @@ TEST_F(PlanMemory, ThousandsOfRanks) {
   EXPECT_NEAR(static_cast<double>(bytes_of(p, "master weights")), 405.85e9 * 4 / 16384, 1e6);
 }
 
-// Activations of more than 2^31 elements: 16 times the tokens take 16 times the memory at most, and no item less.
+// Some activations have more than 2^31 elements. Compared with a sequence of 1/16 of the tokens, no item is smaller,
+// and none is more than 16 times as large.
 TEST_F(PlanMemory, SequencesOfAMillionTokens) {
   constexpr int64_t kTokens = int64_t{1} << 20;
   const auto of = [&](int64_t tokens) {
@@ -140,7 +142,7 @@ TEST_F(PlanMemory, SequencesOfAMillionTokens) {
   const MemoryPlan large = of(kTokens);
   EXPECT_EQ(bytes_of(large, "activations h0"), 32 * kTokens * 4096 * 2);
   for (const MemoryItem& item : of(kTokens / 16).items) {
-    if (item.bytes < kMiB) continue;  // paddings
+    if (item.bytes < kMiB) continue;  // Small items have padding.
     EXPECT_GE(bytes_of(large, item.name), item.bytes) << item.name;
     EXPECT_LE(bytes_of(large, item.name), 16 * item.bytes) << item.name;
   }
@@ -159,7 +161,8 @@ TEST(PlannedStream, NeedsNoGpuAndRefusesWork) {
   EXPECT_THROW(stream.zero(Tensor(&value, DType::kInt32, {1})), Error);
 }
 
-// Sums of gradients in float32, of queries and of keys; beside them numbers a row and, 64 queries a tile, turns.
+// The workspace holds float32 sums of the gradients of queries and keys, two numbers per row, and semaphores for tiles
+// of 64 queries.
 TEST(PlannedStream, FlashAttentionNeedsSums) {
   Stream stream = Stream::planned(132);
   for (const int64_t seq_len : {8192, 8191, 1}) {
@@ -184,15 +187,15 @@ TEST(PlannedStream, DeterministicAttentionOfCudnnNeedsMore) {
   const int64_t bytes = sdpa_planned_workspace_bytes(shape, shape.seq_len, false);
   EXPECT_GE(bytes, int64_t{4} * 2 * 8192 * 32 * 128);
   const auto deterministic = static_cast<double>(sdpa_planned_workspace_bytes(shape, shape.seq_len, true));
-  EXPECT_GE(deterministic, 8.4e9);  // measured
+  EXPECT_GE(deterministic, 8.4e9);  // cuDNN reported 8.4 GB.
   EXPECT_LE(deterministic, 1.1 * 8.4e9);
-  constexpr double kOfSmallHeads = 4295229696;  // measured of 4,096 queries over 32,768 keys
+  constexpr double kOfSmallHeads = 4295229696;  // Measured with 4,096 queries and 32,768 keys.
   const auto small = static_cast<double>(sdpa_planned_workspace_bytes({1, 4096, 16, 16, 64}, 32768, true));
   EXPECT_GE(small, kOfSmallHeads);
   EXPECT_LE(small, 1.01 * kOfSmallHeads);
 }
 
-// Copies of half the tokens beside what attention on so many takes.
+// In addition to the workspace of attention over half of the tokens, there is a copy of those tokens.
 TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
   Stream stream = Stream::planned(132);
   const SdpaShape shape{2, 8192, 32, 8, 128};
@@ -203,8 +206,8 @@ TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
   EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(half + copies));
 }
 
-// Copies of all keys of one sequence and of a piece's queries, with their gradients, beside what attention of such a
-// piece takes; every rank of the sequence asks for the same.
+// The workspace holds copies of all keys of one sequence and of the queries of a chunk, with their gradients, in
+// addition to the workspace of attention of such a chunk. It is equal on every rank of the sequence.
 TEST(PlannedStream, SharedSequencesWithinDocumentsNeedCopies) {
   Stream stream = Stream::planned(132);
   const SdpaShape shape{2, 16384, 32, 8, 128, {.rank = 0, .size = 4}};

@@ -1,6 +1,6 @@
-// The check for silent corruption among ranks: training that is sound passes it and is not changed by it, over drawn
-// models, meshes and recipes (tests/app/run/mesh_draw.h); one flipped bit in what ranks hold alike, or in weights while
-// a micro-batch is computed, is found and its rank named.
+// Tests of the check for silent corruption on several ranks. With random models, meshes and recipes
+// (tests/app/run/mesh_draw.h), training without corruption passes the check and is not changed by it. A flipped bit is
+// detected and its rank named, in data that ranks hold in common and in weights while a micro-batch is computed.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -35,7 +35,7 @@ class CheckedTraining {
     }
   }
 
-  // `during` runs between the additional computation of the micro-batch and the step.
+  // `during` runs between the additional computation of a micro-batch and the step.
   CorruptionVerdict step(
       int64_t number, const std::function<void()>& during = [] {}) {
     const Batch batch = make_batch(number);
@@ -48,7 +48,7 @@ class CheckedTraining {
     return check_ ? check_->finish() : CorruptionVerdict{};
   }
 
-  // The bits of the loss and the norm of the last step.
+  // Returns the loss and the sum of squares of the gradients of the last step.
   std::vector<float> results() const {
     std::vector<float> values(2);
     stream_.copy(values.data(), state_.loss.raw(), sizeof(float));
@@ -67,7 +67,7 @@ class CheckedTraining {
     stream_.synchronize();
   }
 
-  // Brings the full weights of every unit, where they stay.
+  // Gathers the weights of every unit. The unsharded weights stay in memory.
   void gather() {
     state_.model.forward(state_.batch.micro_batch(0));
     stream_.synchronize();
@@ -75,7 +75,7 @@ class CheckedTraining {
 
   TrainingState& state() { return state_; }
   CorruptionCheck& check() { return *check_; }
-  // This rank's piece of a parameter; null where it has none.
+  // Returns this rank's slice of a parameter, or null if it has none.
   const ParameterPiece* piece(std::string_view name) const {
     for (const ParameterPiece& piece : state_.parameters.pieces()) {
       if (piece.spec->name == name) return &piece;
@@ -89,7 +89,7 @@ class CheckedTraining {
     return draw;
   }
 
-  // This rank's rows of the global batch, and of each its share.
+  // Returns this rank's rows of the global batch, and of each row the chunks of this context-parallel rank.
   Batch make_batch(int64_t step) const {
     Batch batch;
     append_share(make_rows(step), mesh_.context_rank(), draw_.config.data.seq_len, batch);
@@ -122,7 +122,7 @@ class CheckedTraining {
 
 class CorruptionCheckRanks : public DeviceRanksTest {
  protected:
-  // A small model in which every head of k and v has a copy on each tensor-parallel rank.
+  // Returns a small model in which every tensor-parallel rank has a replica of each key/value head.
   MeshDraw draw(int64_t replicas, int64_t tensor_ranks) const {
     MeshDraw draw;
     draw.config.model = {.hidden_size = 48,
@@ -147,7 +147,7 @@ class CorruptionCheckRanks : public DeviceRanksTest {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  // With a majority of copies the one, else both.
+  // Returns the ranks that a verdict must name. With more than two replicas it is the faulty rank, otherwise all ranks.
   std::vector<int> named(int rank) const { return size_ > 2 ? std::vector<int>{rank} : everyone(); }
 
   static void expect_sound(const CorruptionVerdict& verdict) { EXPECT_TRUE(verdict.ranks.empty()) << verdict.message; }
@@ -156,7 +156,8 @@ class CorruptionCheckRanks : public DeviceRanksTest {
     EXPECT_NE(verdict.message.find(what), std::string::npos) << verdict.message;
   }
 
-  // Flips a bit of `tensor` on one rank, in the second half, and back.
+  // Flips bits of `tensor` on one rank, at its beginning and in its second half, expects that they are found, and flips
+  // them back.
   void expect_flip_found(CheckedTraining& training, const Tensor& tensor, const std::string& what) {
     const int victim = size_ - 1;
     for (const int64_t byte : {int64_t{0}, tensor.bytes() / 2 + 1}) {
@@ -220,7 +221,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInACopyOfATensorRankIsFound) {
   }
 }
 
-// The copies of a head are cut among shards.
+// Replicas of a key/value head are divided among shards.
 TEST_P(CorruptionCheckRanks, AFlippedBitInAStretchOfACopyIsFound) {
   if (size_ != 4 && size_ != 8) return;
   CheckedTraining training(draw(1, size_ / 2), 1, group_, stream_);
@@ -233,7 +234,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAStretchOfACopyIsFound) {
   EXPECT_NE(std::find(verdict.ranks.begin(), verdict.ranks.end(), victim), verdict.ranks.end()) << verdict.message;
 }
 
-// If two replicas differ, the one that also computes wrong results is named.
+// If two replicas differ, the rank that also computes wrong results is named.
 TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
   CheckedTraining training(draw(size_, 1), 1, group_, stream_);
   expect_sound(training.step(1));
@@ -246,7 +247,8 @@ TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
   expect_found(verdict, {victim}, fmt::format("rank {} on host{}: a micro-batch computed twice", victim, victim));
 }
 
-// One rank's gathered weights are wrong in the additional pass, and right in the step, which gathers them again.
+// The gathered weights of one rank are wrong in the additional computation and right in the step, which gathers them
+// again.
 TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
   if (size_ < 2) return;
   CheckedTraining training(draw(1, 1), 1, group_, stream_);

@@ -7,7 +7,7 @@
 namespace octavo {
 namespace {
 
-// Ranks that hold the same parts, and hashes that agree.
+// Ranks that hold the same parts, with equal hashes.
 class CorruptionVerdictTest : public testing::Test {
  protected:
   void make(int count, const std::vector<HashedPart>& parts = {{"weights of norms", ""}, {"exp_avg of norms", ""}}) {
@@ -47,7 +47,7 @@ TEST_F(CorruptionVerdictTest, TheMajorityNamesTheRank) {
   expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms");
   hashes_[1].parts[1] = 18;
   expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms and 1 other");
-  hashes_[2].parts[1] = 19;  // three values: no majority
+  hashes_[2].parts[1] = 19;  // Three different values have no majority.
   EXPECT_EQ(verdict().ranks, (std::vector<int>{1}));
   make(5);
   hashes_[4].parts[0] = 18;
@@ -96,7 +96,8 @@ TEST_F(CorruptionVerdictTest, StretchesOfACopyAddUp) {
   expect({}, false, "");
   hashes_[1].parts[0] = 8;
   expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: replicas differ in weights of head 1");
-  ranks_[1].parts.push_back({"weights of block 0", ""}), hashes_[1].parts.push_back(1);  // and the replica tells which
+  // The hashes of another part show which rank is wrong.
+  ranks_[1].parts.push_back({"weights of block 0", ""}), hashes_[1].parts.push_back(1);
   ranks_[2].parts.push_back({"weights of block 0", ""}), hashes_[2].parts.push_back(2);
   ranks_[3].parts.push_back({"weights of block 0", ""}), hashes_[3].parts.push_back(2);
   EXPECT_EQ(verdict().ranks, (std::vector<int>{1}));

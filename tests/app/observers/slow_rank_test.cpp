@@ -28,7 +28,7 @@ TEST(SlowRankTest, SmallDifferencesNameNobody) {
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 40}, {.collectives_ms = 31}}, 100));
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 1.9}, {.collectives_ms = 0}}, 3));
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 40}}, 100));
-  // Links that are slow for all ranks alike.
+  // The network is equally slow for all ranks.
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 90}, {.collectives_ms = 90}}, 100));
 }
 

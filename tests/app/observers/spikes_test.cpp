@@ -16,12 +16,12 @@ namespace {
 
 constexpr double kLeastSpread = 0.005;
 
-// A step of one target, as its result comes from the device.
+// Returns a finished step with one target.
 Step finished_step(int64_t number, double loss, double grad_norm, double step_ms) {
   return {.number = number, .targets = {1}, .loss_sums = {loss}, .grad_norm = grad_norm, .step_ms = step_ms};
 }
 
-// Losses 2.9 and 3.1 in turn: of a whole number of pairs the mean is 3, the deviation 0.1.
+// Adds steps whose losses alternate between 2.9 and 3.1. An even number of them has mean 3 and standard deviation 0.1.
 Spikes after(int64_t steps, int64_t window = 10, double threshold = 4) {
   Spikes spikes(window, threshold, kLeastSpread);
   for (int64_t step = 1; step <= steps; ++step) spikes.add(step, step % 2 == 0 ? 2.9 : 3.1);
@@ -44,7 +44,7 @@ TEST(Spikes, KnowsNothingBeforeTheWindowIsFull) {
   EXPECT_FALSE(after(1000, 0).is_spike(1002, 1e9));
 }
 
-// Whatever of the step before is known by then.
+// When a step begins, the result of the step before it may not be known yet, so the limit depends on earlier steps.
 TEST(Spikes, LimitIsMadeOfStepsTwoBefore) {
   Spikes spikes = after(20);
   const double limit = spikes.limit(22);
@@ -70,7 +70,7 @@ TEST(Spikes, GoesOnFromItsState) {
   }
 }
 
-// A run rolls back to a checkpoint that holds no state of the guard, such as an imported one.
+// The run rolls back to a checkpoint without a state of the guard, for example an imported one.
 TEST(StepGuard, ForgetsItsStepsWhereNoneAreSaved) {
   TrainingConfig config;
   config.loss_spike_window = 10;
@@ -88,7 +88,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
   TrainingConfig config;
   config.loss_spike_window = 20;
   StepGuard guard(config, 10);
-  // Numbers that vary a little, and do again after each that does not fit.
+  // The numbers vary a little, also after each outlier.
   const auto usual = [](int64_t step) {
     const double some = step % 2 == 0 ? 0.98 : 1.02;
     return finished_step(step, 3 * some, 0.5 * some, 100 * some);
@@ -118,7 +118,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
   EXPECT_TRUE(found.spike && !found.skipped);
   EXPECT_NEAR(found.loss_z.value(), 10, 1e-9);
   go_on(1);
-  // A step that is not finite is recognized without others.
+  // A non-finite step is reported as skipped, and not as a spike or an outlier.
   found = judge_odd([](Step& odd) {
     odd.grad_norm = std::numeric_limits<double>::infinity();
     odd.loss_sums = {odd.grad_norm};
@@ -126,7 +126,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
   });
   EXPECT_TRUE(found.skipped && !found.spike);
   EXPECT_FALSE(found.stands_out());
-  // The resumed guard decides like an uninterrupted one, except for the times, which belong to another machine.
+  // The resumed guard decides like an uninterrupted one, except for step times, which depend on the machine.
   StepGuard resumed(config, 10);
   resumed.from_json(nlohmann::json::parse(guard.to_json().dump()));
   Step odd = usual(step);
@@ -150,7 +150,8 @@ TEST(StepGuard, WarnsOfASlowStepOncePerLoggingInterval) {
   }
 }
 
-// Norms of the first window fall while the weights leave their random start, and are no measure of the next ones.
+// The gradient norm falls while the weights leave their random start, so norms of the first window are not compared
+// with later ones.
 TEST(StepGuard, JudgesGradientNormsByStepsAfterTheFirstWindow) {
   StepGuard guard({.loss_spike_window = 20}, 10);
   for (int64_t step = 1; step <= 60; ++step) {

@@ -1,4 +1,4 @@
-// The record of a step, and what observers make of it, in steps of a real run on the CPU.
+// Tests of the record of a step and of what observers do with it, with steps of a real run on the CPU.
 #include "app/observers/step_observer.h"
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// Steps of a run in the order of the trainer.
+// Runs steps in the order of the trainer.
 class ObservedRun : RunProcess {
  public:
   explicit ObservedRun(const Config& of_run)

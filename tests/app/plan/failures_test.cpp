@@ -1,4 +1,4 @@
-// How much of a run's time counts when GPUs fail, and how often to save.
+// Tests of the fraction of time that is useful if GPUs fail, and of how often a run should save.
 #include "app/plan/failures.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The machine file: written and read again, and refused when it is wrong.
+// Tests that a machine file is written and read again, and that a wrong one is refused.
 #include "app/plan/machine_rates.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(MachineRates, MultiplyAddsAreOfACpu) {
   rates.multiply_add_flops = 1.2e11;
   json file = json::parse(to_json(rates).dump());
   EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 1.2e11);
-  file.erase("multiply_add_flops");  // as in files of before
+  file.erase("multiply_add_flops");  // Files of earlier versions do not have this key.
   EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 0);
   file["multiply_add_flops"] = -1;
   expect_part(refusal(file), "multiply_add_flops is -1, expected a positive number");
@@ -89,7 +89,7 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 
 TEST(MachineRates, RefusesWhatIsWrong) {
   json good = json::parse(to_json(example()).dump());
-  good.erase("multiply_add_flops");  // the one key that may be missing
+  good.erase("multiply_add_flops");  // This key is the only one that may be missing.
   expect_part(refusal(json::array()), "expected an object");
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;
@@ -116,7 +116,7 @@ TEST(MachineRates, RefusesWhatIsWrong) {
 
 TEST(MachineRates, LoadsAFile) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("octavo_machine_{}.json", ::getpid());
-  EXPECT_THROW(load_machine_rates(path.string()), InputError);  // there is none
+  EXPECT_THROW(load_machine_rates(path.string()), InputError);  // The file does not exist yet.
   std::ofstream(path) << to_json(example()).dump(2);
   EXPECT_EQ(load_machine_rates(path.string()).name, "node7");
   std::ofstream(path) << "{\"format\": ";

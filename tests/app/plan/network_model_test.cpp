@@ -1,4 +1,4 @@
-// The limits of the network model. published_test.cpp compares it with published measurements.
+// Tests of limiting cases of the network model. published_test.cpp compares the model with published measurements.
 #include "app/plan/network_model.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ class NetworkModel : public testing::Test {
   double seconds(CollectiveKind op, int64_t ranks, int64_t stride, double bytes) const {
     return collective_seconds(machine_, cluster_, spread(ranks, stride, cluster_), op, bytes);
   }
-  double bus(CollectiveKind op, int64_t ranks, int64_t stride, double bytes) const {  // GB/s
+  // Returns the bus bandwidth in GB/s.
+  double bus(CollectiveKind op, int64_t ranks, int64_t stride, double bytes) const {
     return bus_bytes_per_s(machine_, cluster_, spread(ranks, stride, cluster_), op, bytes) / 1e9;
   }
 
@@ -62,20 +63,20 @@ TEST_F(NetworkModel, MoreRanksAndBytesNeverTakeLess) {
 }
 
 TEST_F(NetworkModel, SmallMessagesAreBoundByTheNumberOfRanks) {
-  // Rings by the ranks, trees by their logarithm.
+  // The time of a ring grows with the number of ranks, that of a tree with its logarithm.
   const double ring_64 = seconds(CollectiveKind::kAllGather, 64, 1, 1024);
   EXPECT_GT(seconds(CollectiveKind::kAllGather, 1024, 1, 1024), 10 * ring_64);
   const double tree_64 = seconds(CollectiveKind::kAllReduce, 64, 1, 1024);
   const double tree_1024 = seconds(CollectiveKind::kAllReduce, 1024, 1, 1024);
   EXPECT_GT(tree_1024, tree_64);
   EXPECT_LT(tree_1024, 2 * tree_64);
-  // Four more levels, up and down, of LL's hop.
+  // The tree has four more levels, and each adds one hop of NCCL's LL protocol in both directions.
   EXPECT_NEAR(tree_1024 - tree_64, 2 * 4 * 5e-6, 1e-9);
 }
 
 TEST_F(NetworkModel, ProtocolsBySize) {
-  // LL's short hops for a few bytes, Simple's bandwidth for many: a straight line through both ends is too slow
-  // between.
+  // A few bytes use the short hops of NCCL's LL protocol, many bytes the bandwidth of its Simple protocol. Linear
+  // interpolation between the two would be too slow for medium sizes.
   const double small = seconds(CollectiveKind::kAllGather, 128, 1, 1024);
   const double large = seconds(CollectiveKind::kAllGather, 128, 1, 4e9);
   const double hops = 15 * (14e-6 + 7 * 3.4e-6);
@@ -84,7 +85,7 @@ TEST_F(NetworkModel, ProtocolsBySize) {
 }
 
 TEST_F(NetworkModel, AggregatedTreesWithOneRankANode) {
-  // 512 ranks: 2.8 us each and a logarithm of hops, where a ring has 511 of them.
+  // Each of the 512 ranks adds 2.8 us, and a tree has a logarithmic number of hops, where a ring would have 511.
   const double rail = seconds(CollectiveKind::kAllGather, 512, 8, 512 * 1024);
   EXPECT_LT(rail, 512 * 2.8e-6 + 9 * 14e-6 / 3.5 + 1e-4);
   EXPECT_GT(seconds(CollectiveKind::kAllReduce, 512, 8, 512 * 1024), 0);
@@ -92,9 +93,9 @@ TEST_F(NetworkModel, AggregatedTreesWithOneRankANode) {
 
 TEST_F(NetworkModel, CardsOfTheGroupBoundIt) {
   constexpr double kBytes = 64e9;
-  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 1, kBytes), 320, 10);    // NVLink
-  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 4, kBytes), 2 * 47, 3);  // two cards
-  EXPECT_NEAR(bus(CollectiveKind::kReduceScatter, 128, 8, kBytes), 47, 2);  // one rail
+  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 1, kBytes), 320, 10);    // NVLink is the limit.
+  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 4, kBytes), 2 * 47, 3);  // Two network cards are the limit.
+  EXPECT_NEAR(bus(CollectiveKind::kReduceScatter, 128, 8, kBytes), 47, 2);  // One network card is the limit.
   EXPECT_EQ(seconds(CollectiveKind::kAllGather, 128, 8, kBytes), seconds(CollectiveKind::kAllGather, 128, 64, kBytes));
 }
 
@@ -106,18 +107,19 @@ TEST_F(NetworkModel, OversubscriptionIsFeltWhereRingsCrossLeafSwitches) {
     cluster_.network_oversubscription = 4;
     return seconds(op, ranks, stride, kBytes) / without;
   };
-  EXPECT_EQ(slower(CollectiveKind::kAllGather, 256, 1), 1);         // one leaf
-  EXPECT_EQ(slower(CollectiveKind::kAllGather, 4096, 1), 1);        // one card in 32
-  EXPECT_EQ(slower(CollectiveKind::kAllReduce, 4, 64), 1);          // 32 nodes
-  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 64), 1, 1e-9);  // 8 of 32 cards cross
-  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 256), 4, 0.1);  // all of them
+  EXPECT_EQ(slower(CollectiveKind::kAllGather, 256, 1), 1);   // All ranks are on one leaf switch.
+  EXPECT_EQ(slower(CollectiveKind::kAllGather, 4096, 1), 1);  // One network card in 32 sends to another leaf switch.
+  EXPECT_EQ(slower(CollectiveKind::kAllReduce, 4, 64), 1);    // The group has 32 nodes.
+  // Eight of 32 network cards send to other leaf switches.
+  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 64), 1, 1e-9);
+  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 256), 4, 0.1);  // All network cards send to other leaf switches.
   EXPECT_GT(slower(CollectiveKind::kAllToAll, 4096, 1), 3);
 }
 
 TEST_F(NetworkModel, AllToAllGoesThroughSingleCards) {
   EXPECT_EQ(seconds(CollectiveKind::kAllToAll, 8, 1, 1e9), seconds(CollectiveKind::kReduceScatter, 8, 1, 1e9));
   EXPECT_GT(seconds(CollectiveKind::kAllToAll, 64, 1, 1e9), 5 * seconds(CollectiveKind::kReduceScatter, 64, 1, 1e9));
-  // With one rank a node neither has more than its card.
+  // With one rank per node, both collectives have a single network card per rank.
   EXPECT_NEAR(seconds(CollectiveKind::kAllToAll, 64, 8, 4e9) / seconds(CollectiveKind::kReduceScatter, 64, 8, 4e9), 1,
               0.1);
 }

@@ -1,4 +1,4 @@
-// Predictions against the steps that were measured (docs/benchmarks).
+// Compares predictions with measured steps (docs/benchmarks).
 #include "app/plan/predictor.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ Config load(const Measured& m) {
   return config;
 }
 
-// On which cuDNN attended: 507 and 407 TFLOP/s in a step, where the machine file's rates come to 627 and 495.
+// Returns an H200 with attention by cuDNN. In a step it had 507 TFLOP/s forward and 407 backward, where the machine
+// file has 627 and 495.
 MachineRates machine_before() {
   MachineRates machine = find_machine("h200");
   machine.attention.forward_flops *= 507.0 / 627;
@@ -103,7 +104,7 @@ TEST(Predictor, TwoGpus) {
   expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_delayed"}, 15769);
 }
 
-// Layers of the 70B on two GPUs, all recomputed except the last.
+// Tests layers of the 70B model on two GPUs. All of them are recomputed except the last.
 TEST(Predictor, RecomputedLayers) {
   const auto step_ms = [](int64_t layers) {
     const Config config =
@@ -120,7 +121,7 @@ TEST(Predictor, RecomputedLayers) {
   EXPECT_NEAR((step_ms(18) - step_ms(9)) / (1186.8 - 637.9), 1, kTolerance);
 }
 
-// The 8B on four GPUs, with full weights gathered again in backward.
+// Tests the 8B model on four GPUs, with weights gathered again in backward.
 TEST(Predictor, ActivationCheckpointing) {
   using Mode = ActivationCheckpointing::Mode;
   const Config config =
@@ -137,7 +138,7 @@ TEST(Predictor, ActivationCheckpointing) {
   EXPECT_NEAR(full / 1266.1, 1, kTolerance);
   EXPECT_NEAR(selective / none, 1066.0 / 1043.5, 0.02);
   EXPECT_NEAR(full / none, 1266.1 / 1043.5, 0.04);
-  // 31 of the 32 blocks run again, and 7 of 8.
+  // With full recomputation 31 of the 32 blocks are recomputed, with a ratio of 0.25 it is 7.
   const double seven = step_ms({.mode = Mode::kBlock, .ratio = 0.25}) - none;
   EXPECT_NEAR(seven / (full - none), 7.0 / 31, 1e-6);
   EXPECT_EQ(step_ms({.mode = Mode::kBlock, .ratio = 1.0 / 32}), none);
@@ -189,7 +190,8 @@ TEST(Predictor, ProductsAsMeasuredAndBetween) {
   EXPECT_THROW(product_rate(machine, "float32", false, {64, 64, 64}), InputError);
 }
 
-// Half the bytes, on one node by an all-to-all and between nodes that have eight shards each by a ring.
+// Gradients in bfloat16 have half the bytes. One node reduces them by an all-to-all, nodes with eight shards each by a
+// ring.
 TEST(Predictor, ReducedInBFloat16) {
   const auto step_ms = [](const char* reduce, int64_t gpus) {
     const Config config = load({.config = "llama3_8b_8gpu.yaml",
@@ -213,7 +215,7 @@ TEST(Predictor, ChecksAddUp) {
   }
   EXPECT_NEAR(sum, p.step_s, 1e-9);
   EXPECT_LT(p.floor_s, p.step_s);
-  // The products of mfu's count, which takes attention whole.
+  // Counts the FLOPs of the matmuls as MFU does, but without attention.
   double products = 0;
   for (const StepCost& cost : p.costs) products += cost.kind == CostKind::kProduct ? cost.flops : 0;
   EXPECT_NEAR(products / (6.0 * static_cast<double>(config.model.num_matmul_parameters()) * 2 * 8192), 1, 1e-3);
@@ -244,8 +246,8 @@ TEST(Predictor, FlopsByPart) {
     sum += part.flops;
     if (part.part == "attention") attention = part.flops;
   }
-  // mfu counts all of the scores, and norms among the parameters. A step computes the causal half of the scores, and
-  // recomputes it in backward.
+  // MFU counts all attention scores, and the norms among the parameters. A step computes only the causal half of the
+  // scores, and recomputes it in backward.
   EXPECT_NEAR((sum - attention) / (6.0 * static_cast<double>(model.num_matmul_parameters())), 1, 1e-3);
   EXPECT_NEAR(attention, 7.0 * 32 * 32 * 128 * 8192, 1);
 }

@@ -1,5 +1,5 @@
-// Predictions compared with published throughput and bus bandwidths. Each test prints its table as
-// docs/internals/prediction.md has it.
+// Compares predictions with published throughput and bus bandwidths. Each test prints its table in the format of
+// docs/internals/prediction.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct Source {
 
 std::string link(const Source& source) { return fmt::format("[{}]({})", source.name, source.url); }
 
-// Prints the rows, and expects the documentation to have each of them.
+// Prints the rows of a table and expects that the documentation contains each of them.
 void expect_documented(const std::vector<std::string>& rows) {
   const std::string page = read_input_file(std::string(OCTAVO_SOURCE_DIR) + "/docs/internals/prediction.md");
   for (const std::string& row : rows) {
@@ -35,15 +35,15 @@ constexpr Source kTitan{"torchtitan",
                         "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md"};
 constexpr Source kNemo{"NeMo", "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/README.md"};
 
-// Throughput of a published run on H100s, in tokens per second and GPU.
+// Throughput of a published run on H100s, in tokens per second per GPU.
 struct PublishedRun {
   Source source;
   const char* table;
-  const char* size;  // of the Llama 3 preset
+  const char* size;  // Size of the Llama 3 preset.
   int64_t gpus;
   int64_t tensor;
-  int64_t micro_batch;   // 0: not stated, predicted for 1 and 2
-  int64_t global_batch;  // 0: not stated, one micro-batch per rank
+  int64_t micro_batch;   // Micro-batch size. 0: not stated, so 1 and 2 are predicted.
+  int64_t global_batch;  // Global batch size. 0: not stated, so one micro-batch per rank is predicted.
   const char* linear;
   double wps;
 };
@@ -115,16 +115,16 @@ constexpr Source kCoreWeave{"SkyPilot coreweave_infiniband",
 constexpr Source kHundreds{"NVIDIA/nccl-tests/issues/283", "https://github.com/NVIDIA/nccl-tests/issues/283"};
 constexpr Source kAllToAll{"NVIDIA/nccl-tests/issues/267", "https://github.com/NVIDIA/nccl-tests/issues/267"};
 
-// Bus bandwidth of a collective as nccl-tests counts it, in GB/s.
+// Bus bandwidth of a collective in GB/s, as nccl-tests defines it.
 struct PublishedCollective {
   const char* op;
   const char* where;
   int64_t ranks;
-  int64_t stride;  // distance between neighbouring ranks, on nodes of 8
+  int64_t stride;  // Distance between neighbouring ranks, on nodes of 8 GPUs.
   double mebibytes;
   double gb_s;
   Source source;
-  bool modelled = true;  // neither reduced within switches nor of a single iteration
+  bool modelled = true;  // False for reductions within switches and for measurements of a single iteration.
 };
 constexpr PublishedCollective kCollectives[] = {
     {"all_gather", "H100", 8, 1, 16384, 360, kExpected},

@@ -1,5 +1,5 @@
-// A training step recorded on a dry-run stream (core/op_record.h): the model's own forward and backward, its
-// collectives and the optimizer, on rank 0 of an imaginary mesh, and the predictor's estimate of it.
+// Tests of a training step that is recorded on a dry-run stream (core/op_record.h): forward, backward, collectives and
+// optimizer of rank 0 of an imaginary mesh, and the predictor's estimate.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ RecordedStep record(const Config& config, int64_t gpus) {
   return record_step({config, config.parallel.mesh_shape(gpus), {}, kKeepAll}, 132, 8);
 }
 
-// Over the ops of one name and axis, as often as they happen; of micro-batches that one stands for, once.
+// Sums a field over the entries of all ops with this name and axis. A micro-batch that is recorded for several counts
+// once.
 double sum_of(const RecordedStep& step, double Op::*what, std::string_view name, std::string_view axis = "") {
   double sum = 0;
   for (const OpRecord::Entry& entry : step.entries) {
@@ -91,7 +92,7 @@ TEST(RecordedStep, SaysWhatProductsRatesDependOn) {
   EXPECT_EQ(find("sdpa_backward").bound, OpBound::kAttentionBackward);
 }
 
-// Whatever the linears are in.
+// The format of the linears makes no difference.
 TEST(RecordedStep, HasTheHeadsProductsInFp8) {
   for (const char* linear : {"bfloat16", "fp8_rowwise"}) {
     for (const LmHeadTraits& lm_head : kLmHeads) {
@@ -129,20 +130,20 @@ TEST(RecordedStep, MovesTokensAndWeights) {
   const Config config =
       load_four_layers(8, {"parallel.tensor_parallel=4", "training.global_batch_size=2", "precision.linear=bfloat16"});
   const RecordedStep step = record(config, 8);
-  // Forward before qkv and gate_up, backward before down and o, the head's tokens and the embedding's gradient; the
-  // statistics of the logits are small.
+  // Forward gathers tokens before qkv and gate_up, backward before down and o. The head's tokens and the embedding's
+  // gradient are gathered too. The statistics of the logits are small.
   const double tokens = 8192.0 * 4096 * 2;
   EXPECT_NEAR(sum_of(step, &Op::bytes, "all_gather", "tensor") / tokens, 4 * 4 + 2, 0.2);
   const double block = 4096.0 * (6144 + 4096 + 3 * 14336) / 4;
   const double table = 4096.0 * 128256 / 4;
   EXPECT_NEAR(sum_of(step, &Op::bytes, "all_gather", "shard") / (2 * (4 * block + 2 * table)), 1, 1e-3);
   EXPECT_NEAR(sum_of(step, &Op::bytes, "reduce_scatter", "shard") / (4 * (4 * block + table)), 1, 1e-3);
-  // The embedding's gradient: that of the tokens, then a slice of the table.
+  // The embedding's gradient is exchanged as the gradients of tokens, and then as a slice of the table.
   EXPECT_EQ(sum_of(step, &Op::bytes, "all_to_all", "shard"), tokens + 4 * table / 2);
 }
 
-// Data that comes from all shards, such as the tokens' gradients of the embedding, is recorded for all shards that
-// exist.
+// Some collectives move data of all shards, such as the gradients of the embedding's tokens. They are recorded for the
+// number of shards that the mesh has.
 TEST(Predictor, ExchangesTheTokensOfAllShards) {
   const MachineRates machine = find_machine("h200");
   Predictor predictor(machine, {});
@@ -157,7 +158,7 @@ TEST(Predictor, ExchangesTheTokensOfAllShards) {
     EXPECT_EQ(found->bytes, 8192.0 * 4096 * 2 + 4 * 4096.0 * 128256 / static_cast<double>(gpus)) << gpus;
     EXPECT_EQ(p.step_s, predict_step(run, machine, {}).step_s);
   }
-  // Between machines of eight that hold all of it, the whole table moves less.
+  // Between machines with eight ranks each, all of which are shards, moving the whole table needs fewer bytes.
   Config config = load_four_layers(16, {"training.global_batch_size=32"});
   config.training.micro_batch_size = 2;
   const PredictedRun run{config, config.parallel.mesh_shape(16), {}, kKeepAll};
@@ -165,11 +166,11 @@ TEST(Predictor, ExchangesTheTokensOfAllShards) {
   EXPECT_TRUE(depends_on_shards(run, 16));
 }
 
-// The compute stream waits for what travels beside it.
+// The compute stream waits for the transfers on the other streams.
 TEST(RecordedStep, StreamsWaitForEachOther) {
   const Config config = load_four_layers(2, {"training.global_batch_size=2"});
   const RecordedStep step = record(config, 2);
-  std::map<size_t, int> signalled;  // by which stream
+  std::map<size_t, int> signalled;  // Stream that signals each event.
   size_t waits = 0;
   for (const OpRecord::Entry& entry : step.entries) {
     if (entry.action == OpRecord::Action::kSignal) signalled[entry.index] = entry.stream;
@@ -177,11 +178,11 @@ TEST(RecordedStep, StreamsWaitForEachOther) {
     ASSERT_TRUE(signalled.contains(entry.index));
     waits += signalled[entry.index] != 0 ? 1 : 0;
   }
-  EXPECT_GE(waits, 4u);  // a block's weights each
+  EXPECT_GE(waits, 4u);  // The compute stream waits at least for the weights of each block.
 }
 
-// Only one of the micro-batches between the first and the last is recorded: three micro-batches of matmuls stand for
-// five.
+// Only one of the micro-batches between the first and the last is recorded, so the matmuls of three recorded
+// micro-batches stand for those of five.
 TEST(Predictor, CountsAllMicroBatches) {
   const MachineRates machine = find_machine("h200");
   for (const int64_t micro_batches : {1, 2, 3, 5}) {
@@ -195,7 +196,7 @@ TEST(Predictor, CountsAllMicroBatches) {
   }
 }
 
-// A step recorded on the shards of one node, for as many as there are.
+// The recorded step has the shards of one node, and the prediction is for any number of shards.
 TEST(Predictor, SharesTheOptimizerAmongShards) {
   const MachineRates machine = find_machine("h200");
   Predictor predictor(machine, {});
@@ -204,14 +205,16 @@ TEST(Predictor, SharesTheOptimizerAmongShards) {
     const StepPrediction p = predictor.predict({config, config.parallel.mesh_shape(gpus), {}, kKeepAll});
     double bytes = 0;
     for (const StepCost& cost : p.costs) bytes += cost.name == "adamw" ? cost.bytes : 0;
-    // Gradient, and the master weight and two moments read and written, in float32; tables published in bfloat16.
+    // The optimizer reads the gradient, reads and writes the master weights and two moments in float32, and writes the
+    // bfloat16 tables.
     const double tables = 2 * 4096.0 * 128256;
     const double blocks = 4 * 4096.0 * (6144 + 4096 + 3 * 14336);
     EXPECT_NEAR(bytes / ((28 * blocks + 30 * tables) / static_cast<double>(gpus)), 1, 1e-3) << gpus;
   }
 }
 
-// Two transfers beside a compute stream that waits for the first before its second op, and for the second at the end.
+// The compute stream runs one op between two waits: it first waits for the first of two transfers, and at the end for
+// the second.
 TEST(StepClock, ExposesWhatNothingCovers) {
   const MachineRates machine = find_machine("h200");
   const MeshShape mesh{.shard = 8};

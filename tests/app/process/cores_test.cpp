@@ -1,4 +1,4 @@
-// Whose cores are whose, and what mpirun's variables say of its bindings.
+// Tests how ranks share the cores of a machine, and how the program recognizes a binding that mpirun chose by default.
 #include "app/process/cores.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 namespace octavo {
 namespace {
 
-// Two packages of four cores with two hyper-threads each, numbered as Linux does: first threads, then second ones.
+// Returns two packages with four cores each and two hyper-threads per core. Linux numbers the first hyper-threads of
+// all cores before the second ones.
 std::vector<Core> two_packages() {
   std::vector<Core> cores(16);
   for (int i = 0; i < 16; ++i) cores[static_cast<size_t>(i)] = {i, i % 8 / 4, i % 4};
@@ -24,10 +25,11 @@ TEST(CoreShare, NeighboursWithTheirHyperThreads) {
 
 TEST(CoreShare, AsManyForEveryRank) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(core_share(two_packages(), rank, 3).size(), 5u) << rank;
-  EXPECT_EQ(core_share(std::vector<Core>{{6, 0, 0}, {9, 0, 1}}, 4, 5), (std::vector<int>{6}));  // more ranks than cores
+  // There are more ranks than cores.
+  EXPECT_EQ(core_share(std::vector<Core>{{6, 0, 0}, {9, 0, 1}}, 4, 5), (std::vector<int>{6}));
 }
 
-// Open MPI 4.1 sets the variables of the options it was given, and orte_bound_at_launch where it bound.
+// Open MPI 4.1 sets a variable for each option that the user gave, and orte_bound_at_launch if it bound the processes.
 TEST(Binding, ByDefaultOrAskedFor) {
   const auto by_default = [](std::map<std::string, std::string> variables) {
     return is_bound_by_default([variables = std::move(variables)](const std::string& name) {
@@ -38,9 +40,12 @@ TEST(Binding, ByDefaultOrAskedFor) {
   const std::pair<const std::string, std::string> bound{"OMPI_MCA_orte_bound_at_launch", "1"};
   EXPECT_TRUE(by_default({bound}));
   EXPECT_TRUE(by_default({bound, {"OMPI_MCA_rmaps_base_mapping_policy", "ppr:8:node"}}));
-  EXPECT_FALSE(by_default({}));                                                       // by nobody, or by a taskset
-  EXPECT_FALSE(by_default({{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}}));                   // srun
-  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_binding_policy", "core"}}));  // --bind-to core
+  // The process is not bound, or taskset bound it.
+  EXPECT_FALSE(by_default({}));
+  // srun bound the process.
+  EXPECT_FALSE(by_default({{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}}));
+  // The user asked for --bind-to core.
+  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_binding_policy", "core"}}));
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_cpu_set", "0"}}));
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_orte_rankfile", "ranks"}}));
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_rmaps_base_mapping_policy", "slot:pe=2"}}));

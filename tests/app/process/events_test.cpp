@@ -1,4 +1,4 @@
-// Events as lines of the log and of events.jsonl.
+// Tests of events as lines of the log and of events.jsonl.
 #include "app/process/events.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-// Keeps what events.jsonl has of the log.
+// A log sink that collects the lines of events.jsonl.
 class EventLines : public spdlog::sinks::base_sink<std::mutex> {
  public:
   std::vector<std::string> lines;

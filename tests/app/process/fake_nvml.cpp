@@ -1,5 +1,5 @@
-// NVML as far as app/process/gpu_energy.cpp uses it: one GPU, 0000:1b:00.0, which draws 500 J a reading at 1,755 MHz.
-// Another place on the bus is not found.
+// A fake NVML with the functions that app/process/gpu_energy.cpp calls. It has one GPU, 0000:1b:00.0, whose energy
+// counter grows by 500 J with each reading, at 1,755 MHz. Other bus ids are not found.
 #include <cstring>
 
 namespace {

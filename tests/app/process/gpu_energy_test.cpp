@@ -1,4 +1,4 @@
-// Power and clock of a GPU, read from a fake of the driver's library.
+// Tests of reading power and clock of a GPU from a fake NVML library.
 #include "app/process/gpu_energy.h"
 
 #include <chrono>
@@ -19,14 +19,15 @@ TEST(GpuEnergy, IsPowerSinceTheLastReading) {
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   ASSERT_TRUE(use);
   EXPECT_EQ(use->sm_mhz, 1755);
-  EXPECT_GE(use->watts, 500'000 / (ms + 1));  // 500 J per reading
+  EXPECT_GE(use->watts, 500'000 / (ms + 1));  // The counter grows by 500 J per reading.
   EXPECT_LE(use->watts, 500'000 / 5.0);
 }
 
 TEST(GpuEnergy, IsNotReadTooOften) {
   GpuEnergy energy(kBusId, OCTAVO_FAKE_NVML);
   EXPECT_FALSE(energy.use(60'000));
-  EXPECT_FALSE(energy.use(60'000));  // a refused reading does not move the time of the last one
+  // A refused reading does not reset the time of the last reading.
+  EXPECT_FALSE(energy.use(60'000));
   EXPECT_TRUE(energy.use());
 }
 
@@ -44,7 +45,7 @@ TEST(GpuEnergy, SaysWhatIsMissing) {
             "--energy: the driver's library libno_such_driver.so is not there, expected one that dlopen finds");
   EXPECT_EQ(refusal(kBusId, "libm.so.6"),
             "--energy: the driver's library has no nvmlInit_v2, expected a driver of Hopper or newer");
-  EXPECT_EQ(refusal(kBusId, OCTAVO_FAKE_NVML), "none");  // a refusal leaves nothing behind
+  EXPECT_EQ(refusal(kBusId, OCTAVO_FAKE_NVML), "none");  // A refused GPU leaves the library as it was.
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The memory that a run may use, on file systems of machines with and without limits.
+// Tests of the memory that a run may use, on file systems of imaginary machines with and without limits.
 #include "app/process/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class HostMemoryTest : public ::testing::Test {
     fs::create_directories((root_ / path).substr(0, (root_ / path).rfind('/')));
     write_file(root_ / path, content);
   }
-  // A group of version 2 at sys/fs/cgroup/DIR.
+  // Writes a group of cgroup version 2 in sys/fs/cgroup/DIR.
   void group2(const std::string& dir, const std::string& max, const std::string& high, int64_t gib_used,
               int64_t gib_cached = 0) {
     const std::string at = "sys/fs/cgroup/" + dir + "/";
@@ -119,7 +119,7 @@ TEST_F(HostMemoryTest, ReadsVersion1) {
   expect(memory(), 4, 3, "sys/fs/cgroup/memory/memory.limit_in_bytes");
 }
 
-// Version 1 has the memory, and version 2 is there for systemd alone.
+// Version 1 of cgroup limits the memory, and version 2 is mounted for systemd only.
 TEST_F(HostMemoryTest, ReadsMixedVersions) {
   self("4:memory:/job\n0::/init.scope\n",
        std::string(kMount1) + "40 22 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
@@ -136,7 +136,7 @@ TEST_F(HostMemoryTest, HeedsWhatSlurmGranted) {
     expect(memory({{"SLURM_MEM_PER_NODE", text}}), 100, 80, "");
   }
   expect(memory({{"SLURM_MEM_PER_CPU", "1099511627775"}, {"SLURM_CPUS_ON_NODE", "1048576"}}), 100, 80, "");
-  file("proc/self/statm", "999999 262144 12 1 0 5 0\n");  // a GiB of pages
+  file("proc/self/statm", "999999 262144 12 1 0 5 0\n");  // The process uses one GiB of pages.
   expect(memory({{"SLURM_MEM_PER_NODE", "10240"}}, 3), 10, 7, "SLURM_MEM_PER_NODE");
 }
 

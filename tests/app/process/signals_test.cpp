@@ -1,4 +1,4 @@
-// Whether a process was suspended, as a thread tells that ticks every 100 ms.
+// Tests of detecting that a process was suspended. A thread that wakes up every 100 ms notices the gap.
 #include "app/process/signals.h"
 
 #include <gtest/gtest.h>

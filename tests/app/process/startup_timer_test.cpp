@@ -20,7 +20,7 @@ TEST(StartupTimer, DividesTheTimeSinceTheLaunch) {
   timer.mark("reading");
   time = 5.5;
   timer.mark("memory");
-  time = 99;  // what comes after the last mark is no part of it
+  time = 99;  // The report ends with the last mark.
   EXPECT_EQ(timer.report(), "5.5 s: program 0.2, MPI 0.8, memory 4.0, reading 0.5");
 }
 

@@ -1,4 +1,4 @@
-// Ranks that time the same products, each with another result, take the root's.
+// Tests that ranks that time the same matmuls with different results take those of the root.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,7 +20,7 @@ TEST(TuningFileRanks, TakeWhatTheRootChose) {
     std::string algorithm;
     file.tune([&] {
       if (!tuned.deferring()) return;
-      // Only the others have the second problem.
+      // The root does not have the second problem.
       for (const std::string problem : {"first", "second"}) {
         if (problem == "second" && group.is_root()) continue;
         tuned.defer([&tuned, &algorithm, own, problem] {

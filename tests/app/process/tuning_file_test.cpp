@@ -1,4 +1,4 @@
-// The file of chosen algorithms: read, written, and done without.
+// Tests that the file of chosen algorithms is written and read, and that a run continues without it.
 #include "app/process/tuning_file.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class TuningFileTest : public ::testing::Test {
  protected:
   std::string path() const { return (directory_ / "cache/octavo/algorithms.json"); }
 
-  // Returns the choices of a run that finds the file and then times `timed` more problems.
+  // Returns the number of choices after a run that loads the file and times `timed` more problems.
   int64_t run(int64_t timed, const std::string& on = "a GPU") {
     Stream stream = Stream::cpu();
     TuningFile file(stream, group_, on, path());
@@ -48,7 +48,8 @@ TEST_F(TuningFileTest, TimesAfterTheWorkAndRepeatsItWithTheChoices) {
     Stream stream = Stream::cpu();
     TuningFile file(stream, group_, "a GPU", path());
     auto& tuned = stream.state<TunedAlgorithms>();
-    std::string algorithm;  // of a plan, as product_cublaslt.cpp chooses it
+    // The algorithm of a matmul plan, chosen as in matmul_cublaslt.cpp.
+    std::string algorithm;
     const auto choose = [&] {
       if (const std::string* known = tuned.find("problem")) {
         algorithm = *known;
@@ -85,7 +86,8 @@ TEST_F(TuningFileTest, GoesOnWhereItCannotBeWritten) {
 }
 
 TEST_F(TuningFileTest, GoesOnWhereItCannotBeLookedAt) {
-  fs::create_symlink("cache", (directory_ / "cache"));  // a loop, as a folder without permission is none to root
+  // The link points to itself. A folder without permission would not stop root.
+  fs::create_symlink("cache", (directory_ / "cache"));
   EXPECT_EQ(run(1), 1);
   EXPECT_EQ(run(0), 0);
 }

@@ -23,7 +23,7 @@ class GoodputTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  // A process that was launched at `launch`, at the time of now_.
+  // Returns the goodput of a process that was launched at time `launch`. The time is now_.
   Goodput process(double launch, bool continues = true, double steps_s = 0) {
     return {dir_.string(),
             continues,
@@ -46,7 +46,7 @@ TEST_F(GoodputTest, SharesOfTheWallTime) {
   EXPECT_EQ(goodput.report(), "goodput 80.0% of 1m: start 5.0%, saving 10.0%, other 5.0%");
 }
 
-// 80 s of steps, 30 of them behind the last checkpoint; 20 s until the next process is there.
+// The process has 80 s of steps, of which 30 s come after the last checkpoint. The next process starts 20 s later.
 TEST_F(GoodputTest, AKilledProcessLosesWhatItDidSinceItsCheckpointAndTheTimeToTheNext) {
   {
     Goodput goodput = process(1000);
@@ -97,7 +97,7 @@ TEST_F(GoodputTest, OthersAndDamagedFilesAreNotTakenUp) {
     std::ofstream(dir_ / Goodput::kFileName) << text;
     EXPECT_GE(process(now_).wall_seconds(), 0) << text;
   }
-  // The time since 1970 would be that since the run stood still.
+  // Without a valid time of the last update, the run must not count the time since 1970 as downtime.
   for (const char* text : {"{}", "{\"wall_s\": 5}", "{\"updated\": 5}"}) {
     std::ofstream(dir_ / Goodput::kFileName) << text;
     EXPECT_DOUBLE_EQ(process(now_).wall_seconds(), 0) << text;

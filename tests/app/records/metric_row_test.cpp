@@ -1,4 +1,4 @@
-// The table of metrics, and rows of values by metric.
+// Tests of the table of metrics, and of rows with a value per metric.
 #include "app/records/metric_row.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace octavo {
 namespace {
 
-// Dashboards of users depend on these names.
+// Users' dashboards depend on these names.
 TEST(MetricTable, NamesStayTheSame) {
   const nlohmann::json table = nlohmann::json::parse(metric_table_json());
   std::string names;

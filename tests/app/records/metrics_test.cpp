@@ -1,11 +1,10 @@
-// The console line, metrics.jsonl and TensorBoard event files; the last are decoded here by an independent reader.
+// Tests of the console line, metrics.jsonl and TensorBoard event files. The tests decode the event files with an
+// independent reader.
 #include "app/records/metrics.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include "app/records/metrics_writer.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "tests/data/test_files.h"
 
 namespace octavo {
 namespace {
@@ -127,7 +127,8 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("validation_loss"));
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("z_loss"));
   row.set("mfu", std::nullopt);
-  EXPECT_FALSE(nlohmann::json::parse(metrics_json(row)).contains("mfu"));  // of a CPU
+  // The CPU has no MFU.
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(row)).contains("mfu"));
 }
 
 TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
@@ -189,7 +190,7 @@ TEST_F(MetricsTest, AFullDiskIsNamed) {
   EXPECT_EQ(sinks[0]->kept(), 2);
 }
 
-// Values that a sink of a test received.
+// Values that the fake sink of a test received.
 struct Taken {
   std::vector<std::pair<int64_t, bool>> steps;
   std::string failure;
@@ -216,7 +217,7 @@ TEST_F(MetricsTest, EverySinkGetsEveryStep) {
   sinks.push_back(std::make_unique<FakeSink>(first));
   sinks.push_back(std::make_unique<FakeSink>(second));
   MetricsWriter metrics(dir_.string(), std::move(sinks), 99);
-  metrics.write(example());  // Step 100, which metrics.jsonl has.
+  metrics.write(example());  // metrics.jsonl already has step 100.
   metrics.write(example());
   metrics.end();
   const std::vector<std::pair<int64_t, bool>> expected = {{100, true}, {100, false}};
@@ -240,42 +241,30 @@ TEST_F(MetricsTest, PrometheusHasTheLastStepAlone) {
   EXPECT_EQ(sinks[1]->failure(), "");
 }
 
-// The limit on a file's size stands for a disk that has no room, and then has.
+// The limit on the file size simulates a disk that is full and later has space again.
 TEST_F(MetricsTest, WhatCannotBeWrittenIsWrittenLater) {
   const std::string path = (dir_ / "log").string();
   AppendFile file(path);
   EXPECT_TRUE(file.write("before\n"));
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit all{};
-  getrlimit(RLIMIT_FSIZE, &all);
-  rlimit few = all;
-  few.rlim_cur = 10;
-  setrlimit(RLIMIT_FSIZE, &few);
-  EXPECT_FALSE(file.write("first\n")) << "half of it";
-  EXPECT_FALSE(file.write("second\n"));
-  const std::string half = read(path);
-  const int64_t kept = file.kept();
-  setrlimit(RLIMIT_FSIZE, &all);
-  EXPECT_EQ(half, "before\nfir");
-  EXPECT_EQ(kept, 2);
+  {
+    const FileSizeLimit limit(10);
+    EXPECT_FALSE(file.write("first\n")) << "half of it";
+    EXPECT_FALSE(file.write("second\n"));
+  }
+  EXPECT_EQ(read(path), "before\nfir");
+  EXPECT_EQ(file.kept(), 2);
   EXPECT_TRUE(file.write("third\n"));
   EXPECT_EQ(read(path), "before\nfirst\nsecond\nthird\n");
   EXPECT_EQ(file.failure(), "");
 }
 
-// The last record is tried once more when the file is closed.
+// Closing the file tries to write the last record once more.
 TEST_F(MetricsTest, WhatCouldNotBeWrittenIsWrittenAtTheEnd) {
   const std::string path = (dir_ / "log").string();
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit all{};
-  getrlimit(RLIMIT_FSIZE, &all);
-  rlimit few = all;
-  few.rlim_cur = 3;
   {
     AppendFile file(path);
-    setrlimit(RLIMIT_FSIZE, &few);
+    const FileSizeLimit limit(3);
     EXPECT_FALSE(file.write("last\n"));
-    setrlimit(RLIMIT_FSIZE, &all);
   }
   EXPECT_EQ(read(path), "last\n");
 }
@@ -288,7 +277,8 @@ MetricRow at_step(int64_t step, double loss) {
   return row;
 }
 
-// A run that was killed after step 8 goes on from step 5: 6 to 8 are done again, and 8 otherwise than before.
+// A run that was killed after step 8 resumes after step 5. Steps 6 to 8 repeat, and step 8 has another loss than
+// before.
 TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
   const std::string path = (dir_ / "metrics.jsonl").string();
   {
@@ -299,7 +289,7 @@ TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
   MetricsWriter metrics = writer(dir_.string(), 5);
   for (int64_t step = 6; step <= 9; ++step) {
     MetricRow row = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
-    row.set("wps", 1);  // as fast as it happens to be
+    row.set("wps", 1);  // The speed is not compared.
     metrics.write(row);
   }
   std::vector<int64_t> steps;
@@ -311,7 +301,7 @@ TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 8, 9}));
 }
 
-// More than is read of the file's end at once.
+// The file is longer than the block at its end that is read at once.
 TEST_F(MetricsTest, RepeatedStepsOfALongFile) {
   constexpr int64_t kSteps = 6000;
   {
@@ -332,7 +322,7 @@ TEST_F(MetricsTest, Crc32cKnownValues) {
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
 }
 
-// A minimal reader of the event format, sharing nothing with the writer: CRC by polynomial division bit by bit.
+// A minimal reader of the event format that shares no code with the writer. This function computes the CRC bit by bit.
 uint32_t slow_masked_crc(const std::string& bytes) {
   uint32_t crc = 0xffffffffu;
   for (const char c : bytes) {
@@ -368,7 +358,7 @@ uint64_t take_varint(std::string& bytes) {
   }
 }
 
-// Field number -> payloads of one message; fixed and varint fields as their eight bytes.
+// Returns the payloads of a protobuf message by field number. Fixed and varint fields have eight bytes.
 std::multimap<uint64_t, std::string> decode_message(std::string bytes) {
   std::multimap<uint64_t, std::string> fields;
   while (!bytes.empty()) {
@@ -470,7 +460,7 @@ TEST_F(MetricsTest, TensorBoardHasDatasetsAndTexts) {
   const auto value = decode_message(decode_message(event.find(5)->second).find(1)->second);
   EXPECT_EQ(value.find(1)->second, "config");
   const auto tensor = decode_message(value.find(8)->second);
-  EXPECT_EQ(tensor.find(1)->second[0], 7);  // DT_STRING
+  EXPECT_EQ(tensor.find(1)->second[0], 7);  // The type is DT_STRING.
   EXPECT_EQ(tensor.find(8)->second, "```yaml\nsteps: 9\n```\n");
   EXPECT_EQ(decode_message(decode_message(value.find(9)->second).find(1)->second).find(1)->second, "text");
 }

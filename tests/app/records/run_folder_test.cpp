@@ -1,4 +1,4 @@
-// Whether a run may write into a folder that is there.
+// Tests whether a run may write into an existing folder.
 #include "app/records/run_folder.h"
 
 #include "tests/app/train/run_fixture.h"
@@ -7,37 +7,38 @@ namespace octavo {
 namespace {
 
 TEST(RunFolderTest, AFolderBelongsToOneRun) {
-  EXPECT_EQ(use_of_folder({}), FolderUse::kSetAside);  // new, so that there is nothing to move
+  // The folder is new, so there is nothing to set aside.
+  EXPECT_EQ(use_of_folder({}), FolderUse::kSetAside);
   EXPECT_EQ(use_of_folder({.resumes = true}), FolderUse::kContinue);
-  // A restart: before the first checkpoint, from one, and with changes that were allowed.
+  // A restart is accepted before the first checkpoint, from a checkpoint, and with changes that were allowed.
   const FolderFacts restart{.has_steps = true, .knows_its_run = true, .computes_the_same = true};
   EXPECT_EQ(use_of_folder(restart), FolderUse::kContinue);
   EXPECT_EQ(use_of_folder({.has_steps = true, .knows_its_run = true, .resumes = true, .resumes_its_checkpoint = true}),
             FolderUse::kContinue);
-  // A run with checkpoints that are not resumed, such as one whose checkpoint.dir was changed.
+  // A run is refused if the folder's run has checkpoints that are not resumed, for example because checkpoint.dir was
+  // changed.
   EXPECT_EQ(
       use_of_folder({.has_steps = true, .knows_its_run = true, .computes_the_same = true, .has_checkpoints = true}),
       FolderUse::kRefuse);
-  // Another run: from the beginning, and from a checkpoint elsewhere.
+  // Another run is refused, from the beginning and from a checkpoint elsewhere.
   const FolderFacts other{.has_steps = true, .knows_its_run = true};
   EXPECT_EQ(use_of_folder(other), FolderUse::kRefuse);
   EXPECT_EQ(use_of_folder({.has_steps = true, .knows_its_run = true, .resumes = true}), FolderUse::kRefuse);
-  // checkpoint.resume: never begins again in the folder of any run.
+  // checkpoint.resume=never sets the folder of any run aside.
   for (FolderFacts again : {restart, other, FolderFacts{.has_steps = true}}) {
     again.begins_again = true;
     EXPECT_EQ(use_of_folder(again), FolderUse::kSetAside);
   }
-  // One that never came to a step leaves nothing to lose.
+  // A run that did not finish a step has nothing to lose.
   EXPECT_EQ(use_of_folder({.has_steps = false, .knows_its_run = true}), FolderUse::kSetAside);
-  // Metrics without a config tell nothing.
+  // Metrics without a config do not tell which run they belong to.
   EXPECT_EQ(use_of_folder({.has_steps = true}), FolderUse::kRefuse);
   EXPECT_EQ(use_of_folder({.has_steps = true, .resumes = true}), FolderUse::kContinue);
 }
 
 using MovedDataTest = RunTest;
 
-// A run that was killed before its first checkpoint begins again in its folder, also where its data is in another
-// place.
+// A run that was killed before its first checkpoint begins again in its folder, even if its data has been moved.
 TEST_F(MovedDataTest, DataThatIsGoneDoesNotTellRunsApart) {
   namespace fs = std::filesystem;
   const Config earlier = run_config();

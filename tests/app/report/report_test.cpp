@@ -1,4 +1,4 @@
-// Run folders read back, and the page that is made of them.
+// Tests of reading run folders, and of the page that shows them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
   EXPECT_FALSE(run.has_events);
 }
 
-// An exact continuation omits what exists already, except for its first step.
+// A resumed run does not repeat lines with equal values, except for its first step.
 TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   const std::string before = line(1, 5) + line(5, 4) + line(10, 3.5) + line(15, 3) + line(20, 2.5) + line(11, 3.25);
   const auto points = [&](const std::string& name, const std::string& text) {
@@ -70,11 +70,11 @@ TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   using Points = std::vector<std::pair<double, double>>;
   EXPECT_EQ(points("exact", before), (Points{{1, 5}, {5, 4}, {10, 3.5}, {11, 3.25}, {15, 3}, {20, 2.5}}));
   EXPECT_EQ(read_run((root_ / "exact").string()).last_step, 20);
-  // The step has a line again, with a validation loss that it did not have.
+  // Step 15 has a second line with a validation loss that the first line did not have.
   const std::string more = before + line(15, 3, ",\"validation_loss\":3.5");
   EXPECT_EQ(points("more", more).back(), (std::pair<double, double>{20, 2.5}));
   EXPECT_EQ(read_run((root_ / "more").string()).metric("validation_loss").size(), 1u);
-  // Another way from step 10 on.
+  // From step 10 on the losses differ from before.
   EXPECT_EQ(points("other", before + line(15, 2.75)), (Points{{1, 5}, {5, 4}, {10, 3.5}, {11, 3.25}, {15, 2.75}}));
   EXPECT_EQ(read_run((root_ / "other").string()).last_step, 15);
 }
@@ -101,7 +101,7 @@ TEST_F(ReportTest, ARunWithoutALoggedStepHasNoMetrics) {
   EXPECT_NE(run_table(run, {}).find("steps           0\n"), std::string::npos) << run_table(run, {});
 }
 
-// A run of an earlier version.
+// A run of an earlier version has no events.jsonl.
 TEST_F(ReportTest, WithoutEventsTheLogIsNamed) {
   write("run", "log.txt", "2026-11-22 10:00:00.123  warning: step 7 is slow\n");
   const RunRecords run = read_run(write("run", "metrics.jsonl", line(20, 5)));
@@ -231,7 +231,7 @@ TEST_F(ReportTest, TheDocumentHasMetricsThatHaveChartsAndTheirSummaries) {
   EXPECT_EQ(first["counts"]["checkpoint"], kMaxEvents + 3);
   ASSERT_EQ(first["events"].size(), kMaxEvents + 1);
   EXPECT_EQ(first["events"][0]["kind"], "restart");
-  EXPECT_EQ(first["events"][1]["step"], 4);  // the oldest three checkpoints are left out
+  EXPECT_EQ(first["events"][1]["step"], 4);  // The oldest three checkpoints are omitted.
   const nlohmann::json& second = document["runs"][1];
   EXPECT_EQ(second["metrics"]["loss_gap"]["y"], (std::vector<double>{0.5, 0.5}));
   EXPECT_EQ(second["metrics"]["validation_loss"]["y"][0], 1e-310);

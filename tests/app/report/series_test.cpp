@@ -38,7 +38,7 @@ TEST(Series, SmoothsWithoutBias) {
   EXPECT_DOUBLE_EQ(mean[1].y, (0.5 * 1 + 2) / 1.5);
   Series line;
   for (int i = 0; i < 400; ++i) line.push_back({1.0 * i, 2.0 * i});
-  EXPECT_NEAR(smooth(line, 10)[200].y, 400, 1e-6);  // no lag
+  EXPECT_NEAR(smooth(line, 10)[200].y, 400, 1e-6);  // Smoothing a straight line causes no lag.
   const Series same = smooth(straight(9), 1);
   EXPECT_EQ(same[5].y, 5);
 }
@@ -48,7 +48,7 @@ TEST(Series, GapsAreRelativeToTheBaseBetweenItsPoints) {
   ASSERT_EQ(gap.size(), 3u);
   EXPECT_EQ(gap[0].x, 10);
   EXPECT_NEAR(gap[0].y, 0.1, 1e-12);
-  EXPECT_NEAR(gap[1].y, 0, 1e-12);  // 3 at 15
+  EXPECT_NEAR(gap[1].y, 0, 1e-12);  // At x = 15 the base is 3.
   EXPECT_NEAR(gap[2].y, 0.25, 1e-12);
   EXPECT_TRUE(relative_gap({}, {{1, 1}}).empty());
   EXPECT_TRUE(relative_gap({{1, 1}}, {}).empty());

@@ -1,4 +1,4 @@
-// Which checkpoint on disk is the last one, also after saves that fail.
+// Tests which checkpoint on disk counts as the last one, also after failed saves.
 #include "app/run/disk_checkpoints.h"
 
 #include "tests/app/train/run_fixture.h"

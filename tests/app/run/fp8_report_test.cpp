@@ -1,4 +1,4 @@
-// The report of FP8 statistics: shares, their JSON, the warning.
+// Tests of the report of FP8 statistics: fractions, JSON and warnings.
 #include "app/run/fp8_report.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace octavo {
 namespace {
 
-// A tensor that its cast fits.
+// Returns the report of a tensor whose values fit the range of its cast.
 Fp8TensorReport good() {
   return {.layer = 3,
           .linear = "gate_up",

@@ -1,6 +1,6 @@
-// The model and the trainer against Hugging Face transformers in float64 (scripts/make_golden.py): loss, gradients, and
-// a run of AdamW steps. Cases: tests/golden and $OCTAVO_GOLDEN; each on the CPU in
-// float32, and on a GPU in bfloat16.
+// Compares the model and the trainer with Hugging Face transformers in float64 (scripts/make_golden.py): loss,
+// gradients, and a run of AdamW or Muon steps. The cases are in tests/golden and $OCTAVO_GOLDEN. Each runs on the CPU
+// in float32 and on a GPU in bfloat16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,7 +56,8 @@ std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& n
 }
 
 std::vector<int32_t> read_ids(const SafetensorsFile& file, const std::string& name) {
-  const std::vector<float> values = read_tensor(file, name);  // small ids are exact in float32
+  // Small ids are exact in float32.
+  const std::vector<float> values = read_tensor(file, name);
   return {values.begin(), values.end()};
 }
 
@@ -96,7 +97,8 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
 
   bool on_gpu() const { return GetParam().device == Device::kCuda; }
 
-  // One global batch of golden["batch"] sequences, nothing but the model and the device set.
+  // Returns a config with one global batch of golden["batch"] sequences. Only the model and the device differ from the
+  // defaults otherwise.
   Config config() const {
     Config config;
     config.init_from = GetParam().dir.string();
@@ -116,7 +118,7 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
 // Results of one forward and backward of the golden batch.
 struct Pass {
   double loss = 0;
-  std::map<std::string, Similarity> gradients;  // by parameter, compared with the golden ones
+  std::map<std::string, Similarity> gradients;  // Similarity with the golden gradient, by parameter.
 };
 
 Pass run_golden_batch(Config config, const fs::path& dir) {
@@ -160,7 +162,7 @@ TEST_P(GoldenTest, LossAndGradients) {
   }
 }
 
-// Every FP8 recipe whose block sizes fit the case.
+// Tests every FP8 recipe whose block sizes divide the dimensions of the case.
 TEST_P(GoldenTest, Fp8LossAndGradients) {
   const double expected = golden_.at("loss");
   for (const auto& [name, recipe] :
@@ -187,7 +189,7 @@ TEST_P(GoldenTest, Fp8LossAndGradients) {
   }
 }
 
-// lm_head in FP8 where the case's vocabulary fits; without FP8 in the logits the loss has the same bits.
+// Tests lm_head in FP8 if the dimensions of the case allow it. If only backward is in FP8, the loss has the same bits.
 TEST_P(GoldenTest, Fp8HeadLossAndGradients) {
   Config config = this->config();
   const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
@@ -212,7 +214,7 @@ TEST_P(GoldenTest, Fp8HeadLossAndGradients) {
   }
 }
 
-// The whole program: token file, loader, trainer, checkpoint.
+// Tests the whole program: token file, loader, trainer and checkpoint.
 TEST_P(GoldenTest, Trajectory) {
   const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());
   {
@@ -231,7 +233,7 @@ TEST_P(GoldenTest, Trajectory) {
   config.data.train = {{.paths = {(scratch_ / "tokens").string()}}};
   config.data.shuffle = Shuffle::kNone;
   config.training.steps = golden_.at("steps");
-  config.training.micro_batch_size = 1;  // and gradient accumulation
+  config.training.micro_batch_size = 1;  // The steps accumulate gradients.
   const bool muon = golden_.value("optimizer", "adamw") == "muon";
   config.optimizer = {.type = muon ? OptimizerType::kMuon : OptimizerType::kAdamw,
                       .lr = golden_.at("lr"),
@@ -258,8 +260,8 @@ TEST_P(GoldenTest, Trajectory) {
     Trainer trainer(config, context, {});
     ASSERT_EQ(trainer.run(signals), RunOutcome::kDone);
   }
-  // AdamW divides a small gradient by its own size, and so rounding by rounding; Muon's matrices have a norm that
-  // counts.
+  // AdamW divides a small gradient by its own magnitude, which amplifies rounding. Muon normalizes whole matrices, so
+  // single elements matter less.
   const double tolerance = on_gpu() ? 1e-2 : muon ? 1e-6 : 5e-4;
   std::ifstream metrics(scratch_ / "run/metrics.jsonl");
   std::string line;

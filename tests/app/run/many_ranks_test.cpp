@@ -1,5 +1,5 @@
-// A checkpoint of the 405B model on thousands of ranks, none of which is there: what rank 0 puts together and writes,
-// and what every rank reads when it resumes. OCTAVO_TEST_RANKS=4096 for more of them than the test takes time for.
+// Tests a checkpoint of the 405B model on thousands of imaginary ranks: what rank 0 assembles and writes, and what each
+// rank reads when it resumes. OCTAVO_TEST_RANKS sets the number of ranks, for example 4096.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ namespace {
 constexpr int kTensorRanks = 8;
 constexpr const char* kPrefixes[] = {"", "exp_avg.", "exp_avg_sq."};
 
-// One rank of the mesh.
+// Parameters of one rank of the mesh, without memory.
 class OneOfMany {
  public:
   OneOfMany(const ParameterLayout& layout, int rank, int size)
@@ -33,7 +33,7 @@ class OneOfMany {
   // Returns the parts of the master weights that the rank reads.
   std::vector<TensorPart> parts() const { return parts_of(parameters_, master_state(parameters_), ""); }
 
-  // Its part of the manifest; `rank` of all.
+  // Returns this rank's part of the manifest. `rank` is its number among all ranks.
   CheckpointManifest part(int rank) const {
     CheckpointManifest part;
     part.shards = {{shard_name(rank), 1, "0123456789abcdef"}};
@@ -68,7 +68,7 @@ class OneOfMany {
   ShardedParameters parameters_;
 };
 
-// The most memory that this process has had, in bytes.
+// Returns the peak memory of this process in bytes.
 int64_t peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -114,7 +114,8 @@ TEST(ManyRanks, WriteAndReadAManifest) {
   EXPECT_EQ(checkpoint.ranks(), ranks);
   EXPECT_EQ(checkpoint.tensors().size(), tensors);
 
-  // A rank of the same mesh, and one of another.
+  // The first rank belongs to the mesh that saved the checkpoint, the second one to a mesh with another number of
+  // shards.
   for (const auto& [t, s, of] : {std::tuple{3, 1, shards}, {5, 0, shards - 1}}) {
     const ParameterLayout layout(model, {.rank = t, .size = kTensorRanks});
     const OneOfMany one(layout, s, of);
@@ -129,7 +130,7 @@ TEST(ManyRanks, WriteAndReadAManifest) {
       "{:.0f} MB, memory {:.0f} MB\n",
       ranks, gathered, written - gathered, read - written, seconds() - read, static_cast<double>(bytes) / 1e6,
       static_cast<double>(peak_bytes() - before) / 1e6);
-  if (std::getenv("ASAN_OPTIONS") != nullptr) return;  // keeps what is freed
+  if (std::getenv("ASAN_OPTIONS") != nullptr) return;  // AddressSanitizer delays the reuse of freed memory.
   EXPECT_LT(peak_bytes() - before, 4 * bytes + (int64_t{64} << 20)) << "4096 ranks need less than 2 GiB";
 }
 

@@ -1,4 +1,5 @@
-// The state in memory is resumed if the run saved it after its newest checkpoint on disk, and freed at the end.
+// Tests that a run resumes the state saved in memory if it is newer than the newest checkpoint on disk, and that the
+// memory is freed at the end.
 #include "app/run/memory_checkpoints.h"
 
 #include <fstream>
@@ -33,7 +34,7 @@ class MemoryCheckpointsTest : public RunTest {
     run.memory_checkpoints.prepare(run.pieces, {});
     run.memory_checkpoints.begin();
   }
-  // Leaves checkpoints of steps 2 on disk and 4 in memory, as a run that is killed does.
+  // Leaves a checkpoint of step 2 on disk and one of step 4 in memory, like a run that was killed.
   void leave_step_4() {
     SavingProcess killed(config());
     start(killed);

@@ -188,7 +188,7 @@ inline std::string MeshDraw::describe() const {
       m.qk_norm ? " with norms" : "", m.vocab_size, m.tie_word_embeddings ? ", tied" : "", config.data.seq_len,
       config.data.document_mask ? " with documents" : "", config.training.global_batch_size,
       config.training.micro_batch_size, one_rank_micro_batch_size, p.data_parallel_replicate, p.context_parallel,
-      p.tensor_parallel, p.tensor_parallel_chunks, reshard_after_forward ? "gathered anew" : "kept",
+      p.tensor_parallel, p.tensor_parallel_chunks, reshard_after_forward ? "gathered again" : "kept",
       p.accumulate_unsharded ? "kept" : "sharded", precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
       static_cast<int>(checkpointing.mode), checkpointing.ratio,

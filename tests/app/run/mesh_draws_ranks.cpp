@@ -1,6 +1,7 @@
-// Any mesh equals one rank: models, meshes and ways to train are drawn (tests/app/run/mesh_draw.h), trained for a few
-// steps on the ranks there are and on the first of them alone, and compared: losses, gradient norms, every gradient,
-// and the weights. OCTAVO_DRAWS sets the number of draws for each number of ranks; a failure prints its seed.
+// Tests that any mesh gives the results of one rank. Models, meshes and training options are drawn at random
+// (tests/app/run/mesh_draw.h) and trained for a few steps on all ranks and on the first rank alone. The test compares
+// losses, gradient norms, every gradient and the weights. OCTAVO_DRAWS sets the number of draws per number of ranks. A
+// failure prints its seed.
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -17,8 +18,8 @@ namespace {
 
 constexpr int64_t kSteps = 3;
 
-// How far the two may lie apart: losses and norms relatively, a gradient or weight by the norm of the difference over
-// that of the whole parameter, and the gradients of a rank, all together, by 1 - the cosine of their angle.
+// Allowed differences. Losses and norms are compared relatively. For a gradient or weight, the norm of the difference
+// is divided by the norm of the whole parameter. For all gradients of a rank together, the measure is 1 - cosine.
 struct Tolerance {
   double loss;
   double norm;
@@ -27,12 +28,12 @@ struct Tolerance {
   double angle;
 };
 
-// Results of steps: whole parameters, flat in the order of the layout of one rank.
+// Results of several steps. Whole parameters are flat, in the order of the layout of one rank.
 struct Trace {
-  std::vector<double> losses;  // sums over the tokens, z-losses among them
+  std::vector<double> losses;  // Sums over the tokens, including z-losses.
   std::vector<double> norms;
-  std::vector<float> gradients;  // of the first step
-  std::vector<float> weights;    // after the last
+  std::vector<float> gradients;  // Gradients of the first step.
+  std::vector<float> weights;    // Weights after the last step.
 
   std::string pack() const {
     std::string bytes;
@@ -57,8 +58,8 @@ struct Trace {
   }
 };
 
-// A number in [-1, 1) that depends on nothing but its arguments: splitmix64 (Steele et al., OOPSLA 2014) at place b of
-// the sequence that a begins.
+// Returns a number in [-1, 1) that depends only on the arguments. It is element b of the sequence that splitmix64
+// (Steele et al., OOPSLA 2014) generates from seed a.
 double hashed(uint64_t a, uint64_t b) {
   uint64_t x = a + (b + 1) * 0x9e3779b97f4a7c15ull;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -66,7 +67,7 @@ double hashed(uint64_t a, uint64_t b) {
   return static_cast<double>((x ^ x >> 31) >> 11) * 0x1p-52 - 1;
 }
 
-// The rows [begin, end) of the global batch of a step; documents begin at random places.
+// Returns rows [begin, end) of the global batch of a step. Documents begin at random positions.
 Batch make_batch(const MeshDraw& draw, int64_t step, int64_t begin, int64_t end) {
   Batch batch;
   const int64_t seq_len = draw.config.data.seq_len;
@@ -84,7 +85,7 @@ Batch make_batch(const MeshDraw& draw, int64_t step, int64_t begin, int64_t end)
   return batch;
 }
 
-// The steps of a draw on one rank of them.
+// Runs the steps of a draw on one rank of a mesh.
 class Training {
  public:
   Training(const MeshDraw& draw, const Mesh& mesh)
@@ -99,7 +100,7 @@ class Training {
     publish_weights(state_);
   }
 
-  // Losses and norms; the same on every rank.
+  // Returns losses and norms, which are equal on every rank.
   Trace run(const std::function<void()>& after_first) {
     Trace trace;
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -119,15 +120,16 @@ class Training {
 
   bool takes_tokens() const { return state_.parameters.fsdp().takes_tokens(ParameterLayout::kEmbedding); }
   const std::vector<ParameterPiece>& pieces() const { return state_.parameters.pieces(); }
-  std::vector<float> gradients() const { return read(state_.parameters.gradients()); }  // in the order of shard buffers
+  // The elements are in the order of the shard buffers.
+  std::vector<float> gradients() const { return read(state_.parameters.gradients()); }
   std::vector<float> weights() const { return read(state_.parameters.master()); }
 
  private:
-  // A rounding error tips a value that is cast to FP8 now and then; updates are kept clear of that.
+  // In FP8 a rounding error can change the cast of a value. Small updates keep this from adding up.
   double learning_rate() const { return draw_.is_fp8() ? 1e-6 : 2e-4; }
 
-  // Each element by its name and its place in the whole parameter; so large that products keep the size of their
-  // inputs.
+  // Sets each weight by the name of its parameter and its index there. The weights are so large that a matmul keeps the
+  // magnitude of its input.
   void set_weights(const ParameterSpec& spec, const ParameterPiece& piece) {
     const uint64_t name = std::hash<std::string>()(spec.name);
     const double size = std::sqrt(3.0 / static_cast<double>(spec.whole_shape.back()));
@@ -157,7 +159,7 @@ class Training {
   TrainingState state_;
 };
 
-// Elements of shard buffers that belong to no parameter.
+// Returns whether all elements of shard buffers outside any parameter are zero.
 bool padding_is_zero(const Training& training, std::vector<float> shards) {
   for (const ParameterPiece& piece : training.pieces()) {
     std::fill_n(shards.begin() + piece.offset, piece.end - piece.begin, 0.0f);
@@ -167,7 +169,7 @@ bool padding_is_zero(const Training& training, std::vector<float> shards) {
 
 class MeshDraws : public DeviceRanksTest {
  protected:
-  // Trains on one rank in the simplest way.
+  // Trains on one rank without sharding, recomputation or accumulation in other formats.
   Trace train_alone(MeshDraw draw) {
     draw.config.training.micro_batch_size = draw.one_rank_micro_batch_size;
     draw.config.parallel = {};
@@ -176,7 +178,7 @@ class MeshDraws : public DeviceRanksTest {
     return whole_trace(draw, *alone_);
   }
 
-  // Losses and norms, and this rank's gradients and weights.
+  // Returns losses and norms of all steps, and this rank's gradients and weights.
   static Trace whole_trace(const MeshDraw& draw, const Mesh& mesh) {
     Training training(draw, mesh);
     std::vector<float> gradients;
@@ -186,7 +188,7 @@ class MeshDraws : public DeviceRanksTest {
     return trace;
   }
 
-  // Whether the gradients of the embedding's tokens were exchanged.
+  // Returns whether the gradients of the embedding's tokens were exchanged.
   bool expect_equal_to_one_rank(const MeshDraw& draw, const Tolerance& tolerance) {
     SCOPED_TRACE(draw.describe());
     std::string packed;
@@ -203,7 +205,8 @@ class MeshDraws : public DeviceRanksTest {
       EXPECT_TRUE(padding_is_zero(training, training.gradients())) << "padding of the gradients";
     });
     for (size_t i = 0; i < kSteps; ++i) {
-      const double growth = i == 0 ? 1 : 5;  // of rounding errors, with each update
+      // Rounding errors grow with each update.
+      const double growth = i == 0 ? 1 : 5;
       EXPECT_NEAR(mine.losses[i], one.losses[i], growth * tolerance.loss * std::fabs(one.losses[i]))
           << "step " << i + 1;
       EXPECT_NEAR(mine.norms[i], one.norms[i], growth * tolerance.norm * one.norms[i]) << "step " << i + 1;
@@ -213,19 +216,20 @@ class MeshDraws : public DeviceRanksTest {
     return training.takes_tokens();
   }
 
-  // Returns the results of a draw on this rank of its mesh, to be compared bit for bit.
+  // Returns the results of a draw on this rank of its mesh as bytes.
   std::string bits(const MeshDraw& draw) {
     return whole_trace(draw, Mesh(draw.config.parallel, group_, stream_)).pack();
   }
 
   struct Compared {
     const Training& training;
-    std::vector<float> shards;  // of this rank
+    std::vector<float> shards;  // Shards of this rank.
     const ParameterLayout& whole;
-    const std::vector<float>& expected;  // the whole parameters
+    const std::vector<float>& expected;  // Whole parameters.
   };
 
-  // One gradient that is scaled, lost or turned changes the direction of all, which rounding hardly does.
+  // A gradient that is lost or scaled by mistake changes the direction of all gradients together, but rounding hardly
+  // changes it.
   static void expect_same_direction(const Compared& c, double tolerance) {
     double dot = 0, mine = 0, expected = 0;
     for_each_element(c,
@@ -233,7 +237,7 @@ class MeshDraws : public DeviceRanksTest {
     EXPECT_GE(dot, (1 - tolerance) * std::sqrt(mine * expected)) << "gradients of this rank";
   }
 
-  // Calls use(parameter, this rank's element, the expected one).
+  // Calls use(parameter, element of this rank, expected element) for each element.
   static void for_each_element(const Compared& c, const auto& use) {
     for (const ParameterPiece& piece : c.training.pieces()) {
       const int64_t offset = c.whole.find(piece.spec->name).offset;
@@ -245,11 +249,11 @@ class MeshDraws : public DeviceRanksTest {
     }
   }
 
-  // This rank's pieces of each parameter, by the norm of the whole. A small share of what all parameters have counts as
-  // well: rounding is of what flows through the model, also where nothing is left of it (the gradient of q over a
-  // sequence of one token).
+  // Compares this rank's part of each parameter, relative to the norm of the whole parameter plus a small fraction of
+  // the norm of all parameters. The fraction is for gradients that are rounding errors only, like that of q for a
+  // sequence of one token.
   static void expect_near(const Compared& c, double tolerance, const char* what) {
-    std::map<std::string, double> squares;  // of the differences, by parameter
+    std::map<std::string, double> squares;  // Sums of squared differences by parameter.
     for (const ParameterPiece& piece : c.training.pieces()) squares[piece.spec->name];
     for_each_element(c, [&](const ParameterSpec& spec, double x, double y) {
       squares.find(spec.name)->second += (x - y) * (x - y);
@@ -264,22 +268,22 @@ class MeshDraws : public DeviceRanksTest {
   }
 
   Tolerance tolerance_of(const MeshDraw& draw) const {
-    // The gradient norm of one of forty FP8 models differed by 6.3%, whose direction differed by less than .angle.
+    // In one of forty FP8 models the gradient norm differed by 6.3%, while the direction differed by less than .angle.
     const double gpu_norm = draw.is_fp8() ? 1e-1 : 5e-2;
     if (is_cuda()) return {.loss = 1e-2, .norm = gpu_norm, .gradient = 3e-1, .weight = 1e-2, .angle = 3e-2};
-    // Sums over tensor-parallel ranks, and of the gradients of keys over context-parallel ones, round in another order,
-    // which tips some casts, and then more in every layer.
+    // Sums over tensor-parallel ranks, and over context-parallel ranks for the gradients of keys, round in another
+    // order. This changes some casts, and more of them in every further layer.
     const ParallelConfig& parallel = draw.config.parallel;
     const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
     if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4, .angle = 2e-2};
     if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6, .angle = 1e-6};
-    // AdamW makes an update of the learning rate's size from a gradient that is nothing but rounding. The tolerance of
-    // the weights lets a few such elements differ.
+    // AdamW turns a gradient that is only a rounding error into an update as large as the learning rate. The tolerance
+    // of the weights allows a few such elements.
     return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 1e-5, .angle = 1e-10};
   }
 
  private:
-  std::unique_ptr<Mesh> alone_;  // of the reference
+  std::unique_ptr<Mesh> alone_;  // Mesh of the single reference rank.
 };
 
 int64_t number_of_draws() {
@@ -295,8 +299,9 @@ TEST_P(MeshDraws, EqualOneRank) {
   }
 }
 
-// Shared by all ranks, and by some of them beside each other axis: pieces of an odd number of tokens (on the CPU),
-// documents, several sequences at once, accumulated, in every mode of activation checkpointing.
+// All ranks share sequences, or some do while the others are along another axis. The cases have chunks with an odd
+// number of tokens (on the CPU), documents, several sequences per micro-batch, gradient accumulation and every mode of
+// activation checkpointing.
 TEST_P(MeshDraws, RanksThatShareSequences) {
   using Mode = ActivationCheckpointing::Mode;
   Mode mode = Mode::kNone;
@@ -329,7 +334,8 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
   }
 }
 
-// No number of ranks but powers of two divides these units, and what is gathered lies over what is reduced.
+// Only powers of two divide the sizes of these units. Gathered weights and gradients that are being reduced share
+// memory.
 TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   MeshDraw draw;
   draw.config.model = {.hidden_size = 48,
@@ -348,9 +354,9 @@ TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   expect_equal_to_one_rank(draw, tolerance_of(draw));
 }
 
-// Vocabularies of which the tokens touch little, so that their gradients are exchanged in place of the table's, on
-// every mesh that has several shards: whether the ranks divide the vocabulary and the width or not, in one slot with
-// lm_head's gradient or kept over the micro-batches.
+// The tokens use few rows of the vocabulary, so their gradients are exchanged instead of the gradient of the table.
+// This runs on every mesh with several shards, with vocabularies and widths that the ranks do or do not divide. The
+// gradient of the table shares its slot with that of lm_head, or stays over several micro-batches.
 TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
   for (int64_t tensor = 1; tensor <= size_; ++tensor) {
     for (int64_t context = 1; context <= size_ / tensor; ++context) {
@@ -384,8 +390,7 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
   }
 }
 
-// A small model whose dimensions are multiples of what the recipe's products need, on each of two tensor-parallel
-// ranks.
+// Returns a small model whose dimensions allow the matmuls of the recipe on each of two tensor-parallel ranks.
 MeshDraw plain_draw(LinearPrecision linear) {
   const bool blocks = linear == LinearPrecision::kFp8Blockwise;
   const int64_t width = blocks ? 256 : 64;
@@ -412,11 +417,13 @@ constexpr LinearPrecision kEveryRecipe[] = {LinearPrecision::kBFloat16, LinearPr
                                             LinearPrecision::kFp8Delayed, LinearPrecision::kFp8Rowwise,
                                             LinearPrecision::kFp8Blockwise};
 
-// Whatever a block keeps for backward, the numbers are equal to the bit: every recipe on one rank, on two shards, and
-// on two ranks along every other axis. The large model of scales by block is compared on tensor-parallel ranks alone.
+// The results have equal bits whatever a block saves for backward. This is tested for every recipe on one rank, on two
+// shards, and on two ranks along every other axis. The model for blockwise scaling is large, so it runs on
+// tensor-parallel ranks only.
 TEST_P(MeshDraws, ActivationCheckpointingChangesNoBit) {
   using Mode = ActivationCheckpointing::Mode;
-  if (is_cuda() || size_ > 2) return;  // attention on a GPU pads sequences as short as these
+  // Attention on a GPU pads sequences that are so short.
+  if (is_cuda() || size_ > 2) return;
   std::vector<ParallelConfig> meshes(1);
   if (size_ == 2) {
     meshes.resize(3);
@@ -439,7 +446,8 @@ TEST_P(MeshDraws, ActivationCheckpointingChangesNoBit) {
   }
 }
 
-// Weights gathered in FP8 are those gathered in float32 and cast, to the bit, whether they are kept or gathered again.
+// Weights that are gathered in FP8 equal weights that are gathered in float32 and cast, bit for bit, whether they stay
+// in memory or are gathered again.
 TEST_P(MeshDraws, GatheringInFp8ChangesNoBit) {
   if (is_cuda() || size_ != 2) return;
   for (const LinearPrecision linear : {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed}) {
@@ -455,8 +463,8 @@ TEST_P(MeshDraws, GatheringInFp8ChangesNoBit) {
   }
 }
 
-// Every number of replicas, with weights and gradients kept or sharded, with a table of its own for the logits or not,
-// and without replicas in every recipe and precision of lm_head.
+// Tests every number of replicas, with weights and gradients kept or sharded, and with tied and untied embeddings.
+// Without replicas, it also tests every recipe and every precision of lm_head.
 TEST_P(MeshDraws, ShardsAndReplicasEqualOneRank) {
   for (int64_t replicate = 1; replicate <= size_; ++replicate) {
     if (size_ == 1 || size_ > 4 || size_ % replicate != 0 || is_cuda()) continue;

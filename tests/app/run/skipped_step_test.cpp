@@ -1,5 +1,5 @@
-// A step whose loss or gradient norm is not finite, or whose loss is above the limit, leaves no trace: on every device
-// there is, to the bit.
+// Tests on every available device that a step changes no bit of the state if its loss or gradient norm is not finite or
+// if its loss is above the limit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,7 +49,7 @@ class SkippedStepTest : public ::testing::TestWithParam<SkipCase> {
   }
 };
 
-// A model that takes steps, each on other tokens.
+// A model that takes steps, each with other tokens.
 class Steps {
  public:
   explicit Steps(const Config& config) : config_(config), runtime_(config_, group_), model_(config_, false, runtime_) {
@@ -75,7 +75,7 @@ class Steps {
   }
   float loss() const { return loss_; }
 
-  // The bits of all that a step changes.
+  // Returns the values of everything that a step changes.
   std::vector<float> everything() {
     TrainingState& state = model_.state();
     std::vector<float> all = read(state.parameters.master());
@@ -140,7 +140,7 @@ TEST_P(SkippedStepTest, LeavesNoTrace) {
   }
 }
 
-// Delayed scaling has no history then.
+// In the first step delayed scaling has no history yet.
 TEST_P(SkippedStepTest, TheVeryFirstLeavesNoTrace) {
   const auto losses_of = [](Steps& steps) {
     std::vector<float> losses;

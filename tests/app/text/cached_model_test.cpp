@@ -1,5 +1,5 @@
-// A prompt and a token at a time against the prompt with these tokens, as commands run it: on the CPU in float32, and
-// on a GPU in bfloat16.
+// Compares a prompt that is continued token by token with the whole text at once, as the commands run it. The CPU
+// computes in float32, and a GPU in bfloat16.
 #include "app/text/cached_model.h"
 
 #include <gtest/gtest.h>

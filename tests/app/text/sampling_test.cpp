@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// Probabilities 0.4, 0.3, 0.15, 0.1 and 0.05 at a temperature of 1, not in their order.
+// Unsorted probabilities at temperature 1.
 const std::vector<double> kProbabilities{0.15, 0.4, 0.05, 0.3, 0.1};
 
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
@@ -20,7 +20,7 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
   return logits;
 }
 
-// How often each token is drawn, of all draws.
+// Returns the fraction of draws that give each token.
 std::map<int32_t, double> shares(const SamplingOptions& options, const std::vector<double>& probabilities) {
   constexpr int kDraws = 20000;
   const std::vector<float> logits = logits_of(probabilities);
@@ -35,13 +35,15 @@ void expect_shares(const SamplingOptions& options, const std::map<int32_t, doubl
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [token, share] : expected) {
     ASSERT_EQ(found.count(token), 1U) << token;
-    EXPECT_NEAR(found.at(token), share, 0.015) << token;  // four standard deviations
+    // The tolerance is four standard deviations.
+    EXPECT_NEAR(found.at(token), share, 0.015) << token;
   }
 }
 
 TEST(Sampling, DrawsByProbability) {
   expect_shares({.temperature = 1}, {{0, 0.15}, {1, 0.4}, {2, 0.05}, {3, 0.3}, {4, 0.1}});
-  // Halving the temperature squares the probabilities, doubling it takes their roots.
+  // Halving the temperature squares the probabilities, and doubling it takes their square roots. Both are then
+  // normalized.
   expect_shares({.temperature = 0.5}, {{0, 0.0789}, {1, 0.5614}, {2, 0.0088}, {3, 0.3158}, {4, 0.0351}});
   expect_shares({.temperature = 2}, {{0, 0.1848}, {1, 0.3018}, {2, 0.1067}, {3, 0.2614}, {4, 0.1509}});
 }
@@ -57,7 +59,7 @@ TEST(Sampling, TopP) {
   expect_shares({.temperature = 1, .top_p = 0.39}, {{1, 1.0}});
   expect_shares({.temperature = 1, .top_p = 0.41}, {{1, 4.0 / 7}, {3, 3.0 / 7}});
   expect_shares({.temperature = 1, .top_p = 0.84}, {{0, 0.15 / 0.85}, {1, 0.4 / 0.85}, {3, 0.3 / 0.85}});
-  // top_k leaves 4/7 and 3/7.
+  // After top_k the probabilities are 4/7 and 3/7.
   expect_shares({.temperature = 1, .top_k = 2, .top_p = 0.57}, {{1, 1.0}});
 }
 
@@ -65,7 +67,7 @@ TEST(Sampling, MinP) {
   expect_shares({.temperature = 1, .min_p = 1}, {{1, 1.0}});
   expect_shares({.temperature = 1, .min_p = 0.74}, {{1, 4.0 / 7}, {3, 3.0 / 7}});
   expect_shares({.temperature = 1, .min_p = 0.3}, {{0, 0.15 / 0.85}, {1, 0.4 / 0.85}, {3, 0.3 / 0.85}});
-  // 0.3 / 0.4 of the likeliest is less at half the temperature.
+  // At half the temperature the ratio of 0.3 to 0.4 is squared, so it falls below 0.74.
   expect_shares({.temperature = 0.5, .min_p = 0.74}, {{1, 1.0}});
 }
 

@@ -14,15 +14,15 @@ class Bytes final : public TextTokenizer {
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
 };
 
-// A tokenizer whose tokens are words with the space before them, and bytes of everything else. The space at the
-// beginning of a text is omitted, and bytes that form no character are U+FFFD.
+// A tokenizer whose tokens are words with the space before them, and single bytes. Decoding omits a space at the
+// beginning of a text, and turns bytes that are invalid UTF-8 into U+FFFD.
 class Words final : public TextTokenizer {
  public:
   std::vector<int32_t> encode(const std::string&) override { return {}; }
   std::string decode(const std::vector<int32_t>& ids) override {
     std::string text;
     for (const int32_t id : ids) {
-      if (id >= 1000) continue;  // special
+      if (id >= 1000) continue;  // Special tokens have no text.
       text += id < 256 ? std::string(1, static_cast<char>(id)) : kWords.at(static_cast<size_t>(id - 256));
     }
     if (text.starts_with(' ')) text.erase(0, 1);
@@ -40,7 +40,7 @@ class Words final : public TextTokenizer {
   const std::vector<std::string> kWords{" a", " book", " of", "s"};
 };
 
-// Returns the text that each token completes, and the rest.
+// Returns the text that each token completes, and finally the rest.
 std::vector<std::string> pieces(TextTokenizer& tokenizer, const std::vector<int32_t>& prompt,
                                 const std::vector<int32_t>& tokens, const std::vector<std::string>& stop = {}) {
   TextStream stream(tokenizer, prompt, stop);
@@ -60,7 +60,7 @@ TEST(TextStream, NeverHalfACharacter) {
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("a\u00fcb")), (Pieces{"a", "", "\u00fc", "b", ""}));
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("\u20ac\U0001F4D6")),
             (Pieces{"", "", "\u20ac", "", "", "", "\U0001F4D6", ""}));
-  // The end comes inside of one; bytes that can be none; special tokens between the bytes of one.
+  // The text ends within a character, contains invalid UTF-8, or has a special token between the bytes of a character.
   EXPECT_EQ(pieces(bytes, {}, {'x', 0xe2, 0x82}), (Pieces{"x", "", "", "\xe2\x82"}));
   EXPECT_EQ(pieces(bytes, {}, {0xff, 0xe2, 'x'}), (Pieces{"\xff", "", "\xe2x", ""}));
   EXPECT_EQ(pieces(bytes, {}, {0xc3, 257, 0xbc}), (Pieces{"", "", "\u00fc", ""}));
@@ -79,15 +79,16 @@ TEST(TextStream, StopStrings) {
   Bytes bytes;
   const std::vector<int32_t> tokens = ByteTokenizer::encode("one, two.\n\nthree");
   EXPECT_EQ(pieces(bytes, {}, tokens, {"\n\n"}), (Pieces{"o", "n", "e", ",", " ", "t", "w", "o", ".", "", ""}));
-  // The beginning of a possible stop text is held back, and shown when it does not become one.
+  // A possible beginning of a stop string is held back. It is shown when it turns out not to be a stop string.
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("abab abc"), {"abc"}),
             (Pieces{"", "", "ab", "", "ab ", "", "", ""}));
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("aba"), {"abc"}), (Pieces{"", "", "ab", "a"}));
-  // The first in the text, whichever is found; one inside another; in the middle of a token.
+  // The first stop string in the text wins, whichever is found first. One stop string may lie within another, or within
+  // a token.
   EXPECT_EQ(pieces(bytes, {}, tokens, {"three", "two", "e"}), (Pieces{"o", "n", ""}));
   Words words;
   EXPECT_EQ(pieces(words, {256}, {257, 258}, {"ook"}), (Pieces{" b"}));
-  // The prompt is not searched, nor what begins in it.
+  // The prompt is not searched for stop strings, not even for the beginning of one.
   EXPECT_EQ(pieces(bytes, ByteTokenizer::encode("stop s"), ByteTokenizer::encode("top"), {"stop"}),
             (Pieces{"t", "o", "p", ""}));
 }

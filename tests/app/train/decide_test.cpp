@@ -1,4 +1,4 @@
-// Decisions after a step: each rule of decide(), and its promises over random sequences of events.
+// Tests of decisions after a step: each rule of decide(), and its guarantees over random sequences of events.
 #include "app/train/decide.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(DecideTest, AStopSavesUnlessTheRunWasToRollBack) {
     facts.wishes.back = back;
     facts.has_checkpoint = true;
     EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNotSaved, .next = Next::kStop}));
-    facts.has_checkpoint = false;  // Something is better than nothing.
+    facts.has_checkpoint = false;  // A checkpoint of a doubtful state is better than none.
     EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kStop}));
   }
 }
@@ -85,11 +85,11 @@ TEST(DecideTest, ASaveIsOwedWhileAnEarlierOneIsWrittenAndThisIsSaidOnce) {
   EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePending, .owes_save = true}));
   facts.owes_save = true;
   EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
-  facts.due.save = false;  // An owed save is due again only when no other is being written.
+  facts.due.save = false;  // An owed save stays owed while another save is being written.
   EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
 }
 
-// Otherwise each step that follows would wait for its result and compare the replicas again.
+// If the save were owed, each later step would wait for its result and compare the replicas again.
 TEST(DecideTest, ASaveThatIsRefusedIsNotOwed) {
   for (const bool by_clock : {false, true}) {
     const Facts facts{
@@ -101,7 +101,8 @@ TEST(DecideTest, ASaveThatIsRefusedIsNotOwed) {
 TEST(DecideTest, ASaveInMemoryYieldsToOneOnDisk) {
   Facts facts = with_due({.memory_save = true});
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory}));
-  facts.owes_save = true;  // An earlier save on disk is being written.
+  // An earlier save on disk is still being written.
+  facts.owes_save = true;
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory, .owes_save = true}));
   facts = with_due({.save = true, .memory_save = true});
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
@@ -166,7 +167,7 @@ TEST(WishesTest, TheFirstSpikeAndTheComparisonTakePrecedence) {
   EXPECT_EQ(wishes.back, Back::kComparison);
 }
 
-// A run on paper: what its state is worth, and what its newest checkpoint holds.
+// A simulated run: it tracks whether the state is sound and what the newest checkpoint contains.
 class DrawnRun {
  public:
   explicit DrawnRun(uint64_t seed) : random_(seed) {}

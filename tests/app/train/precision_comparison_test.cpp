@@ -1,4 +1,5 @@
-// The comparison of FP8 with bfloat16 leaves no trace in the run, or takes the run back and on in bfloat16.
+// Tests that a comparison of FP8 with bfloat16 either leaves no trace in the run, or rolls the run back and continues
+// it in bfloat16.
 #include "app/train/precision_comparison.h"
 
 #include <cmath>
@@ -22,7 +23,7 @@ TEST(PrecisionGapTest, IsInfiniteWhereALossIsNotFinite) {
   EXPECT_TRUE(std::isinf(precision_gap(Losses{4, 4}, Losses{4, nan})));
 }
 
-// Steps of a run in the order of the trainer.
+// Runs steps in the order of the trainer.
 class ComparedRun : RunProcess {
  public:
   explicit ComparedRun(const Config& of_run)
@@ -61,7 +62,8 @@ class PrecisionComparisonTest : public RunTest {
     ComparedRun run(config);
     std::vector<Losses> losses;
     for (const int64_t count : counts) {
-      if (!losses.empty()) run.comparison.return_to_fp8(run.step);  // or to bfloat16, which is the other precision
+      // return_to_fp8 switches to the other precision, which may also be bfloat16.
+      if (!losses.empty()) run.comparison.return_to_fp8(run.step);
       losses.push_back(run.take_steps(count));
     }
     return losses;
@@ -96,7 +98,8 @@ TEST_F(PrecisionComparisonTest, RollsBackAndContinuesInBFloat16) {
   compared.comparison.begin(compared.progress());
   compared.take_steps(3);
   EXPECT_TRUE(compared.comparison.wants_rollback());
-  compared.take_steps(2);  // on a GPU steps are in flight when the ranks learn of the gap
+  // On a GPU, more steps are already queued when the ranks learn of the gap.
+  compared.take_steps(2);
   compared.comparison.roll_back();
   EXPECT_TRUE(compared.run.in_bfloat16());
   EXPECT_EQ(compared.run.start().step, 4);
@@ -112,7 +115,7 @@ TEST_F(PrecisionComparisonTest, RollsBackAndContinuesInBFloat16) {
   EXPECT_EQ(compared.take_steps(3), expected[2]);
 }
 
-// A comparison begins while the run repeats batches of the one before.
+// The comparison begins while the run still repeats batches of the previous comparison.
 TEST_F(PrecisionComparisonTest, RepeatsBatchesOfTwoComparisons) {
   const Config longer = run_config(
       {"precision.linear=fp8_tensorwise", "precision.guard={every: 2, steps: 6, fallback_steps: 1, tolerance: 1e-9}"});

@@ -1,4 +1,4 @@
-// A tiny run on the CPU with its own data.
+// Fixture of tests that run a tiny training on the CPU with its own data.
 #pragma once
 
 #include "app/memory/training_model.h"
@@ -43,7 +43,7 @@ class RunTest : public ConfigTest {
   }
 };
 
-// The process of a run.
+// Config, ranks and devices of the process of a run.
 struct RunProcess {
   explicit RunProcess(const Config& of_run) : config(of_run), runtime(config, group) {}
 

@@ -1,4 +1,4 @@
-// A run rolls back to its last checkpoint within a stage, and never past the beginning of the stage.
+// Tests that a run rolls back to its last checkpoint within a stage, and never to an earlier stage.
 #include "app/train/training_run.h"
 
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 
 class TrainingRunTest : public RunTest {
  protected:
-  // Returns the state of the loader after the last step.
+  // Takes steps up to `last` and returns the state of the loader after it.
   static nlohmann::json take_steps(TrainingRun& run, int64_t& step, int64_t last) {
     nlohmann::json loader_state;
     while (step < last) {
@@ -33,7 +33,8 @@ class TrainingRunTest : public RunTest {
   }
 };
 
-// The stages end with steps 4 and 10, so that step 3 belongs to the first stage and step 4 is resumed in the second.
+// The stages end with steps 4 and 10. The checkpoint of step 3 belongs to the first stage, and that of step 4 starts
+// the second stage.
 TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
   RunProcess process(run_config({"training.steps=10", "stages=[{steps: 4}, {steps: 6}]", "checkpoint.keep=0"}));
   int64_t step = 0;
@@ -64,7 +65,7 @@ TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
                   {"step_00000003, belongs to an earlier stage", "step 6 cannot be rolled back to it"});
 }
 
-// Samples 0 to 19 belong to steps 1 to 5, so the samples of step 6 begin with 20.
+// Steps 1 to 5 use samples 0 to 19, so step 6 begins with sample 20.
 TEST_F(TrainingRunTest, SkipsTheSamplesOfASpikeAlsoAfterItIsResumed) {
   RunProcess process(run_config({"training.steps=20", "checkpoint.keep=0"}));
   const auto start = [&](std::optional<Checkpoint> resumed) {
