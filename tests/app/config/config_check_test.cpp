@@ -71,7 +71,7 @@ TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
                  "parallel.tensor_parallel is 4, expected a divisor of the tokens of a micro-batch, "
                  "training.micro_batch_size 1 times data.seq_len 33 = 33; 1 would work",
                  4);
-  // Of the sizes that divide the 6 heads, 3 and 6 do not divide the 8 ranks.
+  // The sizes 3 and 6 divide the 6 heads, but not the 8 ranks.
   expect_invalid({"parallel.tensor_parallel=4", "model.num_heads=6", "model.head_dim=64", "model.hidden_size=384",
                   "model.intermediate_size=6", "model.vocab_size=276", "data.seq_len=36"},
                  "is 4, expected a divisor of model.num_heads 6; 2 would work", 8);
