@@ -1,3 +1,22 @@
+// The three matmuls of lm_head, over one chunk of the tokens of a micro-batch at a time:
+//
+//   logits = x W^T        x [tokens, hidden] is the output of the final norm, W [vocab, hidden] the weight
+//   d_W   += d_logits^T x
+//   d_x    = d_logits W
+//
+// precision.lm_head decides which of them multiply in FP8, with one scale per tensor (fp8_tensorwise): `fp8` all three,
+// `fp8_backward` the last two. The others multiply in the compute dtype, and with `fp8_backward` the logits and the
+// loss have the bits of `bfloat16`.
+//
+// x and W are cast to e4m3. The scale of x comes from the amax over all tokens of the micro-batch on all ranks that
+// work on it, the scale of W from the amax over the whole weight. So neither scale depends on the chunks or on the
+// mesh.
+//
+// The gradients of the logits are cast to the format of output gradients (PrecisionConfig::gradient_format). Their
+// scale needs no amax, because the loss bounds them (cross_entropy_gradient_bound). The bound becomes the format's
+// largest number. Probabilities in the tail of the softmax are lost: gradients below half of the format's smallest
+// number are rounded to zero.
+//
 //   e5m2  below 2^-17 / 57344 = 1.3e-10 of the bound   full precision above 1.1e-9 of the bound
 //   e4m3  below 2^-10 / 448 = 2.2e-6 of the bound      full precision above 3.5e-5 of the bound
 //
