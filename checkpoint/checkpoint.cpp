@@ -131,7 +131,7 @@ void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin,
   CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
   const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
   const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
-  CHECK(out.numel() == end - begin, "{}: elements {} to {} asked for, into {}", where, begin, end, out.describe());
+  CHECK(out.numel() == end - begin, "{}: elements {} to {} were requested into {}", where, begin, end, out.describe());
   for (const CheckpointPiece& piece : tensor->pieces) read_piece(*tensor, piece, wanted, out);
   check_finite(where, tensor->shape, columns, begin, out);
 }
@@ -199,9 +199,9 @@ std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   const std::string path = (path_ / file.name).string();
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
-  CHECK_INPUT(fs::status_known(status), "{}: cannot be looked at: {}", path, error.message());
-  CHECK_AS(DamagedCheckpoint, fs::is_regular_file(status), "{}: is not there as a regular file, which {} names", path,
-           (path_ / kManifestName).string());
+  CHECK_INPUT(fs::status_known(status), "{}: cannot be accessed: {}", path, error.message());
+  CHECK_AS(DamagedCheckpoint, fs::is_regular_file(status), "{}: is missing or not a regular file, but {} names it",
+           path, (path_ / kManifestName).string());
   const MappedFile mapped(path);
   const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
   const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());

@@ -76,7 +76,7 @@ std::optional<int64_t> step_of_directory(const fs::path& directory) {
 bool is_there(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
-  CHECK_INPUT(type != fs::file_type::none, "{}: cannot be looked at: {}", path.string(), error.message());
+  CHECK_INPUT(type != fs::file_type::none, "{}: cannot be accessed: {}", path.string(), error.message());
   if (type != fs::file_type::not_found) return true;
   CHECK_INPUT(!fs::is_symlink(fs::symlink_status(path, error)), "{}: is a link to something that is not there",
               path.string());

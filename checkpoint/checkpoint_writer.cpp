@@ -91,7 +91,7 @@ void remove_left_behind(const std::vector<fs::path>& left) {
     try {
       remove_directory(path);
     } catch (const std::exception& error) {
-      log_warning("what an earlier run left behind stays until the next save: {}", error.what());
+      log_warning("the remains of an earlier run could not be removed; the next save tries again: {}", error.what());
     }
   }
 }
@@ -139,24 +139,24 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
-    if (!keeps_house()) return;
+    if (!manages_directory()) return;
     lock_.emplace(options_.dir, kCheckpointDirectory);
     std::vector<fs::path> left = put_interrupted_back(options_.dir);
     find_checkpoints(options_.dir);  // An inaccessible checkpoint would end the run at its first save.
-    keep_house([left = std::move(left)] { remove_left_behind(left); });
+    remove_in_background([left = std::move(left)] { remove_left_behind(left); });
   });
 }
 
 // Runs in the background, because removing a large checkpoint takes seconds. If no thread can be started,
 // wait_for_removals() does the work.
-void CheckpointWriter::keep_house(const std::function<void()>& work) {
+void CheckpointWriter::remove_in_background(const std::function<void()>& work) {
   wait_for_removals();
   // `work` is copied, because a thread that fails to start would destroy what was moved to it.
-  housekeeping_ = std::async(std::launch::async | std::launch::deferred, work);
+  removals_ = std::async(std::launch::async | std::launch::deferred, work);
 }
 
 void CheckpointWriter::wait_for_removals() {
-  if (housekeeping_.valid()) housekeeping_.get();
+  if (removals_.valid()) removals_.get();
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -187,7 +187,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
     group_.agree_on_files("preparing a checkpoint", [&] {
       for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
       stage(checked);
-      if (!keeps_house()) return;
+      if (!manages_directory()) return;
       wait_for_removals();
       lock_->renew();
       remove_directory(temporary_);
@@ -197,7 +197,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
       CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
     });
   } catch (...) {
-    if (keeps_house()) discard();
+    if (manages_directory()) discard();
     throw;
   }
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
@@ -324,17 +324,17 @@ void CheckpointWriter::commit() {
     });
     gather_parts();
     group_.agree_on_files("completing a checkpoint", [&] {
-      if (keeps_house()) install();
+      if (manages_directory()) install();
     });
   } catch (...) {
-    if (keeps_house()) discard();
+    if (manages_directory()) discard();
     pending_ = false;
     throw;
   }
   pending_ = false;
   last_saved_ = final_;
-  if (!keeps_house()) return;
-  keep_house([this, step = part_.step] { prune(step); });
+  if (!manages_directory()) return;
+  remove_in_background([this, step = part_.step] { prune(step); });
   if (!options_.async) wait_for_removals();
 }
 
@@ -369,7 +369,8 @@ void CheckpointWriter::install() {
     std::error_code error;
     const int64_t bytes = size_when_seen(temporary_ / shard.file, shard.bytes, lag_ends, error);
     std::error_code ignored;
-    CHECK(!error || fs::is_directory(temporary_, ignored), "{}: is gone since it was made", temporary_.string());
+    CHECK(!error || fs::is_directory(temporary_, ignored), "{}: was removed while the checkpoint was being written",
+          temporary_.string());
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
           (temporary_ / shard.file).string(), error.message());
     CHECK(bytes == shard.bytes, "{}: is {} bytes long, its rank wrote {}", (temporary_ / shard.file).string(), bytes,
@@ -400,7 +401,7 @@ void CheckpointWriter::prune(int64_t newest_step) const {
     if (options_.keep_every > 0 && found[i].step % options_.keep_every == 0) continue;
     attempt([&] { remove_checkpoint(found[i]); });
   }
-  if (!failure.empty()) log_warning("what is old stays until the next save: {}", failure);
+  if (!failure.empty()) log_warning("old checkpoints could not be removed; the next save tries again: {}", failure);
 }
 
 void CheckpointWriter::discard() noexcept {

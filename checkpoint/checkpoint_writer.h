@@ -113,14 +113,14 @@ class CheckpointWriter {
  private:
   void stage(std::span<const CheckpointTensor> pieces);
   void run_write() noexcept;
-  bool keeps_house() const { return options_.memory ? options_.memory->keeps_house() : group_.is_root(); }
+  bool manages_directory() const { return options_.memory ? options_.memory->manages_directory() : group_.is_root(); }
   void write_shard();
   std::vector<std::span<const std::byte>> shard_parts() const;
   void commit();
   void gather_parts();
   void install();
   void prune(int64_t newest_step) const;
-  void keep_house(const std::function<void()>& work);
+  void remove_in_background(const std::function<void()>& work);
   void discard() noexcept;
 
   CheckpointOptions options_;
@@ -130,7 +130,7 @@ class CheckpointWriter {
   // Lock, held by rank 0, or by one rank of each machine.
   std::optional<DirectoryLock> lock_;
   // Removal of old checkpoints. It does not run during a save, and the last one is waited for.
-  std::future<void> housekeeping_;
+  std::future<void> removals_;
   std::vector<CarriedFile> carried_;
   Stream copies_;  // Stream for concurrent copies.
   Event begun_;    // Event after which data that is copied on copies_ has the values to be saved.

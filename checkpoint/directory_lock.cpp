@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-constexpr const char* kInUse = "{} {}: is in use by another run, {}; expected a directory of its own";
+constexpr const char* kInUse = "{} {}: is in use by another run, {}; use another directory";
 constexpr auto kPause = std::chrono::milliseconds(100);
 constexpr int64_t kMaxHolderBytes = 1024;
 
@@ -85,9 +85,9 @@ bool DirectoryLock::is_in_place() const {
 std::string DirectoryLock::holder(const std::filesystem::path& path) {
   try {
     const std::string text = read_input_file(path.string(), kMaxHolderBytes);
-    return text.empty() ? "which has not said its name" : text.substr(0, text.find('\n'));
+    return text.empty() ? "whose process is unknown" : text.substr(0, text.find('\n'));
   } catch (const InputError&) {
-    return "which has ended since";
+    return "which has ended meanwhile";
   }
 }
 

@@ -80,7 +80,7 @@ void check_no_sliding_window(const Json& json, const std::string& path) {
               "{}: use_sliding_window is true, expected false: Octavo attends to all tokens", path);
   if (!given(json, "layer_types")) return;
   for (const Json& type : json.at("layer_types")) {
-    CHECK_INPUT(type == "full_attention", "{}: layer_types has {}, expected \"full_attention\" alone", path,
+    CHECK_INPUT(type == "full_attention", "{}: layer_types has {}, expected only \"full_attention\"", path,
                 type.dump());
   }
 }

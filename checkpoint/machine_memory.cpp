@@ -54,13 +54,13 @@ void send_file(RankTransfers& transfers, int to, const fs::path& path) {
 MachineMemory::MachineMemory(fs::path dir, ProcessGroup& group)
     : dir_(std::move(dir)), group_(group), machines_(group) {
   if (machines_.count() > 1) transfers_.emplace(group);
-  group_.agree_on_files("making a directory in memory", [&] {
-    if (keeps_house()) make_private_directory(dir_);
+  group_.agree_on_files("creating a directory in memory", [&] {
+    if (manages_directory()) make_private_directory(dir_);
   });
 }
 
 MachineMemory::~MachineMemory() {
-  if (keeps_house()) ::rmdir(dir_.c_str());
+  if (manages_directory()) ::rmdir(dir_.c_str());
 }
 
 bool MachineMemory::has_shard_of(int rank) const {
@@ -97,8 +97,8 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
 
 std::vector<MachineMemory::Files> MachineMemory::by_machine(const std::function<Files()>& look) {
   Files found;
-  group_.agree_on_files("looking into the memory of machines", [&] {
-    if (keeps_house()) found = look();
+  group_.agree_on_files("listing the checkpoints in memory", [&] {
+    if (manages_directory()) found = look();
   });
   const std::vector<std::string> texts = group_.all_gather(nlohmann::json(found).dump());
   std::vector<Files> by_machine;
@@ -149,12 +149,12 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     };
     if (!wanted(*checkpoint) || !std::ranges::all_of(checkpoint->shards(), is_held)) continue;
     Files files;
-    group_.agree_on_files("making a directory in memory", [&] {
+    group_.agree_on_files("creating a directory in memory", [&] {
       files = checkpoint->shards_with(needed);
       if (group_.is_root()) {
         for (const CarriedFileInfo& file : checkpoint->files()) files.insert(file.name);
       }
-      if (!keeps_house() || is_there(manifest.checkpoint / kManifestName)) return;
+      if (!manages_directory() || is_there(manifest.checkpoint / kManifestName)) return;
       fs::create_directories(manifest.checkpoint);
       write_output_file((manifest.checkpoint / kManifestName).string(), manifest.text);
     });

@@ -35,7 +35,7 @@ class MachineMemory {
   MachineMemory& operator=(const MachineMemory&) = delete;
 
   // Returns whether this rank makes directories, writes manifests and removes files for its machine.
-  bool keeps_house() const { return machines_.first_rank(machines_.of(group_.rank())) == group_.rank(); }
+  bool manages_directory() const { return machines_.first_rank(machines_.of(group_.rank())) == group_.rank(); }
   // Returns whether this machine keeps the shard that `rank` writes.
   bool has_shard_of(int rank) const;
 

@@ -31,7 +31,7 @@ std::optional<struct stat> status_of(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) return status;
   const int error = errno;
-  CHECK_INPUT(error == ENOENT, "{}: cannot be looked at: {}", path.string(), std::strerror(error));
+  CHECK_INPUT(error == ENOENT, "{}: cannot be accessed: {}", path.string(), std::strerror(error));
   return std::nullopt;
 }
 
@@ -43,8 +43,8 @@ fs::path path_of(const std::string& id, const fs::path& file) {
 
 void check_private(const fs::path& path, const struct stat& status) {
   const std::string remedy =
-      fmt::format("remove it, or remove {} of checkpoint.dir to start without what is in memory", kMemoryIdFile);
-  CHECK_INPUT(S_ISDIR(status.st_mode), "{}: is no directory, expected one that this user made; {}", path.string(),
+      fmt::format("remove it, or remove {} of checkpoint.dir to start without the checkpoint in memory", kMemoryIdFile);
+  CHECK_INPUT(S_ISDIR(status.st_mode), "{}: is not a directory, expected one that this user created; {}", path.string(),
               remedy);
   CHECK_INPUT(status.st_uid == ::geteuid(), "{}: belongs to user {}, expected user {}; {}", path.string(),
               status.st_uid, ::geteuid(), remedy);
@@ -53,7 +53,7 @@ void check_private(const fs::path& path, const struct stat& status) {
   struct stat parent {};
   CHECK_INPUT(::stat(path.parent_path().c_str(), &parent) == 0 &&
                   ((parent.st_mode & S_ISVTX) != 0 || (parent.st_mode & 022) == 0),
-              "{}: others may replace what is in it, expected the mode 1777", path.parent_path().string());
+              "{}: other users may replace its contents, expected mode 1777", path.parent_path().string());
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ fs::path memory_directory(const fs::path& checkpoint_dir) {
   const std::string id = read_input_file(file.string(), 2 * kIdDigits);
   const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
   CHECK_INPUT(id.size() == kIdDigits && std::all_of(id.begin(), id.end(), is_digit),
-              "{}: expected {} hexadecimal digits; remove it to start without what is in memory", file.string(),
+              "{}: expected {} hexadecimal digits; remove it to start without the checkpoint in memory", file.string(),
               kIdDigits);
   return path_of(id, file);
 }
@@ -92,7 +92,7 @@ void make_private_directory(const fs::path& path) {
   const int error = errno;
   CHECK_INPUT(made || error == EEXIST, "{}: cannot be created: {}", path.string(), std::strerror(error));
   const std::optional<struct stat> status = status_of(path);
-  CHECK_INPUT(status, "{}: was removed while it was made", path.string());
+  CHECK_INPUT(status, "{}: was removed while it was being created", path.string());
   check_private(path, *status);
 }
 
@@ -104,7 +104,7 @@ void remove_private_directory(const fs::path& path) {
     const DirectoryLock lock(path, kCheckpointDirectory);
     remove_directory(path);
   } catch (const Error& error) {
-    log_warning("what an earlier run left in memory stays: {}", error.what());
+    log_warning("the checkpoint in memory of an earlier run stays: {}", error.what());
   }
 }
 

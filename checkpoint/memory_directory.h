@@ -23,7 +23,7 @@ std::filesystem::path renew_memory_directory(const std::filesystem::path& checkp
 void forget_memory_directory(const std::filesystem::path& checkpoint_dir);
 
 // Makes the directory `path`, accessible to this user only. Throws an InputError if it cannot be made, or if the path
-// exists and is no directory (or a link), belongs to another user, or is accessible to others.
+// exists and is not a directory (or is a link), belongs to another user, or is accessible to others.
 void make_private_directory(const std::filesystem::path& path);
 
 // Locks (checkpoint/directory_lock.h) and removes a directory that make_private_directory() made, if it exists. Warns

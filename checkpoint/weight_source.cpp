@@ -114,8 +114,8 @@ void HfWeights::check_tensors() const {
   }
   for (const auto& [name, file] : tensors_) {
     if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
-    CHECK_INPUT(name == kHeadName && config_.tie_word_embeddings, "{}: has the tensor {}, which this model has not",
-                file->path(), name);
+    CHECK_INPUT(name == kHeadName && config_.tie_word_embeddings,
+                "{}: has the tensor {}, which this model does not have", file->path(), name);
     check_shape(name, {config_.vocab_size, config_.hidden_size});
   }
 }
@@ -125,7 +125,7 @@ void HfWeights::check_shape(const std::string& name, const std::vector<int64_t>&
   CHECK_INPUT(found != tensors_.end(), "{}: has no tensor {}, expected one of shape {}", dir_.string(), name,
               describe_shape(shape));
   const SafetensorsEntry& entry = *found->second->find(name);
-  CHECK_INPUT(entry.shape == shape, "{}: tensor {} is {}, but config.json makes it {}", found->second->path(), name,
+  CHECK_INPUT(entry.shape == shape, "{}: tensor {} is {}, but config.json requires {}", found->second->path(), name,
               describe_shape(entry.shape), describe_shape(shape));
   const std::set<std::string> floats{"F64", "F32", "F16", "BF16"};
   CHECK_INPUT(floats.contains(entry.dtype), "{}: tensor {} is {}, expected F32, BF16, F16 or F64",
@@ -137,7 +137,7 @@ CheckpointWeights::CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::m
   for (const ParameterSpec& spec : layout.specs()) {
     const CheckpointTensorInfo* tensor = checkpoint_.find(spec.name);
     CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", checkpoint_.path().string(), spec.name);
-    CHECK_INPUT(tensor->shape == spec.shape, "{}: tensor {} is {}, but its model makes it {}",
+    CHECK_INPUT(tensor->shape == spec.shape, "{}: tensor {} is {}, but its model requires {}",
                 checkpoint_.path().string(), spec.name, describe_shape(tensor->shape), describe_shape(spec.shape));
   }
 }

@@ -42,8 +42,8 @@ class WeightSource {
 };
 
 // A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
-// Throws an InputError that names the file and tensor if a tensor is missing, has another shape, is no float, does not
-// belong to this model, or is in another directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's
+// Throws an InputError that names the file and tensor if a tensor is missing, has another shape, is not a float, does
+// not belong to this model, or is in another directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's
 // replica of its embedding are ignored. If the replica has other values, the model is read as untied, as in
 // transformers, and note() says so.
 class HfWeights : public WeightSource {

@@ -58,7 +58,7 @@ void* Arena::reserve(int64_t bytes) {
 
 Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Lifetime lifetime) {
   const Tensor wanted(nullptr, dtype, shape);
-  CHECK(has_room(wanted.bytes()), "the arena of {} bytes has no room for {} ({} at {})", buffer_.bytes(), name,
+  CHECK(has_room(wanted.bytes()), "the arena of {} bytes is too small for {} ({} at byte {})", buffer_.bytes(), name,
         wanted.describe(), used_);
   items_.push_back({name, wanted.bytes(), lifetime, contents_, block_});
   return Tensor(reserve(wanted.bytes()), dtype, shape);
@@ -79,8 +79,8 @@ void Arena::overlay(std::initializer_list<Part> parts) {
       items_.push_back(std::move(item));
     }
   }
-  CHECK(has_room(largest->used()), "the arena of {} bytes has no room for overlaid parts of {} at {}", buffer_.bytes(),
-        largest->used(), used_);
+  CHECK(has_room(largest->used()), "the arena of {} bytes is too small for overlaid parts of {} bytes at byte {}",
+        buffer_.bytes(), largest->used(), used_);
   void* memory = reserve(largest->used());
   if (planning()) return;
   for (const Part& part : parts) {

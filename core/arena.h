@@ -51,7 +51,7 @@ class Arena {
     Lifetime lifetime;
     Contents contents;
     int64_t block;  // Number of the block that has the tensor, or of the slot that blocks use in turn; -1 for neither.
-    bool overlaid = false;  // Whether the tensor shares memory that other items are counted for.
+    bool overlaid = false;  // Whether the tensor shares memory that is counted for other items.
   };
 
   // Labels the tensors that are allocated while this object exists with their contents and block.
@@ -84,7 +84,7 @@ class Arena {
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // Returns the next tensor, aligned to 256 bytes. `lifetime` informs readers of the plan only; the memory is reserved
+  // Returns the next tensor, aligned to 256 bytes. `lifetime` is only shown in the plan; the memory is reserved
   // for the whole run. Throws if a real arena is full.
   Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
                   Lifetime lifetime = Lifetime::kRun);

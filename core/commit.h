@@ -3,8 +3,8 @@
 
 namespace octavo {
 
-// Returns a commit such as "dbf46c3", with "-dirty" if files were changed, or "unknown" if the sources were no git
-// checkout.
+// Returns a commit such as "dbf46c3", with "-dirty" if files were changed, or "unknown" if the sources were not in a
+// git checkout.
 const char* build_commit();
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Suggests valid sizes close to one that does not divide, for messages.
+// Suggests valid sizes close to an invalid one, for messages.
 #pragma once
 
 #include <cstdint>

@@ -56,9 +56,8 @@ class OpRecord {
   struct Entry {
     Action action = Action::kOp;
     int stream = 0;  // Number of the stream in order of creation, from 0.
-    size_t index =
-        // Index of the op in ops() or of the range in ranges(). For kSignal and kWait the number of the event, from 1.
-        0;
+    // Index of the op in ops() or of the range in ranges(). For kSignal and kWait the number of the event, from 1.
+    size_t index = 0;
   };
 
   const std::vector<Entry>& entries() const { return entries_; }

@@ -110,7 +110,7 @@ void Stream::zero(const Tensor& tensor) {
 }
 
 void Stream::record(const Op& op) const {
-  CHECK(record_ != nullptr, "{} on a stream that only plans", op.name);
+  CHECK(record_ != nullptr, "{} was queued on a dry-run stream without a record", op.name);
   record_->add(number_, op);
 }
 
@@ -196,7 +196,7 @@ int cuda_device_count() {
 
 GpuInfo gpu_info(int device_index) {
   if constexpr (kHasCuda) return cuda::device_info(device_index);
-  throw Error(fmt::format("this octavo was built without CUDA, there is no GPU {}", device_index));
+  throw Error(fmt::format("this octavo was built without CUDA, so GPU {} is not available", device_index));
 }
 
 CudaVersions cuda_versions() {
@@ -206,7 +206,8 @@ CudaVersions cuda_versions() {
 
 bool can_access_peer(int device_index, int peer_index) {
   if constexpr (kHasCuda) return cuda::can_access_peer(device_index, peer_index);
-  throw Error(fmt::format("this octavo was built without CUDA, there are no GPUs {} and {}", device_index, peer_index));
+  throw Error(
+      fmt::format("this octavo was built without CUDA, so GPUs {} and {} are not available", device_index, peer_index));
 }
 
 }  // namespace octavo

@@ -32,8 +32,8 @@ class Stream {
   // kernels are scheduled before waiting kernels of `other`.
   static Stream beside(const Stream& other);
   // Makes a dry-run stream, which needs no GPU. Queries of sizes work. Queued work does not run but is added to
-  // `record` (borrowed); without a record nothing may be queued. A stream made beside it is a dry-run stream with the
-  // same record.
+  // `record` (borrowed); without a record nothing may be queued. beside() makes another dry-run stream with the same
+  // record.
   static Stream planned(int multiprocessors, OpRecord* record = nullptr, Device device = Device::kCuda);
 
   Stream(Stream&&) noexcept = default;

@@ -37,7 +37,8 @@ Table& Table::row() {
 Table& Table::add(const Column& column, const Json& value) {
   std::vector<Json>& row = rows_.back();
   if (rows_.size() == 1) columns_.push_back(column);
-  CHECK(row.size() < columns_.size(), "a row has more values than the first, which has {}", columns_.size());
+  CHECK(row.size() < columns_.size(), "a row of a table has more values than the first row, which has {}",
+        columns_.size());
   row.push_back(value);
   return *this;
 }

@@ -39,7 +39,8 @@ void Tensor::expect_dtype(DType expected) const {
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
-  CHECK(ndim_ > 0 && 0 <= begin && begin <= end && end <= shape_[0], "rows {} to {} of {}", begin, end, describe());
+  CHECK(ndim_ > 0 && 0 <= begin && begin <= end && end <= shape_[0], "rows {} to {} of {} do not exist", begin, end,
+        describe());
   Tensor slice = *this;
   const int64_t row_bytes = shape_[0] == 0 ? 0 : bytes() / shape_[0];
   slice.data_ = static_cast<char*>(data_) + begin * row_bytes;

@@ -128,12 +128,12 @@ void compare_sidecar(const OrderedJson& sidecar, const TokenFile& file, const Id
   const int64_t tokens = integer_or(sidecar, "tokens", file.num_tokens());
   const int64_t vocab_size = integer_or(sidecar, "vocab_size", std::numeric_limits<int64_t>::max());
   if (documents != file.num_documents() || tokens != file.num_tokens()) {
-    problems.push_back(fmt::format("the .json beside it speaks of {} documents and {} tokens, but there are {} and {}",
-                                   documents, tokens, file.num_documents(), file.num_tokens()));
+    problems.push_back(fmt::format("the sidecar says {} documents and {} tokens, but the file has {} and {}", documents,
+                                   tokens, file.num_documents(), file.num_tokens()));
   }
   if (file.num_tokens() > 0 && ids.max >= vocab_size) {
     problems.push_back(
-        fmt::format("token id {} is outside the vocabulary of {} in the .json beside it", ids.max, vocab_size));
+        fmt::format("token id {} is outside the vocabulary of {} that the sidecar names", ids.max, vocab_size));
   }
 }
 

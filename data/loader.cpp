@@ -110,8 +110,8 @@ void Loader::stop() {
 void Loader::seek_named_sample() {
   CHECK_INPUT(
       *config_.resume_from_sample >= config_.origin.sample,
-      "data.resume_from_sample is {}, but the stage that the run is in begins at sample {}, expected one from there "
-      "on",
+      "data.resume_from_sample is {}, but the current stage of the run begins at sample {}, expected at least that "
+      "sample",
       *config_.resume_from_sample, config_.origin.sample);
   stream_.seek(*config_.resume_from_sample);
 }
@@ -186,7 +186,7 @@ void Loader::locate(Slot& slot) {
   batch.dataset.clear();
   batch.dataset_samples.assign(static_cast<size_t>(stream_.num_datasets()), 0);
   for (int64_t i = 0; i < global; ++i) {
-    pass_over_skipped(batch);
+    skip_ranges(batch);
     const Sample sample = stream_.next();
     ++batch.dataset_samples[static_cast<size_t>(sample.dataset)];
     if (i / local != options_.rank) continue;
@@ -199,7 +199,7 @@ void Loader::locate(Slot& slot) {
   slot.failure = nullptr;
 }
 
-void Loader::pass_over_skipped(Batch& batch) {
+void Loader::skip_ranges(Batch& batch) {
   for (const SampleRange& range : config_.skip) {
     const int64_t next = stream_.next_sample();
     if (next < range.begin || next >= range.end) continue;

@@ -106,7 +106,7 @@ class Loader {
   void run(SampleScratch& scratch);
   Slot* slot_with_work();
   void locate(Slot& slot);
-  void pass_over_skipped(Batch& batch);
+  void skip_ranges(Batch& batch);
 
   DataConfig config_;
   LoaderOptions options_;

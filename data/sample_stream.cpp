@@ -139,7 +139,7 @@ void SampleStream::seek(int64_t g) {
 }
 
 void SampleStream::read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
-  CHECK(static_cast<int64_t>(tokens.size()) == seq_len_ + 1, "a sample has {} tokens, but room for {} was given",
+  CHECK(static_cast<int64_t>(tokens.size()) == seq_len_ + 1, "a sample has {} tokens, but the buffer has {} elements",
         seq_len_ + 1, tokens.size());
   at(sample.dataset).row.read(sample.window.begin, tokens, document_start);
 }
@@ -170,8 +170,8 @@ Json SampleStream::state_json(const StreamState& state) const {
 void SampleStream::restore(const Json& json) {
   check_stream_state(json);
   CHECK_INPUT(!json.contains("lanes"),
-              "the loader state is of lanes, which earlier versions read in; set data.resume_from_sample to {} to go "
-              "on about where it stopped, or to 0 to start the data anew",
+              "the loader state is of an earlier version, which read in lanes; set data.resume_from_sample to {} to "
+              "continue near that point, or to 0 to start from the first sample",
               integer_at(json, kNextSample, kWhere));
   check_belongs(json);
   const int64_t sample = integer_at(json, kNextSample, kWhere);
@@ -179,8 +179,8 @@ void SampleStream::restore(const Json& json) {
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const int64_t saved = integer_at(json.at(kDatasets).at(static_cast<size_t>(d)), "windows", kWhere);
     CHECK_AS(OtherData, saved == taken(d),
-             "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
-             name(d), sample, taken(d));
+             "the loader state has {} windows of dataset {} after {} samples, but the weights give {}", saved, name(d),
+             sample, taken(d));
   }
 }
 
@@ -193,7 +193,7 @@ void SampleStream::check_belongs(const Json& json) const {
              json.at(key).dump(), value.dump());
   }
   const Json& saved = json.at(kDatasets);
-  CHECK_AS(OtherData, saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
+  CHECK_AS(OtherData, saved.size() == datasets_.size(), "the loader state has {} datasets, but the config has {}",
            saved.size(), datasets_.size());
   for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at(kNextSample));
 }
@@ -205,14 +205,14 @@ void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& 
            row.path(0), row.num_tokens(), tokens);
   const auto saved_weight = integer_at(saved, "weight", kWhere);
   CHECK_AS(OtherData, saved_weight == weights_[dataset],
-           "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
+           "{}: has the integer weight {}, but the loader state was saved with {}; expected the same "
            "weights",
            row.path(0), weights_[dataset], saved_weight);
   if (!saved.contains("fingerprint")) return;
   const Json& saved_fingerprint = saved.at("fingerprint");
   CHECK_AS(OtherData, saved_fingerprint == fingerprint,
            "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
-           "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
+           "fingerprint {}, so the text differs; set data.resume_from_sample to {} to continue with this text",
            row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }
 

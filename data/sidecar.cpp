@@ -25,7 +25,8 @@ std::string sidecar_path(const std::string& token_file) { return token_file_pref
 Json read_sidecar(const std::string& path) {
   if (!path_exists(path)) return nullptr;
   Json json = parse_json(read_input_file(path, kMaxSidecarBytes), path);
-  CHECK_INPUT(json.is_object(), "{}: is no JSON object, expected what octavo pack writes, or no such file", path);
+  CHECK_INPUT(json.is_object(), "{}: is not a JSON object, expected a sidecar as octavo pack writes it, or no file",
+              path);
   return json;
 }
 

@@ -34,7 +34,7 @@ mode_t mode_at(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return status.st_mode;
   if (errno == ENOENT || errno == ENOTDIR) return 0;
-  throw UnreadableFile(fmt::format("{}: cannot be looked up: {}", path, std::strerror(errno)));
+  throw UnreadableFile(fmt::format("{}: cannot be accessed: {}", path, std::strerror(errno)));
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ std::string InputFile::read_all(int64_t max_bytes) {
   int64_t wanted = std::clamp(size_bytes_, block - 1, std::max(max_bytes, block - 1)) + 1;
   while (read_some(text, wanted) > 0) {
     CHECK_INPUT(static_cast<int64_t>(text.size()) <= max_bytes,
-                "{}: is longer than {} bytes, the most that is read of it", path_, max_bytes);
+                "{}: is longer than {} bytes, the maximum for this file", path_, max_bytes);
     wanted = block;
   }
   return text;

@@ -28,7 +28,7 @@ void check_place(const std::string& path) {
   CHECK_INPUT(!std::filesystem::is_directory(there), "{}: is a directory, expected a file or a new name", path);
   const bool is_stream = std::filesystem::read_symlink(path, error).string().starts_with("/proc/");
   CHECK_INPUT(!is_stream && std::filesystem::is_regular_file(there),
-              "{}: is no file on disk, expected one or a new name", path);
+              "{}: is not a regular file, expected a regular file or a new name", path);
 }
 
 std::string beginning_of(const std::string& path) {

@@ -25,9 +25,9 @@ void check_output(const std::string& path, const OutputKind& kind);
 // Writes to PATH.tmp. The destructor removes that file unless rename() succeeded. Not movable, used by one thread.
 class OutputFile {
  public:
-  // Creates PATH.tmp, replacing the remains of an earlier writer; a link there is not followed. rename() will replace
-  // any file at `path`. Throws an InputError if the file cannot be created (no such directory, no permission) or if
-  // `path` is a directory, a device or /dev/stdout, and an Error if the disk is full.
+  // Creates PATH.tmp, replacing the remains of an earlier writer. It does not follow a symbolic link there. rename()
+  // will replace any file at `path`. Throws an InputError if the file cannot be created (no such directory, no
+  // permission) or if `path` is a directory, a device or /dev/stdout, and an Error if the disk is full.
   explicit OutputFile(std::string path);
   // Replaces only what check_output() allows.
   OutputFile(const std::string& path, const OutputKind& kind);

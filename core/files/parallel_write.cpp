@@ -72,7 +72,7 @@ class ParallelWrite {
     try {
       const std::unique_ptr<std::byte, void (*)(void*)> block(
           static_cast<std::byte*>(std::aligned_alloc(kAlignment, kWrittenBlockBytes)), std::free);
-      CHECK(block != nullptr, "{}: out of memory for a block of it", path_);
+      CHECK(block != nullptr, "{}: out of memory for a write buffer", path_);
       for (int64_t begin = next_.fetch_add(kWrittenBlockBytes); begin < size_ && !failed_;
            begin = next_.fetch_add(kWrittenBlockBytes)) {
         const int64_t end = std::min(begin + kWrittenBlockBytes, size_);

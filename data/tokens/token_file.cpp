@@ -144,7 +144,7 @@ MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, cons
   CHECK_INPUT(sequences <= bound && entries <= bound &&
                   static_cast<uint64_t>(kMegatronHeaderBytes) + 12 * sequences + 8 * entries == bound,
               "{}: is {} bytes, which does not fit its counts of {} sequences and {} document-index entries "
-              "(34 + 12 a sequence + 8 an entry): truncated or foreign",
+              "(34 + 12 per sequence + 8 per entry); it is truncated or of another format",
               path, size, sequences, entries);
   CHECK_INPUT(entries >= 1, "{}: has no document index, expected at least one entry", path);
   return {static_cast<TokenDtype>(code), static_cast<int64_t>(sequences), static_cast<int64_t>(entries)};
@@ -157,11 +157,10 @@ struct LlmCHeader {
 
 LlmCHeader parse_llm_c_header(const std::byte* header, int64_t size, const std::string& path) {
   const int32_t magic = size >= 4 ? load<int32_t>(header, 0) : 0;
-  CHECK_INPUT(
-      magic == kLlmCGpt2Magic || magic == kLlmCLlama3Magic,
-      "{}: has no .idx beside it as a Megatron token file would, and begins with {} where an llm.c shard has {} "
-      "or {}",
-      path, magic, kLlmCGpt2Magic, kLlmCLlama3Magic);
+  CHECK_INPUT(magic == kLlmCGpt2Magic || magic == kLlmCLlama3Magic,
+              "{}: has no .idx file as a Megatron dataset would, and begins with {} where an llm.c shard has {} "
+              "or {}",
+              path, magic, kLlmCGpt2Magic, kLlmCLlama3Magic);
   CHECK_INPUT(size >= kLlmCHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
               kLlmCHeaderBytes);
   const bool llama3 = magic == kLlmCLlama3Magic;

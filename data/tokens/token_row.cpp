@@ -103,10 +103,11 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
     const int64_t begin = file.document_begin(document) + document * extra_tokens_;
     const int64_t length = file.document_length(document) + extra_tokens_;
     const int64_t offset = position - begin;
-    CHECK_INPUT(begin >= 0 && offset >= 0 && offset <= length,
-                "{}: document {} lies at {} and has {} tokens, which does not go with the others: its index has been "
-                "changed",
-                file.path(), document, begin, length);
+    CHECK_INPUT(
+        begin >= 0 && offset >= 0 && offset <= length,
+        "{}: document {} begins at token {} and has {} tokens, which contradicts the other documents: its index "
+        "has been changed",
+        file.path(), document, begin, length);
     const auto count = std::min(static_cast<size_t>(length - offset), target.tokens.size() - target.done);
     const std::span<int32_t> out = target.tokens.subspan(target.done, count);
     if (!out.empty()) read_document(file, {document, length - extra_tokens_}, offset, out);

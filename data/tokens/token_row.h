@@ -41,10 +41,9 @@ class TokenRow {
   const std::string& path(int64_t file) const;  // Returns the path as it was given.
 
   // Copies tokens.size() tokens from position `begin`, 0 <= begin < M, continuing at the beginning of the row after its
-  // end. For the first
-  // document_start.size() tokens, `document_start` receives the position in `tokens` of the first token of the token's
-  // document, or 0 if the document began before `begin`. Throws an InputError if a file is broken or was changed,
-  // and an Error with the file, document and position if a token lies outside the vocabulary.
+  // end. For the first document_start.size() tokens, `document_start` receives the position in `tokens` of the first
+  // token of the token's document, or 0 if the document began before `begin`. Throws an InputError if a file is broken
+  // or was changed, and an Error with the file, document and position if a token lies outside the vocabulary.
   void read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   static constexpr int64_t kOpenedIndexBytes = int64_t{1} << 30;

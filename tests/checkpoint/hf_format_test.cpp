@@ -212,7 +212,7 @@ TEST(HfFormat, RefusesOtherQwen3) {
   expect_message({{"use_sliding_window", true}},
                  "use_sliding_window is true, expected false: Octavo attends to all tokens");
   expect_message({{"layer_types", {"full_attention", "sliding_attention"}}},
-                 R"(layer_types has "sliding_attention", expected "full_attention" alone)");
+                 R"(layer_types has "sliding_attention", expected only "full_attention")");
   expect_message({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
                  R"(rope_scaling: the rope type is "yarn", expected "default" or "llama3")");
 }

@@ -86,13 +86,13 @@ TEST_F(MemoryDirectoryTest, ALinkIsRefusedAndNotFollowed) {
   fs::create_directories(target / "step_00000001");
   fs::permissions(target, fs::perms::owner_all);
   fs::create_directory_symlink(target, path_);
-  expect_refused("is no directory");
+  expect_refused("is not a directory");
   EXPECT_TRUE(fs::exists(target / "step_00000001"));
 }
 
 TEST_F(MemoryDirectoryTest, AFileIsRefused) {
   write_output_file(path_.string(), "text");
-  expect_refused("is no directory");
+  expect_refused("is not a directory");
 }
 
 TEST_F(MemoryDirectoryTest, OneThatIsOpenToOthersIsRefused) {
@@ -114,7 +114,7 @@ TEST_F(MemoryDirectoryTest, OneOfAnotherUserIsRefused) {
 
 TEST_F(MemoryDirectoryTest, OneThatOthersMayReplaceIsRefused) {
   fs::permissions(dir_ / "", fs::perms::all);
-  EXPECT_NE(refusal().find("others may replace what is in it"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("other users may replace its contents"), std::string::npos) << refusal();
   fs::permissions(dir_ / "", fs::perms::all | fs::perms::sticky_bit);
   EXPECT_EQ(refusal(), "");
 }

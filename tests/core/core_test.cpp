@@ -160,7 +160,7 @@ TEST(Arena, ThePlanIsWhatIsAllocated) {
     for (int64_t i = 0; i < tensor.bytes(); ++i) ASSERT_EQ(bytes[i], 0);
   }
   EXPECT_EQ(arena.used(), plan.used());
-  expect_error([&] { arena.allocate("one more", DType::kFloat32, {1}); }, "has no room for one more (float32 [1]");
+  expect_error([&] { arena.allocate("one more", DType::kFloat32, {1}); }, "is too small for one more (float32 [1]");
 }
 
 TEST(Arena, OverlaidPartsShareMemory) {

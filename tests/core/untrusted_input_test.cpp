@@ -191,7 +191,7 @@ TEST_F(UntrustedInput, OnlyWhatIsNotThereIsAbsent) {
     EXPECT_FALSE(is_directory_at(path));
   }
   fs::create_symlink("loop", dir_ / "loop");
-  expect_refusal([&] { path_exists((dir_ / "loop/below").string()); }, "loop/below: cannot be looked up: Too many");
+  expect_refusal([&] { path_exists((dir_ / "loop/below").string()); }, "loop/below: cannot be accessed: Too many");
 }
 
 TEST_F(UntrustedInput, JsonOfAnyDepthIsParsedOrRefused) {

@@ -307,7 +307,7 @@ TEST(WeightSource, NamesWrongTensors) {
   hf.drop("model.norm.weight");
   expect_contains(hf.refusal(), "has no tensor model.norm.weight");
   hf.add("model.norm.weight", "F32", {3}, 12);
-  expect_contains(hf.refusal(), "tensor model.norm.weight is [3], but config.json makes it");
+  expect_contains(hf.refusal(), "tensor model.norm.weight is [3], but config.json requires");
   const int64_t hidden = open_weights(golden("gqa"))->model_config().hidden_size;
   hf.add("model.norm.weight", "I32", {hidden}, static_cast<size_t>(4 * hidden));
   expect_contains(hf.refusal(), "model.norm.weight is I32");

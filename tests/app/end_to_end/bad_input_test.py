@@ -335,7 +335,7 @@ class BadPlaceTest(BadInput):
         os.mkfifo(self.dir / "fifo")
         (self.dir / "folder").mkdir()
         (self.dir / "stream").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
-        for name, what in (("fifo", "is no file on disk"), ("folder", "is a directory"), ("stream", "is no file on disk")):
+        for name, what in (("fifo", "is not a regular file"), ("folder", "is a directory"), ("stream", "is not a regular file")):
             with self.subTest(name):
                 before = os.lstat(self.dir / name)
                 for line in (("report", "log", "--output", name), ("bench", self.path, "--trace", name)):

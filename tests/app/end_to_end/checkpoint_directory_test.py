@@ -173,7 +173,7 @@ class RunLockTest(Resuming):
                 refused = self.finish(runs[loser])
                 self.assertEqual(refused.code, BAD_INPUT, refused.err)
                 [sentence] = refused.octavo_lines()
-                self.assertRegex(sentence, rf"logging.dir log{ranks}: is in use by another run, process \d+ on \S+; expected a directory of its own$")
+                self.assertRegex(sentence, rf"logging.dir log{ranks}: is in use by another run, process \d+ on \S+; use another directory$")
                 winner, log = runs[1 - loser], self.dir / f"log{ranks}"
                 self.wait_for(lambda: metrics_lines(log / "metrics.jsonl") >= 5, winner)
                 winner.send_signal(signal.SIGUSR1)

@@ -155,8 +155,8 @@ class FailedSaveTest(Resuming):
         self.mount(left, "--bind", self.dir / "elsewhere")
         for ranks, steps in ((1, 6), (2, 8)):
             result = self.run_octavo("train", config, f"training.steps={steps}", ranks=ranks)
-            self.assertRegex(result.out, "what is old stays until the next save: checkpoints/")
-            self.assertIn("what an earlier run left behind stays until the next save: checkpoints/.tmp_step", result.out)
+            self.assertRegex(result.out, "old checkpoints could not be removed; the next save tries again: checkpoints/")
+            self.assertIn("the remains of an earlier run could not be removed; the next save tries again: checkpoints/.tmp_step", result.out)
             self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000002", f"step_{steps:08}"])
         subprocess.run(["umount", left], check=True)
         subprocess.run(["umount", old], check=True)

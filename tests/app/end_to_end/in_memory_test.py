@@ -113,6 +113,6 @@ class InMemoryTest(Resuming):
         before = sorted(planted.rglob("*"))
         result = self.finish(self.start("train", config, "training.steps=40"))
         self.assertEqual(result.code, BAD_INPUT)
-        self.assertIn(f"{kept}: is no directory, expected one that this user made", result.err)
+        self.assertIn(f"{kept}: is not a directory, expected one that this user created", result.err)
         self.train(config, "training.steps=30", "checkpoint.in_memory=false")
         self.assertEqual(sorted(planted.rglob("*")), before, "nothing is removed through a link")

@@ -58,7 +58,7 @@ TEST_F(DocumentTokensTest, AreThoseThatAllSidecarsName) {
     const std::string odd = tokens("odd", fmt::format(R"({{"bos": {}}})", id));
     expect_mentions(refusal(config(odd, "")), {"odd.json has bos ", "expected null or an id"});
   }
-  expect_mentions(refusal(config(tokens("list", "[]"), "")), {"list.json: is no JSON object"});
+  expect_mentions(refusal(config(tokens("list", "[]"), "")), {"list.json: is not a JSON object"});
   EXPECT_THROW(resolved(config("nowhere", "")), UnreadableFile);
 }
 
