@@ -43,7 +43,7 @@ class Checkpoint {
  public:
   // Opens `path`: a checkpoint, or the newest complete checkpoint of a directory.
   explicit Checkpoint(const std::filesystem::path& path);
-  // Opens a checkpoint whose manifest was already read. Reads nothing.
+  // Opens a checkpoint whose manifest was already read. Accesses no file.
   explicit Checkpoint(const ManifestFile& manifest);
 
   // Returns the newest complete checkpoint of a directory, or nothing if there is none or no such directory.
@@ -90,7 +90,7 @@ class Checkpoint {
   // read() calls come from the page cache. Each process must verify what it uses, because another process may be on a
   // machine that reads other bytes.
   void verify(std::span<const TensorPart> parts);
-  // Verifies all tensors and files.
+  // Verifies all tensors and files of the checkpoint.
   void verify();
   // Returns the shards that contain some of the given parts.
   std::set<std::string> shards_with(std::span<const TensorPart> parts) const;
@@ -116,7 +116,7 @@ class Checkpoint {
   std::map<std::string, size_t, std::less<>> index_;     // Index in manifest_.tensors by name.
   std::unordered_map<std::string, size_t> shard_index_;  // Index in manifest_.shards by file.
   std::map<std::string, SafetensorsFile> shards_;
-  std::unordered_set<const CheckpointPiece*> verified_;  // Pieces that this process verified.
+  std::unordered_set<const CheckpointPiece*> verified_;  // Pieces whose checksums this process has verified.
 };
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Checkpoint directories on disk: finds, fills, installs and removes them.
+// Functions that find, fill, install and remove checkpoint directories on disk.
 #pragma once
 
 #include <cstdint>

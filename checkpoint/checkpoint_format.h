@@ -61,14 +61,14 @@ struct CheckpointTensorInfo {
 
 struct CheckpointShard {
   std::string file;
-  int64_t bytes = 0;            // Size of the file.
+  int64_t bytes = 0;            // Size of the shard file.
   std::string header_checksum;  // Checksum of the safetensors header.
 };
 
 // A file that a checkpoint carries in addition to its tensors, such as a tokenizer, so that the checkpoint is complete
 // wherever it is moved.
 struct CarriedFile {
-  std::string name;  // Name in the checkpoint directory.
+  std::string name;  // File name in the checkpoint directory.
   std::string content;
 };
 
@@ -85,8 +85,9 @@ struct CheckpointManifest {
   nlohmann::json meta;  // Data of the trainer: config, loader and random state, tokens seen.
   std::vector<CheckpointShard> shards;
   std::vector<CheckpointTensorInfo> tensors;
-  std::vector<CarriedFileInfo> files = {};  // "files" in the JSON if not empty.
-  std::string checksum = {};                // Checksum of the manifest that was read.
+  // Carried files. The JSON has the key "files" only if there are some.
+  std::vector<CarriedFileInfo> files = {};
+  std::string checksum = {};  // Checksum of the manifest that was read.
 };
 
 // Converts a manifest to JSON text. It contains a checksum of itself, so that a damaged manifest is never used: of its
@@ -102,7 +103,7 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
 
 // Returns one rank's part of the manifest, its shard and pieces, to be sent to the rank that writes the manifest.
 nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
-// Combines the parts of the ranks.
+// Combines the parts of the manifest that the ranks wrote.
 class ManifestParts {
  public:
   // `manifest` must outlive the object.
@@ -113,7 +114,7 @@ class ManifestParts {
 
  private:
   CheckpointManifest* manifest_;
-  std::unordered_map<std::string, size_t> index_;  // Index of its tensors by name.
+  std::unordered_map<std::string, size_t> index_;  // Index in the manifest's tensors by name.
 };
 // Sorts the pieces. Throws an Error unless they cover each tensor exactly once with columns that exist, and each has a
 // checksum and lies in a listed shard with a checksum. Ranges that contain all columns of a tensor become empty. Every

@@ -107,7 +107,7 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
   const int64_t first = boundary(index), last = boundary(index + 1);
 
   std::vector<CheckpointTensor> part;
-  int64_t offset = 0;  // Offset of the current tensor in bytes.
+  int64_t offset = 0;  // Offset in bytes of the current tensor in the list.
   for (const CheckpointTensor& tensor : tensors) {
     const int64_t size = dtype_bytes(tensor.data.dtype());
     const int64_t elements = tensor.data.numel();

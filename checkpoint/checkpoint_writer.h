@@ -44,13 +44,13 @@ struct CheckpointOptions {
   MachineMemory* memory = nullptr;
 };
 
-// A part of a tensor.
+// Part of a tensor, to be written by this rank.
 struct CheckpointTensor {
   std::string name;
   std::vector<int64_t> shape;  // Shape of the whole tensor.
   int64_t begin = 0;           // Range of the flattened tensor, or of its flattened columns if there are any.
   int64_t end = 0;
-  Tensor data;               // These end - begin elements, on the stream's device. Borrowed.
+  Tensor data;               // The elements [begin, end), on the stream's device. Borrowed.
   ColumnRange columns = {};  // Columns of a 2-dimensional tensor. Empty means all.
   bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
 };
@@ -132,16 +132,18 @@ class CheckpointWriter {
   // Removal of old checkpoints. It does not run during a save, and the last one is waited for.
   std::future<void> removals_;
   std::vector<CarriedFile> carried_;
-  Stream copies_;  // Stream for concurrent copies.
-  Event begun_;    // Event after which data that is copied on copies_ has the values to be saved.
-  Event staged_;   // Event after which the pieces are in staging memory.
+  // Stream for copies to staging memory that run concurrently with training.
+  Stream copies_;
+  Event begun_;   // Event after which data to be copied on copies_ is complete.
+  Event staged_;  // Event after which the pieces are in staging memory.
 
   // The save in progress. The thread writes part_.shards, checksums, error_ and done_. Other threads wait for done_ or
   // join.
   bool pending_ = false;
-  CheckpointManifest part_;                    // Step, model, meta and this rank's pieces.
-  std::vector<CheckpointTensor> host_pieces_;  // Data in host memory, in the order of the file.
-  std::string shard_beginning_;                // Beginning of the shard file, before the data.
+  CheckpointManifest part_;  // Step, model, meta and this rank's pieces.
+  // The pieces with their data in host memory, in the order of the file.
+  std::vector<CheckpointTensor> host_pieces_;
+  std::string shard_beginning_;  // Beginning of the shard file, before the data.
   std::filesystem::path temporary_;
   std::filesystem::path final_;
   double write_seconds_ = 0;

@@ -16,8 +16,8 @@ namespace octavo {
 
 // A use of a directory. One directory may have a lock for each use.
 struct DirectoryUse {
-  const char* key;   // Config key, for messages.
-  const char* file;  // File that is locked.
+  const char* key;   // Config key that names the directory in messages.
+  const char* file;  // Name of the file that is locked.
 };
 inline constexpr DirectoryUse kCheckpointDirectory{"checkpoint.dir", "lock"};
 inline constexpr DirectoryUse kLoggingDirectory{"logging.dir", "log.lock"};

@@ -58,7 +58,7 @@ struct Architecture {
   const char* model_type;
   const char* class_name;
   bool qk_norm;
-  int64_t head_dim;  // Default. 0 means hidden_size / num_attention_heads.
+  int64_t head_dim;  // Default head size. 0 means hidden_size / num_attention_heads.
 };
 constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", false, 0},
                                            {"qwen3", "Qwen3ForCausalLM", true, 128}};
@@ -139,7 +139,7 @@ void expect_same_scaling(const std::string& path, const std::optional<RopeScalin
 // or the other, so a file with both must agree.
 void parse_rope(const Json& json, const std::string& path, ModelConfig& config) {
   constexpr const char* kTheta = "rope_theta";
-  config.rope_theta = 10000.0;  // Default of transformers.
+  config.rope_theta = 10000.0;  // Default of transformers if the file has no rope_theta.
   std::string theta_name;       // Name of the key where theta was found.
   const auto read_theta = [&](const Json& place, const std::string& name) {
     if (!given(place, kTheta)) return;
@@ -189,7 +189,7 @@ ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   check_supported_architecture(json, path);
   ModelConfig config;
   config.qk_norm = architecture.qk_norm;
-  config.rms_norm_eps = 1e-6;  // Default of transformers.
+  config.rms_norm_eps = 1e-6;  // Default of transformers if the file has no rms_norm_eps.
   read_hf_fields(json, path, config);
   CHECK_INPUT(config.num_heads > 0, "{}: num_attention_heads is {}, expected a positive number", path,
               config.num_heads);
@@ -214,7 +214,7 @@ HfMetadata parse_hf_metadata(const Json& json) {
 }
 
 nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype) {
-  nlohmann::ordered_json scaling;  // Null without scaling.
+  nlohmann::ordered_json scaling;  // The value of rope_scaling. Null without scaling.
   nlohmann::ordered_json rope = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
   if (config.rope_scaling) {
     scaling["rope_type"] = "llama3";

@@ -16,7 +16,7 @@ namespace octavo {
 struct HfMetadata {
   nlohmann::json bos_token_id;          // A number or null.
   nlohmann::json eos_token_id;          // A number, a list of numbers or null.
-  int64_t max_position_embeddings = 0;  // 0 means unknown.
+  int64_t max_position_embeddings = 0;  // Maximum number of positions. 0 means unknown.
   int64_t seq_len = 0;                  // Sequence length of training. 0 means unknown.
 };
 

@@ -172,7 +172,7 @@ void MachineMemory::fetch(const std::vector<Files>& held, const Checkpoint& chec
   std::ranges::set_difference(needed, held[static_cast<size_t>(machines_.of(group_.rank()))],
                               std::inserter(lacking, lacking.end()));
   const std::vector<std::string> lists = group_.all_gather(nlohmann::json(lacking).dump());
-  std::set<std::pair<int, std::string>> fetched;  // Pairs of machine and file.
+  std::set<std::pair<int, std::string>> fetched;  // Pairs of machine and file that have been fetched.
   group_.agree_on_files("fetching files from other machines", [&] {
     std::exception_ptr failure;
     const auto transfer = [&](const std::string& name, int from, int to) {

@@ -63,7 +63,7 @@ class MachineMemory {
   std::filesystem::path dir_;
   ProcessGroup& group_;
   Machines machines_;
-  std::optional<RankTransfers> transfers_;  // Set if there are several machines.
+  std::optional<RankTransfers> transfers_;  // Channel for transfers. Set if there are several machines.
 };
 
 }  // namespace octavo

@@ -23,7 +23,7 @@ constexpr const char* kProducer = "octavo";
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;
-constexpr int64_t kMaxHeaderBytes = 100'000'000;  // Limit of the format.
+constexpr int64_t kMaxHeaderBytes = 100'000'000;  // Maximum size of a header that the format allows.
 
 struct DTypeBytes {
   std::string_view name;

@@ -20,8 +20,8 @@ namespace octavo {
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;           // Name in the file: "F32", "BF16", "F16", "F64", "I64", ...
-  std::vector<int64_t> shape;  // Empty for a scalar.
-  int64_t begin_byte = 0;      // Range in the data section. The writer sets it.
+  std::vector<int64_t> shape;  // Shape of the tensor. Empty for a scalar.
+  int64_t begin_byte = 0;      // First byte in the data section. The writer sets it.
   int64_t end_byte = 0;
 
   int64_t numel() const;
@@ -49,7 +49,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   int64_t size_bytes() const { return file_.size_bytes(); }
-  std::string_view header() const;  // The JSON text, padding included.
+  std::string_view header() const;  // Returns the JSON text of the header, padding included.
   const std::map<std::string, SafetensorsEntry, std::less<>>& entries() const { return entries_; }
   const SafetensorsEntry* find(std::string_view name) const;  // Returns null if there is none. Borrowed.
   // Returns whether the metadata says that Octavo wrote the file.
@@ -85,7 +85,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries);
 
   std::string_view header() const { return header_; }
-  int64_t size_bytes() const;  // Size of the whole file.
+  int64_t size_bytes() const;  // Returns the size of the whole file.
 
   // Appends bytes to the data section. Throws an Error that names the file if the system refuses (a full disk).
   void write(const void* bytes, int64_t count);

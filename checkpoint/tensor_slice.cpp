@@ -49,7 +49,7 @@ std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, 
 // `count`.
 template <typename Bits>
 int64_t first_not_finite(const void* values, int64_t count, Bits exponent) {
-  constexpr int64_t kStretch = 4096;  // Elements that are checked without a branch.
+  constexpr int64_t kStretch = 4096;  // Number of elements that are checked without a branch.
   const auto* bits = static_cast<const Bits*>(values);
   for (int64_t begin = 0; begin < count; begin += kStretch) {
     const int64_t end = std::min(begin + kStretch, count);

@@ -70,7 +70,7 @@ class Arena {
 
    private:
     Arena& arena_;
-    Contents contents_;  // Label to restore.
+    Contents contents_;  // Label to restore at the end of the scope.
     int64_t block_;
   };
 

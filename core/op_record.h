@@ -22,7 +22,7 @@ enum class OpBound : uint8_t {
 };
 
 struct Op {
-  const char* name = "";  // String literal.
+  const char* name = "";  // Name of the op. String literal.
   double flops = 0;       // Number of floating-point operations.
   double bytes = 0;  // Least number of bytes that the op must move. For a collective, the bytes of the whole tensor.
   OpBound bound = OpBound::kMemory;
@@ -61,7 +61,7 @@ class OpRecord {
   };
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Distinct ops. Equal ops share one element.
+  // Returns the distinct ops. Equal ops share one element.
   const std::vector<Op>& ops() const { return ops_; }
   // Names of the ranges in the order in which they began.
   const std::vector<std::string>& ranges() const { return ranges_; }

@@ -36,8 +36,8 @@ class Profiler {
   // are the times of host_clock_ms() at which the host queued it. A host range has host times only.
   struct Span {
     Kind kind = Kind::kOp;
-    Op op;                  // The op. A range has a name only.
-    const char* what = "";  // Contents that a collective sends.
+    Op op;                  // The op. Only the name is set for a range.
+    const char* what = "";  // Name of the tensor that a collective sends.
     double begin_ms = 0;
     double end_ms = 0;
     double host_begin_ms = 0;
@@ -73,7 +73,8 @@ class Profiler {
 
   Device device_;
   Detail detail_;
-  std::vector<Record> records_;  // Records. Their events are reused after clear().
+  // Recorded ops and ranges. Their events are reused after clear().
+  std::vector<Record> records_;
   size_t used_ = 0;
   std::exception_ptr failure_;
 };
@@ -90,7 +91,7 @@ void set_least_shared_work(double work);
 // records the op instead, and throws if the stream has no record.
 class OpTimer {
  public:
-  // `what` is Profiler::Span::what.
+  // `what` names the tensor that a collective sends (Profiler::Span::what).
   OpTimer(const Stream& stream, const Op& op, const char* what = "");
   OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0)
       : OpTimer(stream, Op{.name = name, .flops = flops, .bytes = bytes}) {}
@@ -119,7 +120,7 @@ class ProfilerRange {
 
  private:
   const Stream& stream_;
-  Profiler* profiler_;  // Profiler with a timeline.
+  Profiler* profiler_;  // Profiler that records a timeline, or null.
   size_t index_ = 0;
 };
 

@@ -43,7 +43,7 @@ class Stream {
   Device device() const { return device_; }
   bool is_cuda() const { return device_ == Device::kCuda; }
   bool is_planned() const { return planned_; }
-  void* native() const { return native_.get(); }  // cudaStream_t; null on the CPU.
+  void* native() const { return native_.get(); }  // Returns the cudaStream_t, or null on the CPU.
   int multiprocessors() const { return multiprocessors_; }
 
   // Makes this stream's GPU the calling thread's current device. A new thread must call it before it uses the stream or

@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-// post() and wait() may be called from any thread.
+// Queue with its own thread. post() and wait() may be called from any thread.
 class WorkQueue {
  public:
   WorkQueue();

@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// Number of samples per step, for a number of steps.
+// Batch size for a number of steps.
 struct BatchPhase {
   int64_t batch_size = 1;
   int64_t steps = 1;

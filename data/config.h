@@ -28,13 +28,13 @@ std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources
 std::vector<std::string> token_files_of(const DatasetSource& source);
 
 enum class Shuffle {
-  kLcg,   // Windows in a pseudo-random order, a new one every epoch.
-  kNone,  // Windows in file order in every epoch.
+  kLcg,   // Pseudo-random order of the windows, a new one every epoch.
+  kNone,  // File order of the windows in every epoch.
 };
 
 enum class OnMaxEpochs { kWarn, kError };
 
-// The global samples [begin, end).
+// Range [begin, end) of global samples.
 struct SampleRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -72,8 +72,9 @@ struct DataConfig {
   // Whether attention stays within documents and targets of the next document do not count in the loss.
   bool document_mask = false;
   OnMaxEpochs on_max_epochs = OnMaxEpochs::kWarn;
-  bool allow_overlap = false;          // Whether train and validation may have files in common (data/overlap.h).
-  std::vector<SampleRange> skip = {};  // Ranges of samples that training skips.
+  // Whether training and validation may have files in common (data/overlap.h).
+  bool allow_overlap = false;
+  std::vector<SampleRange> skip = {};              // Ranges of samples that training skips.
   std::optional<int64_t> resume_from_sample = {};  // Sample at which the data continues, whatever a checkpoint says.
   int64_t reader_threads = 4;                      // Number of threads that read samples ahead.
   std::string tokenizer = "byte";

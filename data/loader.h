@@ -27,8 +27,8 @@ namespace octavo {
 
 struct LoaderOptions {
   int64_t global_batch_size = 1;                   // Samples per step, over all ranks. Must be a multiple of num_ranks.
-  std::vector<BatchPhase> batch_size_warmup = {};  // Other batch sizes in the first steps (BatchSchedule).
-  int64_t steps_done = 0;                          // Steps before the first one that is loaded.
+  std::vector<BatchPhase> batch_size_warmup = {};  // Other batch sizes for the first steps (BatchSchedule).
+  int64_t steps_done = 0;                          // Number of steps before the first one that is loaded.
   int64_t rank = 0;                                // Data-parallel rank.
   int64_t num_ranks = 1;                           // Number of data-parallel ranks.
   ContextRank context = {};    // Place among the ranks that share the samples of this data-parallel rank.
@@ -41,7 +41,7 @@ struct LoaderOptions {
 // The first three arrays are [local_batch, seq_len], row-major. local_batch is the number of this rank's samples in the
 // step, and seq_len the number of its tokens of each.
 struct Batch {
-  int64_t step = 0;              // Number of batches before this one since the loader's construction.
+  int64_t step = 0;              // Number of batches that the loader returned before this one.
   std::vector<int32_t> inputs;   // All tokens of each sample except the last.
   std::vector<int32_t> targets;  // The token after each input. -1 where the loss ignores the position.
   // For each input token, the position in its sample of the first token of its document.
@@ -116,14 +116,15 @@ class Loader {
   // Ranges that were skipped up to the current batch, also by the runs before this one.
   std::vector<SampleRange> skipped_;
   std::optional<int64_t> resumed_from_sample_;
-  std::unique_ptr<Slot> current_;  // Batch that the consumer holds.
+  std::unique_ptr<Slot> current_;  // Batch that the consumer uses at the moment.
   double data_ms_ = 0;
 
   std::mutex mutex_;                         // Guards the members below.
   std::condition_variable work_;             // Wakes the threads.
   std::condition_variable ready_;            // Wakes the consumer.
   std::deque<std::unique_ptr<Slot>> slots_;  // Batches in the order of the steps.
-  std::exception_ptr failure_;               // Exception of the batch after those in slots_.
+  // Exception that ends the sequence of batches after those in slots_.
+  std::exception_ptr failure_;
   std::vector<std::unique_ptr<Slot>> free_;
   int64_t next_step_ = 0;
   bool stopping_ = false;

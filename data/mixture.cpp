@@ -14,7 +14,7 @@ __extension__ typedef unsigned __int128 Wide;
 
 // Returns the weights multiplied by the smallest power of ten up to 10^9 that makes all of them integers, or nothing.
 std::vector<int64_t> decimal_weights(std::span<const double> weights) {
-  constexpr double kMostUnits = 1e15;  // Integers, and sums of them, that a double holds exactly.
+  constexpr double kMostUnits = 1e15;  // Maximum sum of weights that a double holds exactly.
   for (double scale = 1; scale <= 1e9; scale *= 10) {
     std::vector<int64_t> integers;
     for (const double weight : weights) {

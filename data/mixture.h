@@ -63,11 +63,11 @@ class Mixture {
   // One element per dataset with a weight above 0.
   std::vector<int64_t> datasets_;
   std::vector<int64_t> weights_;
-  std::vector<int64_t> taken_;   // n in this period.
-  std::vector<int64_t> behind_;  // w g - W n.
+  std::vector<int64_t> taken_;   // Number of samples of each dataset in this period (n).
+  std::vector<int64_t> behind_;  // w g - W n for each dataset.
   int64_t total_ = 0;            // W.
   int64_t next_sample_ = 0;      // g.
-  int64_t period_begin_ = 0;     // The last multiple of W.
+  int64_t period_begin_ = 0;     // First sample of this period, a multiple of W.
 };
 
 }  // namespace octavo

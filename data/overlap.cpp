@@ -44,7 +44,7 @@ std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources,
   std::vector<FileOnDisk> files;
   for (const DatasetSource& source : sources) {
     if (source.weight == 0) continue;
-    std::map<Place, std::string> paths;  // Files of this dataset.
+    std::map<Place, std::string> paths;  // Files of this dataset by their place on disk.
     for (const std::string& token_file : token_files_of(source)) {
       const FileOnDisk& file = files.emplace_back(look_up(token_file));
       const auto [other, is_new] = paths.try_emplace(file.place, file.path);

@@ -105,7 +105,7 @@ class SampleStream {
   void check_belongs(const nlohmann::json& json) const;
   void check_dataset(size_t dataset, const nlohmann::json& saved, const nlohmann::json& next_sample) const;
 
-  DataConfig config_;  // Without the lists of datasets.
+  DataConfig config_;  // Data config without its lists of datasets.
   int64_t seq_len_;
   std::vector<Dataset> datasets_;
   std::vector<int64_t> weights_;

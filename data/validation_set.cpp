@@ -15,7 +15,8 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
         "validation batch of {} in micro-batches of {}", options.global_batch_size, options.micro_batch_size);
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "validation on rank {} of {} ranks", options.rank, options.num_ranks);
-  constexpr uint64_t kSeed = 0;  // Independent of data.seed, so that runs can be compared.
+  // The seed is independent of data.seed, so that runs can be compared.
+  constexpr uint64_t kSeed = 0;
   DataConfig spread = config;
   spread.shuffle = Shuffle::kLcg;
   spread.seed = kSeed;
@@ -28,7 +29,7 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
     CHECK_INPUT(stream.num_tokens(0) > stream.seq_len(),
                 "{}: has {} tokens, expected at least data.seq_len + 1 = {} to validate on", source.paths.front(),
                 stream.num_tokens(0), stream.seq_len() + 1);
-    // Avoids a multiplication that could overflow.
+    // The division avoids a multiplication that could overflow.
     const int64_t windows = stream.num_windows(0);
     const bool all = options.batches > windows / options.global_batch_size;
     datasets_.push_back({names[i], source.weight, all ? windows : options.batches * options.global_batch_size});

@@ -21,14 +21,14 @@ namespace octavo {
 struct ValidationOptions {
   int64_t batches = 20;           // Maximum number of global batches per dataset.
   int64_t global_batch_size = 1;  // Samples per global batch.
-  int64_t micro_batch_size = 1;   // Rows of a Batch.
+  int64_t micro_batch_size = 1;   // Number of rows of a Batch.
   int64_t rank = 0;               // Data-parallel rank.
   int64_t num_ranks = 1;          // Number of data-parallel ranks.
   ContextRank context = {};       // Place among the ranks that share the samples of this data-parallel rank.
   int64_t vocab_size = 0;         // Every token must lie in [0, vocab_size). 0 disables the check.
 };
 
-// Used by one thread.
+// Set of validation samples, used by one thread.
 class ValidationSet {
  public:
   // Opens the datasets with a weight above 0. Throws an InputError like SampleStream, and one that names the file if a
@@ -52,7 +52,7 @@ class ValidationSet {
 
   ValidationOptions options_;
   std::vector<Dataset> datasets_;
-  std::vector<SampleStream> streams_;  // One stream per dataset.
+  std::vector<SampleStream> streams_;  // Streams of samples, one per dataset.
   int64_t next_micro_batch_ = 0;
   SampleScratch scratch_;
   Batch batch_;

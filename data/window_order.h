@@ -23,14 +23,15 @@ namespace octavo {
 struct Window {
   int64_t epoch = 0;
   int64_t index = 0;  // w.
-  int64_t begin = 0;  // Position of its first token in the row.
+  int64_t begin = 0;  // Position of the window's first token in the row.
   bool operator==(const Window&) const = default;
 };
 
 struct WindowOrderOptions {
-  int64_t num_tokens = 1;  // M, at least 1.
+  int64_t num_tokens = 1;  // Number of tokens of the dataset (M), at least 1.
   int64_t seq_len = 1;
-  Shuffle shuffle = Shuffle::kLcg;  // kNone reads the windows in file order without shifts.
+  // Order of the windows. kNone reads them in file order without shifts.
+  Shuffle shuffle = Shuffle::kLcg;
   uint64_t seed = 0;
   int64_t dataset = 0;  // Number of the dataset. Its order is drawn from it.
 };

@@ -67,7 +67,7 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
 
 namespace {
 
-// Tokens [begin, end) of a micro-batch.
+// The tokens [begin, end) of a micro-batch.
 struct Chunk {
   int64_t begin, end;
   Tensor norm;    // [end - begin, hidden]: input of lm_head.

@@ -13,7 +13,7 @@ namespace octavo {
 
 // Views of the head's weights, or of their gradients. A tied model's lm_head is the embedding table.
 struct HeadParameters {
-  HeadParameters() = default;  // For a stage without a head.
+  HeadParameters() = default;  // Constructs empty views for a stage without a head.
   HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config);
 
   Tensor norm;     // [hidden]

@@ -35,7 +35,7 @@ struct MicroBatch {
 
 // Activations of one micro-batch in flight: everything that its forward saves for its backward.
 struct LlamaActivations {
-  std::vector<BlockActivations> blocks;  // By layer of the stage.
+  std::vector<BlockActivations> blocks;  // Activations of the blocks, by layer of the stage.
   // [share, hidden]. In forward, the part of the residual stream that the next norm adds. In backward, the gradient of
   // the residual stream.
   Tensor delta;
@@ -59,9 +59,9 @@ struct LlamaOptions {
   const Mesh* mesh = nullptr;
   // Options for overlapping tensor-parallel collectives.
   ParallelConfig parallel = {};
-  // Training only. The mode must not be auto.
+  // Activation checkpointing in training. The mode must not be auto.
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
-  float z_loss = 0;  // Training only. Coefficient of the z-loss (CrossEntropy).
+  float z_loss = 0;  // Coefficient of the z-loss (CrossEntropy) in training.
   // Training only. Maximum number of micro-batches that have activations at a time.
   int64_t in_flight = 1;
   // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
@@ -82,7 +82,7 @@ class Llama {
  public:
   // `parameters` must outlive the model. Throws an InputError if the device has no kernel for the shape.
   Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& arena, Stream& stream);
-  // Not movable, because its linear layers point into the object.
+  // The object is not movable, because its linear layers point into it.
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
@@ -189,7 +189,7 @@ class Llama {
   ContextGroup sequences_;
   ModelConfig local_;  // Config of this rank's part of the model.
   Tensor embedding_;
-  // Undefined if the gradients of tokens are exchanged instead.
+  // Gradient of the embedding. Undefined if the gradients of tokens are exchanged instead.
   Tensor d_embedding_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
@@ -203,14 +203,14 @@ class Llama {
   Tensor rope_table_;
   Tensor workspace_;  // Workspace of the stream's ops.
 
-  Layers layers_;  // All layers of the stage.
+  Layers layers_;  // Indices of all layers of the stage.
 
-  std::vector<LinearSpec> linears_;  // Linears of a block.
+  std::vector<LinearSpec> linears_;  // Specifications of a block's linear layers.
 
-  // The following are indexed by layer of the stage.
+  // Weights of the blocks, by layer of the stage.
   std::vector<BlockWeights> weights_;
   std::vector<Block> blocks_;
-  std::vector<Recompute> recompute_;  // Training only.
+  std::vector<Recompute> recompute_;  // Recomputation of the blocks' activations. Training only.
 
   std::vector<LlamaActivations> in_flight_;
 
@@ -218,10 +218,11 @@ class Llama {
   SharedActivations shared_activations_;
   // Inputs of linears, by linear, shared by blocks that do not save them.
   std::vector<std::unique_ptr<LinearInput>> shared_inputs_, shared_fp8_inputs_;
-  std::unique_ptr<BlockWeightMemory> weight_memory_;  // FP8 only.
-  std::unique_ptr<AmaxTable> amaxes_;                 // Per-tensor FP8 recipes only.
-  std::unique_ptr<Fp8StatsTable> fp8_stats_;          // If LlamaOptions::fp8_stats.
-  std::unique_ptr<KvCopies> kv_copies_;               // If several ranks hold the same kv head.
+  std::unique_ptr<BlockWeightMemory> weight_memory_;  // Memory for the FP8 operands that blocks share. FP8 only.
+  std::unique_ptr<AmaxTable> amaxes_;                 // Table of amaxes. Per-tensor FP8 recipes only.
+  std::unique_ptr<Fp8StatsTable> fp8_stats_;          // Statistics of FP8 casts, if LlamaOptions ask for them.
+  // Gradients of kv heads that several ranks hold, if there are any.
+  std::unique_ptr<KvCopies> kv_copies_;
 };
 
 }  // namespace octavo

@@ -38,11 +38,11 @@ namespace octavo {
 
 class LmHead {
  public:
-  // FP8 requires multiples of 16.
+  // Sizes of the matrices. FP8 requires multiples of 16.
   struct Shape {
-    int64_t chunk;  // largest number of tokens per chunk
+    int64_t chunk;  // Maximum number of tokens per chunk.
     int64_t hidden;
-    int64_t vocab;  // entries of the vocabulary on this rank
+    int64_t vocab;  // Entries of the vocabulary on this rank.
   };
   LmHead(const PrecisionConfig& precision, const Shape& shape, bool training, Arena& arena);
 
@@ -64,8 +64,9 @@ class LmHead {
     Tensor d_weight;  // [vocab, hidden] float32, = or, with `accumulate`, +=
     Tensor x;         // [tokens, hidden], the chunk of forward; overwritten with its gradient
     Tensor d_logits;  // [tokens, vocab] compute dtype; not read if `cast` is defined
-    Fp8Cast cast;     // gradient_cast() if the kernel before wrote it, undefined otherwise
-    float bound = 0;  // upper bound of |d_logits|
+    // Result of gradient_cast() if the kernel before wrote it, otherwise undefined.
+    Fp8Cast cast;
+    float bound = 0;  // Upper bound of |d_logits|.
     bool accumulate = false;
   };
   void backward(const Backward& args, Stream& stream);
@@ -83,9 +84,9 @@ class LmHead {
   // Memory for a chunk. A smaller chunk uses the first part.
   Fp8Operand input_rows_, input_columns_;
   Fp8Operand gradient_rows_, gradient_columns_;
-  Tensor weight_;          // weight of the pass
-  bool backward_ = false;  // whether the pass computes gradients
-  int64_t tokens_ = 0;     // tokens of the chunk
+  Tensor weight_;          // Weight of lm_head in the current pass.
+  bool backward_ = false;  // Whether the current pass computes gradients.
+  int64_t tokens_ = 0;     // Number of tokens of the current chunk.
 };
 
 }  // namespace octavo

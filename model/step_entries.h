@@ -10,11 +10,12 @@ namespace octavo {
 
 struct StepEntry {
   enum class Kind : uint8_t {
-    kForward,   // Embedding, blocks and head, and the backward of the head.
+    // Forward of embedding, blocks and head, and the backward of the head.
+    kForward,
     kBackward,  // Backward of blocks and embedding.
   };
   Kind kind = Kind::kForward;
-  int64_t micro_batch = 0;  // Index in the step, from 0.
+  int64_t micro_batch = 0;  // Index of the micro-batch in the step, from 0.
   bool operator==(const StepEntry&) const = default;
 };
 

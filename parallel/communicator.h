@@ -51,7 +51,7 @@ class Communicator {
 
   // Returns the name of the group, which is usually an axis of the mesh: "world", "data", "shard".
   const std::string& name() const { return name_; }
-  int rank() const { return rank_; }  // Rank within the group.
+  int rank() const { return rank_; }  // Returns this rank's number within the group.
   int size() const { return size_; }
 
   // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype, equal for both. `shard` may

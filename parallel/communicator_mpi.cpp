@@ -12,7 +12,8 @@ namespace {
 
 using mpi::check;
 
-constexpr int64_t kChunkBytes = int64_t{1} << 24;    // Bytes per rank and call. MPI counts are ints.
+// Maximum number of bytes per rank and call, because MPI counts are ints.
+constexpr int64_t kChunkBytes = int64_t{1} << 24;
 constexpr int64_t kScratchBytes = int64_t{1} << 22;  // Scratch for the terms of all ranks of one part of a sum.
 
 int as_int(int64_t value) { return static_cast<int>(value); }

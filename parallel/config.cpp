@@ -71,8 +71,9 @@ bool ParallelConfig::suits(int64_t ranks) const {
 MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   const MeshAxis* filling = filling_axis(*this);
   MeshShape shape;
-  std::string given;      // "parallel.tensor_parallel 2 times ..."
-  std::string all_sizes;  // Beginning of the message about all sizes.
+  std::string given;  // Given sizes as text: "parallel.tensor_parallel 2 times ..."
+  // Sizes of all axes as text, for the message about their product.
+  std::string all_sizes;
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = this->*axis.configured;
     const bool may_fill = std::any_of(std::begin(kFillingAxes), std::end(kFillingAxes),

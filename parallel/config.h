@@ -42,13 +42,13 @@ enum class Reshard : uint8_t {
 enum class NcclMemory : uint8_t {
   // Registered memory for the shard axis of a run on one machine, plain memory otherwise.
   kAuto,
-  kPlain,  // Through NCCL's own buffers.
+  kPlain,  // NCCL copies through its own buffers.
   // Directly, in memory that all ranks of a group have mapped (symmetric windows).
   kRegistered,
 };
 
 struct ParallelConfig {
-  // -1: all ranks that the other axes leave.
+  // Number of ranks that shard the state. -1: all ranks that the other axes leave.
   int64_t data_parallel_shard = -1;
   // -1: all remaining ranks if data_parallel_shard is given; otherwise the run chooses (app/memory/mesh_choice.h), or
   // 1.
@@ -59,8 +59,9 @@ struct ParallelConfig {
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;
   NcclMemory nccl_memory = NcclMemory::kAuto;
-  int64_t cover_multiprocessors = 0;  // Number of multiprocessors for GEMMs during transfers. 0: all.
-  double timeout_s = 600;             // 0 disables the time limit.
+  // Multiprocessors for GEMMs during tensor-parallel transfers. 0 means all.
+  int64_t cover_multiprocessors = 0;
+  double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
 
   // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws
   // InputError unless the sizes multiply to `ranks`.
@@ -80,16 +81,16 @@ enum class Axis : uint8_t { kReplicate, kShard, kContext, kTensor };
 // One axis of the mesh. A new axis needs a row in kMeshAxes, a member in ParallelConfig and in MeshShape, and the
 // collectives along the axis.
 struct MeshAxis {
-  const char* name;  // Name in plans and messages.
-  const char* key;   // Key in the config section `parallel`.
+  const char* name;  // Name of the axis in plans and messages.
+  const char* key;   // Key of its size in the config section `parallel`.
   int64_t ParallelConfig::*configured;
   int64_t MeshShape::*size;
-  bool divides_samples;  // Its ranks process different samples.
-  // Its ranks process different tokens, of equal or different samples.
+  bool divides_samples;  // Whether the axis' ranks process different samples.
+  // Whether the axis' ranks process different tokens, of equal or different samples.
   bool divides_tokens;
   // Its ranks share one replica of the parameters and optimizer states.
   bool shards_state;
-  // Messages name the axis even when its size is 1.
+  // Whether messages name the axis even when its size is 1.
   bool always_named;
 };
 

@@ -26,7 +26,8 @@ struct ContextScratch {
 };
 
 struct ContextGroupOptions {
-  Communicator* ranks = nullptr;  // Borrowed. Null: a group of one rank.
+  // Borrowed communicator of the group. Null means a group of one rank.
+  Communicator* ranks = nullptr;
   // Borrowed. All ranks that process the same samples; needed if there are several.
   Communicator* micro_batch = nullptr;
 };

@@ -319,7 +319,7 @@ void Fsdp::sum_over_replicas(size_t unit) {
 // Returns how many elements of a shard are summed over replicas at a time, a multiple of the number of replicas.
 int64_t Fsdp::replica_terms_at_once(int64_t shard_elements) const {
   constexpr int64_t kMostElements = int64_t{1} << 26;
-  constexpr int64_t kMultiple = 1 << 10;  // Elements; gives all parts the same alignment.
+  constexpr int64_t kMultiple = 1 << 10;  // Multiple of elements that gives all parts the same alignment.
   const int64_t parts = options_.groups.replicate->size();
   const int64_t part = (std::min(shard_elements, kMostElements) + parts - 1) / parts;
   return (part + kMultiple - 1) / kMultiple * kMultiple * parts;

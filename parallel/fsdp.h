@@ -100,7 +100,7 @@ struct FsdpOptions {
   std::vector<FsdpUnit> units;
   std::vector<FsdpPool> pools;
   DataParallelGroups groups;
-  bool gradients = true;  // False for inference.
+  bool gradients = true;  // Whether there are gradients. False for inference.
 };
 
 class Fsdp {
@@ -167,14 +167,14 @@ class Fsdp {
  private:
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
-    std::unique_ptr<GradientReduction> reduction;  // Null in a group of one rank.
-    // Equal to `reduction` if the unit takes tokens, otherwise null.
+    std::unique_ptr<GradientReduction> reduction;  // Reduction of the unit's gradient. Null in a group of one rank.
+    // The reduction as a TokenReduction, if the unit takes tokens; otherwise null.
     TokenReduction* tokens = nullptr;
     bool keeps_weight = true;
     bool keeps_gradient = true;
-    // Index into weight_slots_.
+    // Index of the unit's slot in weight_slots_.
     size_t weight_slot = 0;
-    // Index into gradient_slots_.
+    // Index of the unit's slot in gradient_slots_.
     size_t gradient_slot = 0;
     // Weight slots that share memory with this gradient.
     std::vector<size_t> overwrites;
@@ -182,14 +182,14 @@ class Fsdp {
   struct Slot {
     explicit Slot(Device device) : filled(device), free(device) {}
     void enlarge(int64_t more) { bytes = std::max(bytes, more); }
-    int64_t bytes = 0;    // Size of the largest unit of the slot.
-    Tensor memory;        // Undefined in a group of one rank.
+    int64_t bytes = 0;    // Size in bytes, that of the slot's largest unit.
+    Tensor memory;        // Memory of the slot. Undefined in a group of one rank.
     int64_t unit = -1;    // Unit whose weights the slot holds.
-    bool fresh = false;   // Weights were gathered and not yet used.
-    bool waited = false;  // The compute stream has waited for `filled`.
+    bool fresh = false;   // Whether the weights were gathered and not yet used.
+    bool waited = false;  // Whether the compute stream has waited for `filled`.
     // For weights: the gather is complete. For gradients: the reduction is complete.
     Event filled;
-    // The compute stream no longer reads the slot.
+    // Event after which the compute stream no longer reads the slot.
     Event free;
   };
 
@@ -223,8 +223,8 @@ class Fsdp {
   // Buffers for bfloat16 gradients that are summed over replicas.
   Tensor replica_terms_, replica_sums_;
   Event shards_ready_;
-  Event written_;  // The gradient is ready for its reduction.
-  // The gradient has been summed over the shard group.
+  Event written_;  // Event after which the gradient is ready for its reduction.
+  // Event after which the gradient has been summed over the shard group.
   Event scattered_;
   std::function<void(size_t unit)> observer_;
 };

@@ -11,7 +11,7 @@ namespace {
 // Returns how many elements of a slice have the terms of all ranks in memory at a time.
 int64_t terms_at_once(const ReducedUnit& unit) {
   constexpr int64_t kTermsBytes = int64_t{1} << 28;
-  constexpr int64_t kMultiple = 1 << 10;  // Gives all terms the same alignment.
+  constexpr int64_t kMultiple = 1 << 10;  // Multiple of elements that gives all terms the same alignment.
   const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / unit.ranks->size();
   return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }

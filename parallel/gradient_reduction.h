@@ -58,7 +58,7 @@ struct ReducedUnit {
   // [ranks * elements], or the buffer of a TokenReduction.
   Tensor gradient;
   Tensor shard = {};   // [elements] float32: this rank's slice.
-  bool keeps = false;  // The full gradient is kept between micro-batches.
+  bool keeps = false;  // Whether the full gradient is kept between micro-batches.
   // The terms of all ranks are collected by an all-to-all and summed in float32.
   bool as_terms = false;
   Communicator* ranks = nullptr;

@@ -52,13 +52,17 @@ class Mesh {
 
   // Returns the group of this rank that is named after an axis.
   Communicator& along(Axis axis) const { return group(kMeshAxes[static_cast<size_t>(axis)].name); }
-  Communicator& replicate() const { return along(Axis::kReplicate); }  // Ranks that hold the same shard.
-  Communicator& shard() const { return along(Axis::kShard); }          // Ranks that share one replica of the state.
-  Communicator& context() const { return along(Axis::kContext); }      // Ranks that share each sequence.
-  Communicator& tensor() const { return along(Axis::kTensor); }        // Ranks that divide each layer.
-  Communicator& tokens() const { return group("tokens"); }             // Ranks that process different tokens.
-  Communicator& micro_batch() const { return group("micro-batch"); }   // Ranks that process the same samples.
-  Communicator& world() const { return group("world"); }               // All ranks.
+  // Returns the group of ranks that hold the same shard.
+  Communicator& replicate() const { return along(Axis::kReplicate); }
+  // Returns the group of ranks that share one replica of the state.
+  Communicator& shard() const { return along(Axis::kShard); }
+  // Returns the group of ranks that share each sequence.
+  Communicator& context() const { return along(Axis::kContext); }
+  Communicator& tensor() const { return along(Axis::kTensor); }  // Returns the group of ranks that divide each layer.
+  Communicator& tokens() const { return group("tokens"); }  // Returns the group of ranks that process different tokens.
+  // Returns the group of ranks that process the same samples.
+  Communicator& micro_batch() const { return group("micro-batch"); }
+  Communicator& world() const { return group("world"); }  // Returns the group of all ranks.
 
   // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective. The
   // registrations must be destroyed before the memory.

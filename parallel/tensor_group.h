@@ -28,7 +28,8 @@
 namespace octavo {
 
 struct TensorGroupOptions {
-  Communicator* ranks = nullptr;  // Borrowed. Null: a group of one rank.
+  // Borrowed communicator of the group. Null means a group of one rank.
+  Communicator* ranks = nullptr;
   // Number of chunks. Reduced until the tokens are divisible, and divisible in multiples of 16 if the share is.
   int64_t chunks = 1;
   // Multiprocessors that a GEMM may use while it overlaps with a collective, which needs some as well. 0: all.
@@ -80,8 +81,8 @@ class TensorGroup {
   struct Rows {
     int64_t begin, end;
   };
-  Rows all_rows(int64_t chunk) const;    // Rows of all tokens.
-  Rows share_rows(int64_t chunk) const;  // Rows of this rank's share.
+  Rows all_rows(int64_t chunk) const;    // Returns a chunk's rows among all tokens.
+  Rows share_rows(int64_t chunk) const;  // Returns a chunk's rows in this rank's share.
   void check(const Tensor& all, const Tensor& share) const;
   void cover();
   void run_next();
@@ -92,10 +93,11 @@ class TensorGroup {
   int cover_multiprocessors_;
   Stream* compute_;
   Stream transfers_;
-  Event ready_;  // Recorded on the compute stream.
-  // Recorded on the transfer stream just before a collective.
+  // Event that is recorded on the compute stream when its rows are ready.
+  Event ready_;
+  // Event that is recorded on the transfer stream just before a collective.
   Event starting_;
-  // Recorded on the transfer stream after each chunk.
+  // Events that are recorded on the transfer stream after each chunk.
   std::vector<Event> arrived_;
   struct Deferred {
     std::function<void()> work;

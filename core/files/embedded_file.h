@@ -7,7 +7,7 @@
 namespace octavo {
 
 struct EmbeddedFile {
-  const char* name;  // Name without folder and extension.
+  const char* name;  // File name without folder and extension.
   const char* text;
 };
 

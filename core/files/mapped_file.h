@@ -25,7 +25,7 @@ class MappedFile {
 
  private:
   std::string path_;
-  const std::byte* data_ = nullptr;  // Null for an empty file.
+  const std::byte* data_ = nullptr;  // Address of the bytes. Null for an empty file.
   int64_t size_bytes_ = 0;
 };
 

@@ -19,13 +19,14 @@ constexpr int kExitCode = 1;
 // A watched mapping, or a free entry. Entries are reused but never freed, so that the handler can walk the list at any
 // time.
 struct Watched {
-  std::atomic<uintptr_t> begin{0};  // 0 means free. It is set last and cleared first.
+  // Address of the mapping; 0 if the entry is free. It is set last and cleared first.
+  std::atomic<uintptr_t> begin{0};
   uintptr_t end = 0;
   std::string sentence;  // Prepared in advance, because a signal handler must not allocate.
   Watched* next = nullptr;
 };
 
-// A signal handler can only reach globals.
+// Global list, because a signal handler can only reach globals.
 std::atomic<Watched*> watched_mappings{nullptr};
 std::atomic_flag is_ending;
 struct sigaction previous_action {};

@@ -54,7 +54,7 @@ class ParallelWrite {
       work();
     }
     if (failure_) std::rethrow_exception(failure_);
-    check(::ftruncate(descriptor_, size_) == 0);  // The last block was rounded up.
+    check(::ftruncate(descriptor_, size_) == 0);  // Removes the padding of the last block, which was rounded up.
     check(::fsync(descriptor_) == 0 || errno == EINVAL);
     check(::close(std::exchange(descriptor_, -1)) == 0);
   }
@@ -100,7 +100,7 @@ class ParallelWrite {
 
   void write(int64_t place, int64_t bytes, const std::byte* data) {
     while (bytes > 0) {
-      // Read before the write, because another thread may clear O_DIRECT.
+      // The flags are read before the write, because another thread may clear O_DIRECT.
       const int flags = ::fcntl(descriptor_, F_GETFL);
       const ssize_t written = ::pwrite(descriptor_, data, static_cast<size_t>(bytes), place);
       if (written < 0 && errno == EINTR) continue;

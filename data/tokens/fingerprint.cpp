@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBlockBytes = kFingerprintBytes / kFingerprintBlocks;
 
-// Files as one row of bytes.
+// Several files as one sequence of bytes.
 class FileRow {
  public:
   void append(const std::string& path) {
@@ -36,7 +36,7 @@ class FileRow {
  private:
   struct File {
     std::string path;
-    int64_t begin = 0, end = 0;  // Position in the row.
+    int64_t begin = 0, end = 0;  // Range of a file in the sequence.
   };
   // Keeps the last file open, because neighbouring blocks are often in the same one.
   struct Reader {

@@ -15,7 +15,7 @@
 namespace octavo {
 
 struct PackOptions {
-  // Files and directories.
+  // Input files and directories.
   std::vector<std::string> inputs = {};
   // File with one more input per line, after `inputs`. Empty means none.
   std::string input_list = {};

@@ -86,7 +86,7 @@ std::string token_file_prefix(const std::string& path) {
 }
 
 int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size) {
-  // The largest id as unsigned also detects negative ones, and the loop has no branch, so it vectorizes.
+  // Comparing as unsigned numbers also detects negative ids, and the loop has no branch, so it vectorizes.
   uint32_t largest = 0;
   for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
   if (ids.empty() || static_cast<int64_t>(largest) < vocab_size) return -1;
@@ -228,7 +228,7 @@ void TokenFile::check_sequences() {
     end_of_last = std::max(end_of_last, offset + length * width);
     num_tokens_ += length;
   }
-  // Reading overlapping sequences could take any multiple of the stored tokens.
+  // Overlapping sequences are refused, because they could describe far more tokens than are stored.
   CHECK_INPUT(num_tokens_ <= bin_.size_bytes() / width,
               "{}: is {} bytes, but {} describes {} tokens of {} bytes: sequences overlap", bin_.path(),
               bin_.size_bytes(), idx_.path(), num_tokens_, width);
@@ -332,7 +332,7 @@ int64_t TokenFile::document_begin(int64_t document) const {
   if (!begins_.empty()) return begins_[static_cast<size_t>(document)];
   const int64_t sequence = document < num_documents_ ? first_sequence(document) : num_sequences_;
   if (sequence == num_sequences_) return num_tokens_;
-  // The end of the sequence does not matter here.
+  // The length 0 is enough here, because only the beginning of the sequence matters.
   return sequence_offset_bytes(sequence, 0) / token_size_bytes(dtype_);
 }
 

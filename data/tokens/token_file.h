@@ -45,8 +45,9 @@ std::string token_file_prefix(const std::string& path);
 // Facts about a token file that its sizes and header tell before it is opened.
 struct TokenFileCounts {
   int64_t tokens = 0;
-  std::optional<int64_t> documents = {};  // Empty if only the tokens tell (llm.c).
-  int64_t index_bytes = 0;                // Bytes that opening the file reads: of PREFIX.idx, or of the shard.
+  // Number of documents. Empty if it is known only after reading the tokens (llm.c).
+  std::optional<int64_t> documents = {};
+  int64_t index_bytes = 0;  // Bytes that opening the file reads: of PREFIX.idx, or of the shard.
 };
 // `path` is as for TokenFile. Throws the same InputErrors, as far as the header tells.
 TokenFileCounts count_tokens(const std::string& path);
@@ -112,11 +113,11 @@ class TokenFile {
   // Returns the byte offset of a sequence of that length, which must lie inside the tokens.
   int64_t sequence_offset_bytes(int64_t sequence, int64_t length) const;
 
-  MappedFile idx_;  // Not mapped for llm.c shards.
+  MappedFile idx_;  // The index file. Not mapped for llm.c shards.
   MappedFile bin_;
   TokenDtype dtype_ = TokenDtype::kU16;
   int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
-  // Megatron: the three unaligned arrays inside idx_.
+  // The three unaligned arrays inside idx_ of a Megatron dataset.
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* document_index_ = nullptr;

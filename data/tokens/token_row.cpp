@@ -12,7 +12,7 @@ namespace octavo {
 
 struct TokenRow::File {
   std::string path;
-  int64_t begin = 0;   // Position of its first token in the row.
+  int64_t begin = 0;   // Position of the file's first token in the row.
   int64_t tokens = 0;  // Number of tokens, bos and eos included.
   int64_t stored = 0;  // Number of tokens without bos and eos.
   mutable std::once_flag opened;

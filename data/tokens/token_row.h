@@ -23,7 +23,7 @@ struct TokenRowOptions {
 // order of their paths. Throws an InputError if a folder has none.
 std::vector<std::string> find_token_files(const std::string& path);
 
-// Movable. read() is safe to call from several threads.
+// One row of tokens. Movable. read() is safe to call from several threads.
 class TokenRow {
  public:
   // Opens `paths` (each as TokenFile takes it). Files are opened and checked completely as long as that reads at most
@@ -34,7 +34,7 @@ class TokenRow {
   TokenRow& operator=(TokenRow&&) noexcept;
   ~TokenRow();
 
-  int64_t num_tokens() const { return num_tokens_; }  // M, bos and eos included.
+  int64_t num_tokens() const { return num_tokens_; }  // Returns M, the number of tokens with bos and eos.
   // Documents of llm.c shards that are not yet opened are not counted.
   int64_t num_documents() const { return num_documents_; }
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
@@ -58,7 +58,7 @@ class TokenRow {
   };
   struct StoredDocument {
     int64_t index = 0;   // Number of the document in its file.
-    int64_t length = 0;  // Length without bos and eos.
+    int64_t length = 0;  // Length of the document without bos and eos.
   };
   const TokenFile& open(const File& file) const;
   void read_file(const File& file, int64_t position, Target& target) const;

@@ -15,7 +15,7 @@ namespace octavo {
 // Facts about the tokens that PREFIX.json records. Training does not need them.
 struct TokenFileInfo {
   std::string tokenizer = {};  // "byte", or the name of a Hugging Face tokenizer. Null in the JSON if empty.
-  int64_t vocab_size = 0;      // Null in the JSON if 0.
+  int64_t vocab_size = 0;      // Size of the vocabulary. Null in the JSON if 0.
   std::optional<int32_t> bos = {}, eos = {};  // Ids that the tokenizer has for them. They are not tokens of the file.
 };
 
@@ -54,7 +54,7 @@ class TokenFileWriter {
   TokenDtype dtype_;
   TokenFileInfo info_;
   OutputFile bin_;
-  std::optional<OutputFile> idx_, json_;  // Set by close().
+  std::optional<OutputFile> idx_, json_;  // Index and sidecar, set by close().
   std::vector<int32_t> sequence_lengths_;
   std::vector<int64_t> document_ends_;  // Number of sequences up to and including each document.
   int64_t num_tokens_ = 0;

@@ -119,7 +119,7 @@ void cached_sdpa(const CachedSdpa& args, Stream& stream) {
   expect_tensor(args.out, "cached attention out", args.qkv.dtype(), {s.batch * s.seq_len, s.out_width()});
   CHECK(s.head_dim <= kMaxCachedHeadDim, "cached_sdpa: head_dim is {}, expected at most {}", s.head_dim,
         kMaxCachedHeadDim);
-  const double rows = 2 * visible_keys(args);  // Rows of keys and of values.
+  const double rows = 2 * visible_keys(args);  // Rows of keys and of values that a head reads.
   const OpTimer timer(stream, {.name = "cached_sdpa",
                                .flops = 2 * rows * static_cast<double>(s.out_width()),
                                .bytes = rows * static_cast<double>(s.num_kv_heads * s.head_dim) *

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kCopyThreads) append_kernel(T* keys, T* values
   Vec<T, N>::load(key + width).store(values + place);
 }
 
-// The E elements of a head that one lane processes.
+// The E elements of a head that one lane holds.
 template <typename T, int E>
 struct alignas(sizeof(T) * E) LaneElements {
   T elements[E];
@@ -72,7 +72,7 @@ struct RunningSoftmax {
   float sums[E] = {};
 
   __device__ void raise(float new_max) {
-    const float correction = expf(max - new_max);  // 0 for the first key.
+    const float correction = expf(max - new_max);  // The correction is 0 for the first key.
     total *= correction;
 #pragma unroll
     for (int i = 0; i < E; ++i) sums[i] *= correction;
@@ -91,7 +91,7 @@ __device__ RunningSoftmax<E> attend(const float (&q)[E], const T* key, const T* 
     float values[kKeysAtOnce][E];
 #pragma unroll
     for (int u = 0; u < kKeysAtOnce; ++u) {
-      const int64_t j = min(first + u, keys - 1);  // Clamped to an existing key.
+      const int64_t j = min(first + u, keys - 1);  // Index clamped to the last key, so that the load is valid.
       float x[E];
       LaneElements<T, E>::load(key + j * width, x);
       LaneElements<T, E>::load(value + j * width, values[u]);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   float total = 0;
   float sum = 0;
   for (int w = 0; w < kWarps; ++w) {
-    const float correction = expf(all_max[w] - max);  // 0 for a warp without keys.
+    const float correction = expf(all_max[w] - max);  // The correction is 0 for a warp without keys.
     total += correction * all_totals[w];
     sum += correction * all_sums[w][thread];
   }

@@ -15,14 +15,14 @@ namespace octavo {
 // Cache of one layer. Both tensors are [sequences, capacity, num_kv_heads * head_dim]; row j is the token at position
 // j.
 struct SdpaCache {
-  Tensor keys;  // With rotary embedding applied.
+  Tensor keys;  // Keys, with rotary embedding applied.
   Tensor values;
 };
 
 // Writes the keys and values of qkv to rows [position, position + seq_len) of the first `batch` sequences of the cache.
 struct SdpaCacheAppend {
   SdpaShape shape;  // Shape of the new tokens.
-  SdpaCache cache;  // Rows are assigned.
+  SdpaCache cache;  // Cache whose rows are assigned.
   Tensor qkv;       // [batch * seq_len, qkv_width], with rotary embedding applied.
   int64_t position = 0;
 };
@@ -34,7 +34,7 @@ struct CachedSdpa {
   Tensor out;       // = [batch * seq_len, num_heads * head_dim]
   // [batch * seq_len, qkv_width], with rotary embedding applied. Only the queries are read.
   Tensor qkv;
-  SdpaCache cache;  // Includes the keys and values of the new tokens.
+  SdpaCache cache;  // Cache that includes the keys and values of the new tokens.
   int64_t position = 0;
 };
 void cached_sdpa(const CachedSdpa& args, Stream& stream);

@@ -14,7 +14,7 @@
 namespace octavo {
 
 struct Document {
-  int32_t begin = 0;  // Index of its first token in the micro-batch.
+  int32_t begin = 0;  // Index of the run's first token in the micro-batch.
   int32_t length = 0;
   // Number of tokens of the document that precede the first and are in earlier pieces.
   int32_t before = 0;

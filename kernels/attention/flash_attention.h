@@ -48,7 +48,7 @@ struct FlashBackwardTensors {
 int64_t flash_workspace_bytes(const SdpaShape& shape, int64_t keys);
 
 namespace cuda {
-// Implement attend_forward() and attend_backward() of kernels/attention/attend.h for bfloat16.
+// Implementations of attend_forward() and attend_backward() (kernels/attention/attend.h) for bfloat16.
 void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 }  // namespace cuda

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTokensOfBatch = 8192;  // Number of tokens that keep a GPU busy.
 constexpr int64_t kShortest = 64;         // Number of tokens in one tile of attention.
-// cuDNN's backward does not support padded sequences of one token.
+// Minimum length, because cuDNN's backward does not support padded sequences of one token.
 constexpr int64_t kLeast = 2;
 
 int64_t part_of(int64_t tokens, int64_t level) {

@@ -20,8 +20,8 @@ struct Rows {
 
   Element* padded;
   Element* rows;
-  int width;          // Elements of a padded row.
-  int64_t row_width;  // Elements of an unpadded row.
+  int width;          // Number of elements of a padded row.
+  int64_t row_width;  // Number of elements of an unpadded row.
   PaddedRows map;
   int64_t piece;  // Index of the piece whose rows are added.
 };

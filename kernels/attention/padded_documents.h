@@ -54,7 +54,7 @@ struct PaddedTensors {
   Tensor out, d_out;  // [batch * seq_len, out_width]
   Tensor kv, d_kv;    // [batch * keys, kv_width]. Only if not packed.
   Tensor lse;         // [batch, num_heads, seq_len] float32
-  // Total size, a multiple of 256.
+  // Total size of the tensors, a multiple of 256.
   int64_t bytes = 0;
 };
 

@@ -15,9 +15,9 @@ constexpr int kThreads = 256;
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = kThreads / kThreadsPerToken;
 constexpr int kWarp = 32;
-// Blocks of the forward kernel for any head size.
+// Blocks per multiprocessor of the forward kernel for any head size.
 constexpr int kAnyBlocksPerMultiprocessor = 8;
-constexpr int kKinds = 2;  // Query heads and key heads.
+constexpr int kKinds = 2;  // Kinds of normalized heads: query heads and key heads.
 
 template <typename T>
 struct Arguments {
@@ -28,7 +28,7 @@ struct Arguments {
   const T* weights[kKinds];
   // Backward only: [kKinds, blocks, head_dim], the blocks' sums for the gradients of the weights.
   float* partial;
-  float* amax;  // Used only by kernels with kAmax.
+  float* amax;  // Optional amax, used only by kernels with kAmax.
   int64_t tokens;
   int64_t seq_len;
   int64_t row_elements;
@@ -122,7 +122,7 @@ __device__ Pairs<T> normed_and_rotated(const Pairs<T>& x, const Pairs<T>& weight
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T> args) {
   constexpr int N = kVector<T>;
-  constexpr int kHeadsAtOnce = 2;  // Loads in flight.
+  constexpr int kHeadsAtOnce = 2;  // Number of heads whose loads are in flight at once.
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
   if (token >= args.tokens) return;  // The condition is equal for all threads of a warp.
   const Lanes lanes = Lanes::of<N>(args.head_dim);
@@ -274,9 +274,9 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
 // Location of head `i`, counted over all tokens.
 template <typename T>
 struct HeadPlace {
-  int kind;    // kKinds for value heads.
-  int64_t at;  // Index of the first element.
-  // Cosines. The sines are half a head further.
+  int kind;    // Index of the kind of head. kKinds stands for value heads.
+  int64_t at;  // Index of the head's first element.
+  // Cosines of the head's angles. The sines are half a head further.
   const float* angles;
 
   __device__ static HeadPlace of(const Arguments<T>& args, int64_t i) {
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(const Arguments<T
 // A block's sums for the weights' gradients are in global memory. Each pair of columns is updated by one thread only.
 template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kThreads) backward_any_kernel(const Arguments<T> args) {
-  __shared__ float scratch[2][kWarp];  // Two buffers, because two reductions alternate.
+  __shared__ float scratch[2][kWarp];  // Scratch for two reductions that alternate.
   const int half = args.head_dim / 2;
   const auto sums_of = [&](int kind) {
     return args.partial + (static_cast<int64_t>(kind) * gridDim.x + blockIdx.x) * args.head_dim;

@@ -18,7 +18,7 @@ namespace octavo {
 struct QkNormRopeForward {
   // = [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; may alias qkv.
   Tensor out;
-  Tensor qkv;       // Same shape as out, compute dtype.
+  Tensor qkv;       // Input, same shape as out, compute dtype.
   Tensor table;     // [seq_len, head_dim] float32, from rope_table
   Tensor q_weight;  // [head_dim], compute dtype
   Tensor k_weight;  // Same shape and dtype as q_weight.
@@ -51,7 +51,7 @@ struct QkNormRopeBackward {
   float eps = 1e-6f;
   // Optional [1] float32: = max(old value, max |d_qkv|), including value heads. NaN is the largest value.
   Tensor amax = {};
-  Fp8Cast cast = {};  // Optional, written instead of d_qkv. May use `amax`.
+  Fp8Cast cast = {};  // Optional FP8 cast, written instead of d_qkv. May use `amax`.
 };
 void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream);
 int64_t qk_norm_rope_backward_workspace_bytes(int64_t head_dim, const Stream& stream);

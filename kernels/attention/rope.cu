@@ -15,17 +15,17 @@ constexpr int kTokensPerBlock = 4;
 struct RopeSizes {
   int64_t tokens;
   int64_t seq_len;
-  int64_t row_elements;  // Elements of a packed row.
-  int rotated_heads;     // Query and key heads, which are adjacent.
+  int64_t row_elements;  // Number of elements of a packed row.
+  int rotated_heads;     // Number of query and key heads, which are adjacent.
   int head_dim;
-  float direction;  // -1 for the inverse rotation.
+  float direction;  // Factor of the angles; -1 for the inverse rotation.
 };
 
 // Each thread loads N angles of its token and rotates the pairs that they belong to in every `slots`-th head. With
 // kAmax it also reads the value heads. Without kStore the result is only measured, not stored.
 template <typename T, int N, bool kAmax, bool kStore>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
-  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // Loads in flight.
+  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // Number of heads whose loads are in flight at once.
   Magnitude<T> largest;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
   if (token >= sizes.tokens) return largest;
@@ -112,8 +112,8 @@ struct RotatedSource {
 
   // Location of the other element of a pair and of the pair's angle.
   struct Pair {
-    int64_t other;  // Distance in columns.
-    int64_t angle;  // Index in a row of the table.
+    int64_t other;  // Distance in columns to the other element of the pair.
+    int64_t angle;  // Index of the pair's angle in a row of the table.
     float direction;
   };
   __device__ Pair pair_of(int64_t column) const {
@@ -178,7 +178,7 @@ struct RotatedSource {
                        __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
   }
 
-  // Handles any head size and alignment.
+  // Rotates elements of heads of any size and alignment.
   __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t row = at.row + at.patch_row * kPatch;
     const int64_t column = at.column + at.patch_column * kPatch;

@@ -44,7 +44,7 @@ struct Rope {
   // Optional [1] float32: = max(old value, max |qkv|) over the rotated q and k heads and the v heads. NaN is the
   // largest value.
   Tensor amax = {};
-  Fp8Cast cast = {};  // Optional, written instead of qkv. May use `amax`.
+  Fp8Cast cast = {};  // Optional FP8 cast, written instead of qkv. May use `amax`.
 };
 void rope(const Rope& args, Stream& stream);
 

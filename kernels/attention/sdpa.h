@@ -72,7 +72,7 @@ struct SdpaForward {
   // [batch * whole_seq_len, kv_width], for shared sequences only. K heads precede v heads; rows are ordered by
   // position.
   Tensor kv = {};
-  Documents documents = {};  // Optional. Documents of this rank's tokens.
+  Documents documents = {};  // Optional documents of this rank's tokens.
 };
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 
@@ -85,10 +85,10 @@ struct SdpaBackward {
   // that none of its queries attends to.
   Tensor d_kv = {};
   Tensor d_out;    // [batch * seq_len, out_width]
-  Tensor out;      // Output of the forward pass.
-  Tensor lse;      // Output of the forward pass.
-  Tensor qkv;      // Input of the forward pass.
-  Tensor kv = {};  // Input of the forward pass.
+  Tensor out;      // Attention output of the forward pass.
+  Tensor lse;      // Log-sum-exp of the forward pass.
+  Tensor qkv;      // Same input as in the forward pass.
+  Tensor kv = {};  // Same input as in the forward pass.
   Documents documents = {};
 };
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
@@ -101,7 +101,7 @@ struct KeyRows {
   KeyRows(const SdpaShape& s, const Tensor& qkv, const Tensor& kv) : KeyRows(s, s.context.size == 1, qkv, kv) {}
 
   Tensor rows;
-  int64_t k_column, v_column;  // Columns of the first heads.
+  int64_t k_column, v_column;  // Columns where the heads of k and of v begin.
 };
 
 // Returns the size of the scratch of the larger of forward and backward. It is equal on every rank. `within_documents`

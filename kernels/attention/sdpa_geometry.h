@@ -31,7 +31,7 @@ struct SdpaGeometry {
   }
 };
 
-// Kinds of sequence lengths without padding.
+// Kinds of lengths that sequences may have before their padding.
 enum class SdpaLengths : uint8_t {
   // All sequences have the length of the geometry; there is no padding.
   kFull,
@@ -41,7 +41,7 @@ enum class SdpaLengths : uint8_t {
   kAtTheEnd
 };
 
-// Tensors of an attention, and their addresses by name.
+// Names of the tensors of an attention, and the addresses of the tensors by name.
 enum SdpaTensor : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
 using SdpaPointers = std::unordered_map<int64_t, void*>;
 

@@ -19,7 +19,7 @@ constexpr int kFlatThreads = 256;
 struct FlatShape {
   // Whether the kernel for M elements per thread can run, or only the one for single elements.
   bool aligned;
-  int64_t head;  // Number of elements before the first aligned one.
+  int64_t head;  // Number of elements before the first aligned element.
   LaunchShape launch;
 };
 

@@ -22,7 +22,7 @@ namespace octavo::cuda {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // dynamic shared memory
+  size_t shared_bytes = 0;  // Bytes of dynamic shared memory.
   // Blocks along x that can read each other's shared memory. Divides grid.x.
   unsigned cluster_size = 1;
 };

@@ -35,7 +35,8 @@ __device__ uint64_t group_hash(const uint4& bits, uint64_t group) {
 __device__ void add_to(Word* out, uint64_t sum) {
   __shared__ Word scratch[32];
   const Word total = block_reduce(static_cast<Word>(sum), Word{0}, Add{}, scratch);
-  if (threadIdx.x == 0) atomicAdd(out, total);  // Integer addition does not depend on the order.
+  // The atomics may run in any order, because integer addition is associative.
+  if (threadIdx.x == 0) atomicAdd(out, total);
 }
 
 // Elements from `head` to head + vectors * N are whole groups, aligned to 16 bytes. The first block also hashes the
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      sum += group_hash<Bits>(bits[u], first_group + static_cast<uint64_t>(v + u * kThreads));  // 0 for zero bits.
+      // Zero bits add nothing to the hash.
+      sum += group_hash<Bits>(bits[u], first_group + static_cast<uint64_t>(v + u * kThreads));
     }
   }
   if (blockIdx.x == 0) {

@@ -5,14 +5,14 @@ namespace octavo::cpu {
 
 namespace {
 
-constexpr float kFactor = 0.75f;  // The sums converge to 2.
+constexpr float kFactor = 0.75f;  // Factor with which the sums converge to 2.
 constexpr float kTerm = 0.5f;
 
 using Vector = float __attribute__((vector_size(16)));
 
 float loop(int64_t rounds) {
   Vector sums[kChains];
-  // Different values, so that the compiler cannot merge the sums.
+  // The sums start with different values, so that the compiler cannot merge them.
   for (int i = 0; i < kChains; ++i) sums[i] = Vector{} - static_cast<float>(i);
   for (int64_t i = 0; i < rounds; ++i) {
     for (Vector& sum : sums) sum = sum * kFactor + kTerm;

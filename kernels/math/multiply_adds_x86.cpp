@@ -5,7 +5,7 @@ namespace octavo::cpu {
 
 namespace {
 
-constexpr float kFactor = 0.75f;  // The sums converge to 2.
+constexpr float kFactor = 0.75f;  // Factor with which the sums converge to 2.
 constexpr float kTerm = 0.5f;
 
 using Avx2 = float __attribute__((vector_size(32)));
@@ -13,7 +13,7 @@ using Avx512 = float __attribute__((vector_size(64)));
 
 float loop_avx2(int64_t rounds) {
   Avx2 sums[kChains];
-  // Different values, so that the compiler cannot merge the sums.
+  // The sums start with different values, so that the compiler cannot merge them.
   for (int i = 0; i < kChains; ++i) sums[i] = Avx2{} - static_cast<float>(i);
   for (int64_t i = 0; i < rounds; ++i) {
     for (Avx2& sum : sums) sum = sum * kFactor + kTerm;
@@ -25,7 +25,7 @@ float loop_avx2(int64_t rounds) {
 
 __attribute__((target("avx512f"))) float loop_avx512(int64_t rounds) {
   Avx512 sums[kChains];
-  // Different values, so that the compiler cannot merge the sums.
+  // The sums start with different values, so that the compiler cannot merge them.
   for (int i = 0; i < kChains; ++i) sums[i] = Avx512{} - static_cast<float>(i);
   for (int64_t i = 0; i < rounds; ++i) {
     for (Avx512& sum : sums) sum = sum * kFactor + kTerm;

@@ -17,7 +17,7 @@ struct RandomNormal {
   Tensor out;  // = [n] float32
   uint64_t key = 0;
   float mean = 0;
-  float deviation = 1;  // Standard deviation.
+  float deviation = 1;  // Standard deviation of the numbers.
   MatrixStretch stretch = {};
 };
 void random_normal(const RandomNormal& args, Stream& stream);

@@ -44,7 +44,8 @@ template <typename Math>
 constexpr float standard_normal(uint64_t bits) {
   const auto high = static_cast<uint32_t>(bits >> 32);
   const float p = Math::fma(Math::from_integer(high), 0x1p-33f, 0x1p-34f);
-  const float q = Math::fma(Math::from_integer(~high), 0x1p-33f, 0x1p-34f);  // 1/2 - p, exact even if small.
+  // q = 1/2 - p, which is exact even if it is small.
+  const float q = Math::fma(Math::from_integer(~high), 0x1p-33f, 0x1p-34f);
   const float r = Math::fma(-q, q, 0.180625f);
   float a = Math::fma(59.109374720f, r, 159.29113202f);
   a = Math::fma(a, r, 50.434271938f);

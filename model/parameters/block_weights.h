@@ -36,8 +36,8 @@ class BlockWeights {
     // Index of the block's first linear in the tables of amaxes and statistics.
     int64_t first_linear;
     LlamaMode mode;
-    const AmaxTable* amaxes;  // Borrowed. For per-tensor recipes.
-    Fp8StatsTable* stats;     // Borrowed. May be null.
+    const AmaxTable* amaxes;  // Table of amaxes, for per-tensor recipes. Borrowed.
+    Fp8StatsTable* stats;     // Table of FP8 statistics. Borrowed, may be null.
     TensorGroup* tensor;      // Borrowed.
     // Memory shared by all blocks whose weights are not kept. The first of them allocates it.
     std::unique_ptr<BlockWeightMemory>& shared;
@@ -68,8 +68,8 @@ class BlockWeights {
   Fp8StatsTable* stats_;
   TensorGroup* tensor_;
   bool is_fp8_;
-  bool keeps_;              // The gathered weights are kept.
-  bool rows_are_gathered_;  // The gathered weights are FP8 rows.
+  bool keeps_;              // Whether the gathered weights are kept.
+  bool rows_are_gathered_;  // Whether the gathered weights are FP8 rows.
   std::vector<Linear> linears_;
 };
 

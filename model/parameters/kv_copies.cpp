@@ -13,7 +13,7 @@ KvCopies::KvCopies(const ModelConfig& config, TensorRank tensor, Arena& arena)
 
 std::vector<KvCopies::HeadRows> KvCopies::head_rows(const Tensor& d_qkv) const {
   const std::vector<KvHead> heads = local_kv_heads(config_, tensor_);
-  const int64_t elements = config_.head_dim * config_.hidden_size;  // Number of elements per head.
+  const int64_t elements = config_.head_dim * config_.hidden_size;  // Number of elements of a kv head.
   const Tensor flat = d_qkv.view({d_qkv.numel()});
   const int64_t query_heads = config_.num_heads / tensor_.size;
   std::vector<HeadRows> rows;

@@ -23,7 +23,7 @@ class KvCopies {
  private:
   struct HeadRows {
     Tensor local;   // [head_dim * hidden], view of d_qkv.
-    Tensor global;  // View of sums_.
+    Tensor global;  // View of the head's rows in sums_.
   };
   std::vector<HeadRows> head_rows(const Tensor& d_qkv) const;
 

@@ -11,7 +11,8 @@ namespace octavo {
 
 namespace {
 
-constexpr double kInitStd = 0.02;  // Default of Hugging Face's Llama configs (initializer_range).
+// Standard deviation of initial weights, the default of Hugging Face's Llama configs (initializer_range).
+constexpr double kInitStd = 0.02;
 
 uint64_t hash_name(uint64_t seed, std::string_view name) {
   uint64_t hash = mix_bits(seed);

@@ -29,14 +29,14 @@ inline constexpr int64_t kParameterAlignment = 256;
 struct ParameterSpec {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // [out, in] or [hidden], this rank's part.
-  int64_t offset = 0;          // Index of the first element in the flat order.
+  int64_t offset = 0;          // Index of the parameter's first element in the flat order.
   // Standard deviation of the normal distribution of initial values. 0: all ones (norm weights).
   double init_std = 0;
   size_t unit = 0;
   // Index of the FP8 linear that has the parameter, counted over the blocks of the stage. -1: none.
   int64_t linear = -1;
 
-  // Location of the part in the whole parameter.
+  // Shape of the whole parameter, and the row and column where the part begins.
   std::vector<int64_t> whole_shape;
   int64_t row_begin = 0;
   int64_t column_begin = 0;
@@ -58,11 +58,13 @@ struct ParameterSpec {
 };
 
 struct ParameterUnit {
-  std::string name;   // One of "norms", "embedding", "block 3", "lm_head".
-  int64_t begin = 0;  // First element in the flat order.
-  int64_t end = 0;    // End in the flat order, padding included.
+  // Name in messages: "norms", "embedding", "block 3" or "lm_head".
+  std::string name;
+  int64_t begin = 0;  // Index of the unit's first element in the flat order.
+  // Index after the unit's last element in the flat order, padding included.
+  int64_t end = 0;
   bool is_norms = false;
-  int64_t layer = -1;  // Layer of a block, otherwise -1.
+  int64_t layer = -1;  // Layer of the block, or -1 if the unit is not a block.
 };
 
 // Blocks [begin, end) of a stage of a model. The first stage also has the embedding, and the last one the head.
@@ -83,7 +85,7 @@ class ParameterLayout {
   // Without `stage`, the layout is that of the whole model.
   explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, std::optional<LayerRange> stage = {});
 
-  const ModelConfig& config() const { return config_; }  // Config of the whole model.
+  const ModelConfig& config() const { return config_; }  // Returns the config of the whole model.
   const LayerRange& stage() const { return stage_; }
   bool has_embedding() const { return stage_.begin == 0; }
   bool has_head() const { return stage_.end == config_.num_layers; }
@@ -100,7 +102,8 @@ class ParameterLayout {
   // is none.
   const ParameterSpec& find(std::string_view name) const;
   const std::vector<ParameterUnit>& units() const { return units_; }
-  int64_t total_elements() const { return total_elements_; }  // Padding included.
+  // Returns the number of elements of all units, padding included.
+  int64_t total_elements() const { return total_elements_; }
 
  private:
   void begin_unit(std::string name, int64_t layer = -1);
@@ -127,8 +130,8 @@ class ParameterLayout {
   size_t first_block_unit_ = 0;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
-  std::unordered_map<std::string, size_t> first_of_name_;  // Index in specs_.
-  size_t lm_head_ = 0;                                     // Index in specs_.
+  std::unordered_map<std::string, size_t> first_of_name_;  // Index in specs_ of the first part with each name.
+  size_t lm_head_ = 0;                                     // Index of lm_head's weight in specs_.
   int64_t total_elements_ = 0;
 };
 

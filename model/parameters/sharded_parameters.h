@@ -18,7 +18,7 @@
 
 namespace octavo {
 
-enum class LlamaMode : uint8_t { kTraining, kInference };  // Inference has no gradients.
+enum class LlamaMode : uint8_t { kTraining, kInference };  // Purpose of a model. Inference has no gradients.
 
 // Which full weights and gradients a rank keeps.
 struct ShardingOptions {
@@ -26,7 +26,7 @@ struct ShardingOptions {
   bool reshard_after_forward = false;
   // During gradient accumulation, full gradients are kept and reduced once per step.
   bool accumulate_unsharded = false;
-  // Tokens per rank and micro-batch in training. 0: unknown.
+  // Number of tokens per rank and micro-batch in training. 0 means unknown.
   int64_t tokens = 0;
 };
 
@@ -48,15 +48,15 @@ std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 // Range of one parameter in this rank's shard.
 struct ParameterPiece {
   const ParameterSpec* spec = nullptr;
-  int64_t begin = 0;  // First element in the flattened parameter.
+  int64_t begin = 0;  // First element of the range in the flattened parameter.
   int64_t end = 0;
-  int64_t offset = 0;  // Index of element `begin` in shard buffers.
+  int64_t offset = 0;  // Index of the range's first element in shard buffers.
 };
 
 // Tables for the FP8 casts of weights. All are null without FP8.
 struct WeightCasts {
-  AmaxTable* amaxes = nullptr;     // For per-tensor recipes.
-  Fp8StatsTable* stats = nullptr;  // Set if statistics are collected.
+  AmaxTable* amaxes = nullptr;     // Table of amaxes, for per-tensor recipes.
+  Fp8StatsTable* stats = nullptr;  // FP8 statistics, if they are collected.
   // Ranks that hold parts of the weights. Null: this rank holds all.
   Communicator* ranks = nullptr;
 };
@@ -72,7 +72,7 @@ class ShardedParameters {
   const Mesh* mesh() const { return mesh_; }
   // [elements of all shards] float32.
   const Tensor& master() const { return master_; }
-  const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // Training only.
+  const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // Returns this rank's gradients. Training only.
   Tensor master(const ParameterPiece& piece) const { return slice(master_, piece); }
   Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
   // Returns the ranges of parameters that this rank holds, in the order of shard buffers.

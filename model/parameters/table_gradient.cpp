@@ -10,7 +10,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kColumnMultiple = 8;   // Lets kernels read 16 bytes at a time.
+constexpr int64_t kColumnMultiple = 8;   // Multiple that lets kernels read 16 bytes at a time.
 constexpr int64_t kByteMultiple = 1024;  // Alignment of the tensors in the memory.
 constexpr int kMostRanks = 64;           // Each rank's tokens are added by a kernel of their own.
 

@@ -28,7 +28,7 @@ struct TableSpec {
   DType dtype = DType::kBFloat16;  // Dtype of the tokens' gradients.
   int ranks = 1;
 
-  // Columns per rank, rounded up.
+  // Returns the number of columns per rank, rounded up.
   int64_t width() const;
   int64_t moved_bytes() const;  // Returns the bytes of both exchanged tensors.
   int64_t padded_rows() const { return ranks * slice_rows; }

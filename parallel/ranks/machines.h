@@ -32,7 +32,7 @@ class Machines {
 
  private:
   std::vector<int> machine_by_rank_;
-  std::vector<std::vector<int>> ranks_;  // Indexed by machine.
+  std::vector<std::vector<int>> ranks_;  // Ranks of each machine, in ascending order.
 };
 
 }  // namespace octavo

@@ -45,9 +45,9 @@ class ProcessGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }  // Rank among the ranks of this machine.
+  int local_rank() const { return local_rank_; }  // Returns this rank's number among the ranks of its machine.
   int local_size() const { return local_size_; }
-  // Lowest rank of this machine, which identifies the machine.
+  // Returns the lowest rank of this machine, which identifies the machine.
   int machine() const { return machine_; }
   bool is_root() const { return rank_ == 0; }
 

@@ -97,7 +97,7 @@ class Texts {
   std::string all_;
 };
 
-constexpr int64_t kMessageBytes = int64_t{1} << 26;  // Bytes per call. MPI counts are ints.
+constexpr int64_t kMessageBytes = int64_t{1} << 26;  // Maximum number of bytes per call, because MPI counts are ints.
 // Bytes of all ranks per call. Longer texts are sent separately.
 constexpr int64_t kGatherBytes = int64_t{1} << 28;
 constexpr int kGatherTag = 2;

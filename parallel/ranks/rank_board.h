@@ -58,7 +58,7 @@ class RankBoard {
   Entry& mine() const { return entries_[static_cast<size_t>(local_rank_)]; }
   bool is_gone(const Entry& entry) const;
 
-  std::unique_ptr<Entry[], std::function<void(Entry*)>> entries_;  // One entry per rank.
+  std::unique_ptr<Entry[], std::function<void(Entry*)>> entries_;  // Entries of the board, one per rank.
   int local_rank_ = 0;
   int local_size_;
 };

@@ -13,7 +13,8 @@ namespace {
 using mpi::check;
 
 constexpr int64_t kBlockBytes = int64_t{1} << 24;
-constexpr int64_t kFailure = -1;  // Sent instead of a number of bytes.
+// Value that is sent instead of a number of bytes after a failure.
+constexpr int64_t kFailure = -1;
 
 }  // namespace
 

@@ -162,7 +162,8 @@ void Watchdog::end(const std::string& sentence) {
   });
   if (last_resort.joinable()) last_resort.detach();
   if (!board_.claim_report()) {
-    std::this_thread::sleep_for(kGrace);  // Another rank of this machine ends all ranks.
+    // Another rank of this machine has claimed the message and ends all ranks.
+    std::this_thread::sleep_for(kGrace);
     std::_Exit(1);
   }
   print(fmt::format("octavo: rank {}: {}\n", rank_, sentence));

@@ -33,13 +33,14 @@ struct Collective {
   const char* op = "";  // "all_gather"
   // Tensor that the collective works on: "weights of block 3". May be empty.
   const char* what = "";
-  const char* axis = "";  // Mesh axis. May be empty.
+  const char* axis = "";  // Name of the mesh axis. May be empty.
   // Number of collectives that this rank has entered, including this one. Scope sets it.
   int64_t number = 0;
   // True if ranks that have not entered the collective may be working with files.
   bool waits_for_files = false;
 
-  std::string describe() const;  // "all_gather of weights of block 3 (shard axis)"
+  // Returns the collective as text: "all_gather of weights of block 3 (shard axis)".
+  std::string describe() const;
 };
 
 class Watchdog {
@@ -83,7 +84,7 @@ class Watchdog {
   void add(Queue* queue);
   void remove(Queue* queue);
 
-  // Marks the main thread as inside a collective.
+  // Marks the main thread as inside a collective for the lifetime of the object.
   class Scope {
    public:
     Scope(Watchdog& watchdog, const Collective& collective);
