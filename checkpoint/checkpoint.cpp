@@ -67,7 +67,7 @@ Checkpoint::Checkpoint(const fs::path& path) : Checkpoint(read_manifest(resolve(
 Checkpoint::Checkpoint(const ManifestFile& manifest)
     : path_(manifest.checkpoint), manifest_(manifest_from_text(manifest.text, (path_ / kManifestName).string())) {
   CHECK_AS(DamagedCheckpoint, step_of_directory(path_).value_or(step()) == step(),
-           "{}: is of step {}, expected that of its directory's name", (path_ / kManifestName).string(), step());
+           "{}: has step {}, expected the step in its directory's name", (path_ / kManifestName).string(), step());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
   for (size_t i = 0; i < manifest_.shards.size(); ++i) shard_index_.emplace(manifest_.shards[i].file, i);
 }
@@ -104,7 +104,8 @@ bool Checkpoint::has_average() const {
 
 std::string Checkpoint::prefix(SavedWeights which) const {
   if (which == SavedWeights::kMaster) return "";
-  CHECK_INPUT(has_average(), "{}: has no average of the weights, expected one of a run with optimizer.ema_decay",
+  CHECK_INPUT(has_average(),
+              "{}: has no average of the weights, expected a checkpoint of a run with optimizer.ema_decay",
               path_.string());
   return fmt::format("{}.", kEmaState);
 }
@@ -162,8 +163,8 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   CHECK_AS(DamagedCheckpoint, error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
            "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed.bytes, "{}: is {} bytes long, its manifest says {}",
-           path.string(), bytes, listed.bytes);
+  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed.bytes,
+           "{}: is {} bytes long, but its manifest says {}", path.string(), bytes, listed.bytes);
   SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
   CHECK_AS(DamagedCheckpoint, checksum == listed.header_checksum,

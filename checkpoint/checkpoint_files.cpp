@@ -78,7 +78,7 @@ bool is_there(const fs::path& path) {
   const fs::file_type type = fs::status(path, error).type();
   CHECK_INPUT(type != fs::file_type::none, "{}: cannot be accessed: {}", path.string(), error.message());
   if (type != fs::file_type::not_found) return true;
-  CHECK_INPUT(!fs::is_symlink(fs::symlink_status(path, error)), "{}: is a link to something that is not there",
+  CHECK_INPUT(!fs::is_symlink(fs::symlink_status(path, error)), "{}: is a link whose target does not exist",
               path.string());
   return false;
 }
@@ -171,7 +171,8 @@ void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   const std::string text = manifest_to_text(manifest);
   write_output_file((dir / kManifestName).string(), text);
   sync_directory(dir);
-  CHECK(read_manifest(dir).text == text, "{}: is not what was written", (dir / kManifestName).string());
+  CHECK(read_manifest(dir).text == text, "{}: differs from what was written when it is read back",
+        (dir / kManifestName).string());
 }
 
 fs::path set_aside_directory(const fs::path& checkpoint, const std::string& prefix) {

@@ -90,11 +90,11 @@ CheckpointPiece piece_from_json(const Json& json) {
   piece.begin = integer_at(json, "begin", "piece " + piece.key);
   piece.end = integer_at(json, "end", "piece " + piece.key);
   if (const auto columns = json.find("columns"); columns != json.end()) {
-    CHECK(columns->is_array() && columns->size() == 2, "the columns of {} are {}, expected their begin and end",
-          piece.key, columns->dump());
+    CHECK(columns->is_array() && columns->size() == 2,
+          "the columns of {} are {}, expected a list of their begin and end", piece.key, columns->dump());
     const std::string name = "a column of piece " + piece.key;
     piece.columns = {as_integer(columns->at(0), name), as_integer(columns->at(1), name)};
-    CHECK(!piece.columns.none(), "the columns of {} are {}, expected some", piece.key, columns->dump());
+    CHECK(!piece.columns.none(), "the columns of {} are {}, expected at least one", piece.key, columns->dump());
   }
   return piece;
 }
@@ -137,7 +137,7 @@ void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std
   int64_t next = 0;
   for (const CheckpointPiece& piece : pieces) {
     CHECK(piece.begin == next && piece.end > next,
-          "tensor {} {}: a piece holds elements {} to {}, expected one from {}", tensor.name,
+          "tensor {} {}: a piece holds elements {} to {}, expected a piece that begins at {}", tensor.name,
           describe_slice(tensor.shape, columns), piece.begin, piece.end, next);
     next = piece.end;
   }
@@ -154,8 +154,9 @@ void check_tensor(const CheckpointTensorInfo& tensor) {
   for (auto first = pieces.begin(); first != pieces.end();) {
     const ColumnRange columns = first->columns;
     const auto last = std::find_if(first, pieces.end(), [&](const auto& piece) { return piece.columns != columns; });
-    CHECK(columns.begin == next, "tensor {} {}: a piece holds columns {} to {}, expected one from column {}",
-          tensor.name, describe_shape(tensor.shape), columns.begin, columns.end, next);
+    CHECK(columns.begin == next,
+          "tensor {} {}: a piece holds columns {} to {}, expected a piece that begins at column {}", tensor.name,
+          describe_shape(tensor.shape), columns.begin, columns.end, next);
     check_elements(tensor, columns, {first, last});
     next = columns.none() ? tensor.shape[1] : columns.end;
     first = last;
@@ -176,7 +177,7 @@ Json meta_from_json(const Json& json) {
 // Readers lay out all parameters of the model, so a manifest must not claim more layers than it has tensors for.
 void check_layers(const CheckpointManifest& manifest) {
   const auto tensors = static_cast<int64_t>(manifest.tensors.size());
-  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists {} tensors",
+  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists only {} tensors",
         manifest.model.num_layers, tensors);
 }
 
@@ -350,7 +351,7 @@ void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, con
   for_each_field(checkpoint, [&](const auto& field, const auto& value) {
     const Json theirs = shape_to_json<Json>(value);
     CHECK_INPUT(theirs == ours.at(field.name),
-                "{}: a checkpoint of another model: its {} is {}, this run's model.{} is {}", checkpoint_path,
+                "{}: is a checkpoint of another model: its {} is {}, but this run's model.{} is {}", checkpoint_path,
                 field.name, theirs.dump(), field.name, ours.at(field.name).dump());
   });
 }

@@ -66,7 +66,7 @@ std::string piece_key(const CheckpointTensor& piece) {
 CheckpointTensor checked_piece(CheckpointTensor piece) {
   const std::string where = "checkpoint piece of " + piece.name;
   checked_slice(where, piece.shape, piece.columns, piece.begin, piece.end);
-  CHECK(piece.data.numel() == piece.end - piece.begin, "{} {}: elements {} to {} have data {}", where,
+  CHECK(piece.data.numel() == piece.end - piece.begin, "{} {}: its elements {} to {} do not match the data {}", where,
         describe_slice(piece.shape, piece.columns), piece.begin, piece.end, piece.data.describe());
   piece.columns = normalized_columns(piece.shape, piece.columns);
   return piece;
@@ -373,8 +373,8 @@ void CheckpointWriter::install() {
           temporary_.string());
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
           (temporary_ / shard.file).string(), error.message());
-    CHECK(bytes == shard.bytes, "{}: is {} bytes long, its rank wrote {}", (temporary_ / shard.file).string(), bytes,
-          shard.bytes);
+    CHECK(bytes == shard.bytes, "{}: is {} bytes long, but its rank wrote {}", (temporary_ / shard.file).string(),
+          bytes, shard.bytes);
   }
   for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
   write_manifest(temporary_, part_);

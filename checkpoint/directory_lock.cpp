@@ -70,7 +70,7 @@ DirectoryLock::Attempt DirectoryLock::try_lock() {
   ::close(std::exchange(descriptor_, -1));
   if (error == EWOULDBLOCK || error == EINTR) return Attempt::kHeld;
   has_locks_ = false;
-  log_warning("{} {}: its file system has no locks ({}), so nothing keeps a second run from using it", use_.key,
+  log_warning("{} {}: its file system has no locks ({}), so a second run could use it at the same time", use_.key,
               dir_.string(), std::strerror(error));
   return Attempt::kUnknown;
 }

@@ -210,8 +210,8 @@ std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry)
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t begin, int64_t end, float* out) const {
-  CHECK(0 <= begin && begin <= end && end <= entry.numel(), "{}: elements {} to {} of tensor {} {}", path(), begin, end,
-        entry.name, describe_shape(entry.shape));
+  CHECK(0 <= begin && begin <= end && end <= entry.numel(), "{}: elements {} to {} do not exist in tensor {} {}",
+        path(), begin, end, entry.name, describe_shape(entry.shape));
   convert_to_float32(entry.dtype, bytes(entry).data() + begin * element_bytes(entry.dtype), end - begin, out,
                      fmt::format("{}: tensor {}", path(), entry.name));
 }
@@ -221,8 +221,8 @@ void SafetensorsFile::parse_header() {
               size_bytes());
   uint64_t length = 0;
   std::memcpy(&length, file_.data(), sizeof(length));
-  CHECK_INPUT(length <= kMaxHeaderBytes,
-              "{}: is not a safetensors file: its first 8 bytes announce a header of {} bytes", path(), length);
+  CHECK_INPUT(length <= kMaxHeaderBytes, "{}: is not a safetensors file: its first 8 bytes give a header of {} bytes",
+              path(), length);
   header_bytes_ = static_cast<int64_t>(length);
   CHECK_INPUT(kLengthBytes + header_bytes_ <= size_bytes(),
               "{}: is truncated or not a safetensors file: {} bytes, but its header alone should have {}", path(),
@@ -277,13 +277,14 @@ int64_t SafetensorsWriter::size_bytes() const {
 
 void SafetensorsWriter::write(const void* bytes, int64_t count) {
   written_bytes_ += count;
-  CHECK(written_bytes_ <= data_bytes_, "{}: more bytes written than the {} announced", file_.path(), data_bytes_);
+  CHECK(written_bytes_ <= data_bytes_, "{}: more bytes were written than the {} in the header", file_.path(),
+        data_bytes_);
   file_.write(bytes, static_cast<size_t>(count));
 }
 
 void SafetensorsWriter::finish() {
-  CHECK(written_bytes_ == data_bytes_, "{}: {} bytes of tensors written, {} announced", file_.path(), written_bytes_,
-        data_bytes_);
+  CHECK(written_bytes_ == data_bytes_, "{}: {} bytes of tensors were written, but the header says {}", file_.path(),
+        written_bytes_, data_bytes_);
   file_.finish();
 }
 

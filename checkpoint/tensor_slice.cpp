@@ -65,10 +65,10 @@ int64_t first_not_finite(const void* values, int64_t count, Bits exponent) {
 
 void check_columns(const std::string& where, std::span<const int64_t> shape, ColumnRange columns) {
   if (columns.none()) return;
-  CHECK(shape.size() == 2, "{} {}: columns {} to {}, but it is not 2-dimensional", where, describe_shape(shape),
+  CHECK(shape.size() == 2, "{} {}: columns {} to {}, but the tensor is not 2-dimensional", where, describe_shape(shape),
         columns.begin, columns.end);
   CHECK(0 <= columns.begin && columns.begin < columns.end && columns.end <= shape[1],
-        "{} {}: columns {} to {}, expected some of its columns 0 to {}", where, describe_shape(shape), columns.begin,
+        "{} {}: columns {} to {}, expected a range within columns 0 to {}", where, describe_shape(shape), columns.begin,
         columns.end, shape[1]);
 }
 
@@ -92,8 +92,9 @@ TensorSlice checked_slice(const std::string& where, std::span<const int64_t> sha
                           int64_t end) {
   check_columns(where, shape, columns);
   const int64_t numel = slice_numel(shape, columns);
-  CHECK(0 <= begin && begin <= end && end <= numel, "{} {}: elements {} to {}, expected some of its elements 0 to {}",
-        where, describe_slice(shape, columns), begin, end, numel);
+  CHECK(0 <= begin && begin <= end && end <= numel,
+        "{} {}: elements {} to {}, expected a range within elements 0 to {}", where, describe_slice(shape, columns),
+        begin, end, numel);
   if (columns.none()) columns.end = shape.size() == 2 ? shape[1] : numel;
   return {columns, begin, end};
 }

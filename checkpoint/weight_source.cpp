@@ -71,10 +71,11 @@ void HfWeights::open_sharded() {
   CHECK_INPUT(index.is_object() && index.value("weight_map", Json()).is_object(), "{}: has no weight_map", index_path);
   std::map<std::string, const SafetensorsFile*> opened;
   for (const auto& [name, value] : index.at("weight_map").items()) {
-    CHECK_INPUT(value.is_string(), "{}: the file of tensor {} is {}, expected a name", index_path, name, value.dump());
+    CHECK_INPUT(value.is_string(), "{}: the file of tensor {} is {}, expected a string", index_path, name,
+                value.dump());
     const auto file_name = value.get<std::string>();
     CHECK_INPUT(is_plain_file_name(file_name),
-                "{}: the file of tensor {} is {}, expected the name of one in this directory", index_path, name,
+                "{}: the file of tensor {} is {}, expected the name of a file in this directory", index_path, name,
                 value.dump());
     const SafetensorsFile*& file = opened[file_name];
     if (file == nullptr) file = &files_.emplace_back(path_inside(dir_.string(), file_name));

@@ -24,8 +24,8 @@ Stream Stream::cpu() { return {Device::kCpu, Native(nullptr, kNothing), 0, 0}; }
 Stream Stream::cuda(int device_index) {
   const int count = cuda_device_count();
   CHECK_INPUT(kHasCuda, "device is cuda, but this octavo was built without CUDA; use device: cpu or rebuild");
-  CHECK_INPUT(device_index < count, "device is cuda, but GPU {} was asked for and this machine has {}", device_index,
-              count);
+  CHECK_INPUT(device_index < count, "device is cuda, but GPU {} was requested and this machine has {} GPUs",
+              device_index, count);
   if constexpr (kHasCuda) {
     Native native(cuda::create_stream(device_index), cuda::destroy_stream);
     return {Device::kCuda, std::move(native), device_index, cuda::multiprocessor_count(device_index)};
@@ -115,7 +115,8 @@ void Stream::record(const Op& op) const {
 }
 
 void* Stream::workspace(int64_t bytes) const {
-  CHECK(bytes <= workspace_bytes(), "an op needs a workspace of {} bytes, the stream has {}", bytes, workspace_bytes());
+  CHECK(bytes <= workspace_bytes(), "an op needs a workspace of {} bytes, but the stream has {}", bytes,
+        workspace_bytes());
   return workspace_.raw();
 }
 

@@ -44,7 +44,8 @@ std::vector<SampleRange> ranges_from_json(const Json& json) {
   std::vector<SampleRange> ranges;
   CHECK_INPUT(json.is_array(), "{}: its skipped samples are {}, expected a list of [A, B]", kSaved, json.dump());
   for (const Json& range : json) {
-    CHECK_INPUT(range.is_array() && range.size() == 2, "{}: skipped samples {}, expected [A, B]", kSaved, range.dump());
+    CHECK_INPUT(range.is_array() && range.size() == 2, "{}: a range of skipped samples is {}, expected [A, B]", kSaved,
+                range.dump());
     ranges.push_back({as_integer(range.at(0), kSaved), as_integer(range.at(1), kSaved)});
   }
   return ranges;
@@ -68,12 +69,12 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
       batch_schedule_(options.global_batch_size, options.batch_size_warmup),
       stream_(config, config.train, options.vocab_size) {
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
-        "loader of rank {} of {} ranks", options.rank, options.num_ranks);
+        "the rank of the loader is {}, expected one of {} ranks", options.rank, options.num_ranks);
   CHECK_INPUT(options.global_batch_size >= 1 && options.global_batch_size % options.num_ranks == 0,
               "training.global_batch_size is {}, expected a multiple of the {} data-parallel ranks{}",
               options.global_batch_size, options.num_ranks,
               would_work(multiples_near(options.global_batch_size, options.num_ranks)));
-  CHECK(options.prefetch_depth >= 1, "prefetch depth {}, expected at least 1", options.prefetch_depth);
+  CHECK(options.prefetch_depth >= 1, "prefetch_depth is {}, expected at least 1", options.prefetch_depth);
   CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
   config_.skip = merged(config.skip);
   restore(state);

@@ -55,7 +55,7 @@ std::vector<int64_t> integer_weights(std::span<const double> weights) {
 }
 
 Mixture::Mixture(std::vector<int64_t> weights) : total_(std::accumulate(weights.begin(), weights.end(), int64_t{0})) {
-  CHECK(total_ > 0, "weights that sum to {}, expected more than 0", total_);
+  CHECK(total_ > 0, "the weights sum to {}, expected more than 0", total_);
   for (size_t d = 0; d < weights.size(); ++d) {
     CHECK(weights[d] >= 0, "dataset {} has weight {}, expected at least 0", d, weights[d]);
     if (weights[d] == 0) continue;
@@ -124,7 +124,7 @@ bool Mixture::settle(int64_t begin, int64_t end) {
 }
 
 void Mixture::seek(int64_t g) {
-  CHECK(g >= 0, "sample {}, expected at least 0", g);
+  CHECK(g >= 0, "the sample is {}, expected at least 0", g);
   if (g < next_sample_ || g - period_begin_ >= total_) {
     next_sample_ = g;
     rewind();

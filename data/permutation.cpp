@@ -28,7 +28,7 @@ uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch) {
 }
 
 Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t epoch) : n_(n) {
-  CHECK(n >= 1 && n <= uint64_t{1} << 62, "a permutation of {} elements, expected 1 to 2^62", n);
+  CHECK(n >= 1 && n <= uint64_t{1} << 62, "the permutation has {} elements, expected 1 to 2^62", n);
   const int bits = static_cast<int>(std::bit_width(n - 1));
   mask_ = (uint64_t{1} << bits) - 1;
   shift_ = std::max(1, (bits + 1) / 2);

@@ -30,7 +30,8 @@ void check_special_token(const char* key, const std::optional<int32_t>& id, int6
 void check_options(const DataConfig& config, const std::vector<DatasetSource>& sources) {
   CHECK_INPUT(config.seq_len >= 1, "data.seq_len is {}, expected at least 1", config.seq_len);
   CHECK_INPUT(!sources.empty(), "no dataset is given, expected at least one in data.train or data.validation");
-  CHECK(!config.bos_auto && !config.eos_auto, "data.bos_id or data.eos_id is still to be found");
+  CHECK(!config.bos_auto && !config.eos_auto,
+        "data.bos_id or data.eos_id is still auto, expected a call of find_document_tokens()");
 }
 
 std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
@@ -68,7 +69,7 @@ void check_stream_state(const Json& state) {
   const Json order = order_json({});
   for (const auto& [key, value] : order.items()) {
     const Json& saved = state.value(key, Json::object());
-    CHECK_INPUT(!saved.is_structured() && saved.is_string() == value.is_string(), "{}: has no {}, or a malformed one",
+    CHECK_INPUT(!saved.is_structured() && saved.is_string() == value.is_string(), "{}: its {} is missing or malformed",
                 kWhere, key);
   }
   CHECK_INPUT(state.contains(kDatasets) && state.at(kDatasets).is_array(), "{}: has no list of {}", kWhere, kDatasets);
@@ -86,8 +87,8 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   config_.validation.clear();
   const std::vector<std::string> names = dataset_names(sources);
   const std::vector<DatasetOrigin>& origins = config.origin.datasets;
-  CHECK(origins.empty() || origins.size() == sources.size(), "{} datasets that begin at {} places", sources.size(),
-        origins.size());
+  CHECK(origins.empty() || origins.size() == sources.size(), "there are {} datasets, but the origin of the data has {}",
+        sources.size(), origins.size());
   SidecarCheck sidecars(config, vocab_size);
   for (size_t d = 0; d < sources.size(); ++d) {
     const DatasetOrigin origin =
@@ -201,7 +202,7 @@ void SampleStream::check_belongs(const Json& json) const {
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
   const auto& [name, weight, fingerprint, row, order, draws_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
-  CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}",
+  CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
            row.path(0), row.num_tokens(), tokens);
   const auto saved_weight = integer_at(saved, "weight", kWhere);
   CHECK_AS(OtherData, saved_weight == weights_[dataset],
@@ -211,7 +212,7 @@ void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& 
   if (!saved.contains("fingerprint")) return;
   const Json& saved_fingerprint = saved.at("fingerprint");
   CHECK_AS(OtherData, saved_fingerprint == fingerprint,
-           "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
+           "{}: dataset {} has the fingerprint {}, but the loader state was saved with the "
            "fingerprint {}, so the text differs; set data.resume_from_sample to {} to continue with this text",
            row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }

@@ -103,7 +103,7 @@ void check_same_token(const char* name, const NamedTokens& a, const std::optiona
                       const NamedTokens& b, const std::optional<int32_t>& id_of_b) {
   CHECK_INPUT(id_of_a == id_of_b,
               "{}, but {}, expected the same in all sidecars where data.{}_id is auto; set it to the id that all these "
-              "files mean, or to null for none",
+              "files use, or to null for none",
               a.describe(name, id_of_a), b.describe(name, id_of_b), name);
 }
 
@@ -138,7 +138,7 @@ void SidecarCheck::check(const std::string& token_file) {
   check_tokenizer(path, sidecar.value("tokenizer", Json()));
   const Json vocab_size = integer_of(sidecar, "vocab_size");
   CHECK_INPUT(!vocab_size.is_number_unsigned() || vocab_size.get<uint64_t>() <= static_cast<uint64_t>(vocab_size_),
-              "{} has vocab_size {}, but model.vocab_size is {}, expected at least as many", path, vocab_size.dump(),
+              "{} has vocab_size {}, but model.vocab_size is {}, expected at least that value", path, vocab_size.dump(),
               vocab_size_);
   check_special_token(path, sidecar, "bos", config_.bos_id);
   check_special_token(path, sidecar, "eos", config_.eos_id);

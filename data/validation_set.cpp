@@ -12,9 +12,10 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
   CHECK_INPUT(!config.validation.empty(), "data.validation names no dataset, expected at least one");
   CHECK_INPUT(options.batches >= 1, "validation.batches is {}, expected at least 1", options.batches);
   CHECK(options.global_batch_size >= 1 && options.micro_batch_size >= 1,
-        "validation batch of {} in micro-batches of {}", options.global_batch_size, options.micro_batch_size);
+        "the validation batch has {} samples and micro-batches of {}, expected at least 1", options.global_batch_size,
+        options.micro_batch_size);
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
-        "validation on rank {} of {} ranks", options.rank, options.num_ranks);
+        "the rank of the validation set is {}, expected one of {} ranks", options.rank, options.num_ranks);
   // The seed is independent of data.seed, so that runs can be compared.
   constexpr uint64_t kSeed = 0;
   DataConfig spread = config;
@@ -34,7 +35,7 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
     const bool all = options.batches > windows / options.global_batch_size;
     datasets_.push_back({names[i], source.weight, all ? windows : options.batches * options.global_batch_size});
   }
-  CHECK_INPUT(!datasets_.empty(), "the weights of data.validation are all 0, expected one above");
+  CHECK_INPUT(!datasets_.empty(), "the weights of data.validation are all 0, expected one above 0");
   resize(batch_, options.micro_batch_size, options.context.share(config.seq_len));
 }
 

@@ -16,7 +16,8 @@ __extension__ typedef unsigned __int128 Wide;
 
 WindowOrder::WindowOrder(const WindowOrderOptions& options)
     : options_(options), num_windows_(std::max<int64_t>(1, options.num_tokens / (options.seq_len + 1))) {
-  CHECK(options.num_tokens >= 1 && options.seq_len >= 1, "windows of {} tokens in a row of {}", options.seq_len + 1,
+  CHECK(options.num_tokens >= 1 && options.seq_len >= 1,
+        "windows of {} tokens in a row of {} tokens, expected at least one input and one token", options.seq_len + 1,
         options.num_tokens);
 }
 

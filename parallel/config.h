@@ -50,8 +50,8 @@ enum class NcclMemory : uint8_t {
 struct ParallelConfig {
   // Number of ranks that shard the state. -1: all ranks that the other axes leave.
   int64_t data_parallel_shard = -1;
-  // -1: all remaining ranks if data_parallel_shard is given; otherwise the run chooses (app/memory/mesh_choice.h), or
-  // 1.
+  // Number of replicas of the state. -1: all remaining ranks if data_parallel_shard is given; if both are -1, the run
+  // chooses both (app/memory/mesh_choice.h).
   int64_t data_parallel_replicate = -1;
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;

@@ -70,8 +70,8 @@ class Packer {
     if (options_.hold_out_output.empty()) options_.hold_out_output = options_.output + "_held_out";
     CHECK_INPUT(
         options.hold_out_every > 0 || !path_exists(options_.hold_out_output + ".idx"),
-        "pack: {}.idx holds documents that an earlier pack held out of this output, and this one would put them "
-        "into it; remove it, or hold out again with --hold-out-every",
+        "pack: {}.idx holds documents that an earlier pack held out of this output, and this pack would put them "
+        "into it; remove that file, or hold out documents again with --hold-out-every",
         options_.hold_out_output);
     CHECK_INPUT(options_.hold_out_every == 0 || !is_same_place(options_.hold_out_output, options_.output),
                 "pack: {} is both the output and the held-out output", options_.output);

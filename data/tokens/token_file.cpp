@@ -168,10 +168,11 @@ LlmCHeader parse_llm_c_header(const std::byte* header, int64_t size, const std::
   const int32_t expected = llama3 ? kLlmCLlama3Version : kLlmCGpt2Version;
   CHECK_INPUT(version == expected, "{}: has version {}, expected {} for magic {}", path, version, expected, magic);
   const LlmCHeader parsed{llama3 ? TokenDtype::kI32 : TokenDtype::kU16, load<int32_t>(header, 2)};
-  CHECK_INPUT(parsed.tokens >= 0 && size == kLlmCHeaderBytes + parsed.tokens * token_size_bytes(parsed.dtype),
-              "{}: is {} bytes, which does not fit its count of {} tokens of {} bytes after {} of header: truncated or "
-              "foreign",
-              path, size, parsed.tokens, token_size_bytes(parsed.dtype), kLlmCHeaderBytes);
+  CHECK_INPUT(
+      parsed.tokens >= 0 && size == kLlmCHeaderBytes + parsed.tokens * token_size_bytes(parsed.dtype),
+      "{}: is {} bytes, which does not fit its count of {} tokens of {} bytes after {} of header; it is truncated or "
+      "of another format",
+      path, size, parsed.tokens, token_size_bytes(parsed.dtype), kLlmCHeaderBytes);
   return parsed;
 }
 
@@ -290,16 +291,15 @@ int64_t TokenFile::first_sequence(int64_t document) const {
   if (one_sequence_each_) return document;
   const auto first = load<int64_t>(document_index_, document);
   CHECK_INPUT(first >= 0 && first <= num_sequences_,
-              "{}: document {} begins with sequence {}, expected one of {}: the index has been changed", idx_.path(),
-              document, first, num_sequences_);
+              "{}: document {} begins with sequence {} of {}: the index has been changed", idx_.path(), document, first,
+              num_sequences_);
   return first;
 }
 
 int64_t TokenFile::sequence_length(int64_t sequence) const {
   if (lengths_ != nullptr) {
     const auto length = load<int32_t>(lengths_, sequence);
-    CHECK_INPUT(length >= 0, "{}: sequence {} has length {}, expected no negative value", idx_.path(), sequence,
-                length);
+    CHECK_INPUT(length >= 0, "{}: sequence {} has length {}, expected at least 0", idx_.path(), sequence, length);
     return length;
   }
   const auto s = static_cast<size_t>(sequence);
@@ -310,13 +310,13 @@ int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const
   const int64_t width = token_size_bytes(dtype_);
   if (offsets_ == nullptr) return kLlmCHeaderBytes + begins_[static_cast<size_t>(sequence)] * width;
   const auto offset = load<int64_t>(offsets_, sequence);
-  CHECK_INPUT(offset >= 0, "{}: sequence {} has byte offset {}, expected no negative value", idx_.path(), sequence,
-              offset);
+  CHECK_INPUT(offset >= 0, "{}: sequence {} has byte offset {}, expected at least 0", idx_.path(), sequence, offset);
   const int64_t bin_bytes = bin_.size_bytes();
-  CHECK_INPUT(offset <= bin_bytes && length * width <= bin_bytes - offset,
-              "{}: is {} bytes, but sequence {} of {} lies at byte {} and is {} tokens of {} bytes long: truncated or "
-              "foreign",
-              bin_.path(), bin_bytes, sequence, idx_.path(), offset, length, width);
+  CHECK_INPUT(
+      offset <= bin_bytes && length * width <= bin_bytes - offset,
+      "{}: is {} bytes, but sequence {} of {} begins at byte {} and is {} tokens of {} bytes long; it is truncated or "
+      "of another format",
+      bin_.path(), bin_bytes, sequence, idx_.path(), offset, length, width);
   return offset;
 }
 
@@ -363,8 +363,8 @@ int64_t TokenFile::find_document(int64_t position, int64_t extra) const {
 }
 
 void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) const {
-  CHECK(document >= 0 && document < num_documents_ && begin >= 0, "{}: no token {} of document {} ({} documents)",
-        path(), begin, document, num_documents_);
+  CHECK(document >= 0 && document < num_documents_ && begin >= 0,
+        "{}: token {} of document {} does not exist ({} documents)", path(), begin, document, num_documents_);
   const int64_t width = token_size_bytes(dtype_);
   const int64_t end = first_sequence(document + 1);
   for (int64_t s = first_sequence(document); s < end && !out.empty(); ++s) {

@@ -82,9 +82,9 @@ const TokenFile& TokenRow::open(const File& file) const {
 }
 
 void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
-  CHECK(begin >= 0 && begin < num_tokens_, "token {} of a row of {}", begin, num_tokens_);
-  CHECK(document_start.size() <= tokens.size(), "document_start has {} entries for {} tokens", document_start.size(),
-        tokens.size());
+  CHECK(begin >= 0 && begin < num_tokens_, "token {} is outside the row of {} tokens", begin, num_tokens_);
+  CHECK(document_start.size() <= tokens.size(), "document_start has {} entries, expected at most {}",
+        document_start.size(), tokens.size());
   Target target{tokens, document_start};
   while (target.done < tokens.size()) {
     const auto after =

@@ -216,11 +216,11 @@ TEST_F(CheckpointColumns, RefusesColumnsThatAreNotCovered) {
     EXPECT_TRUE(listing().empty());
   };
   expect_refused({{0, 2}, {2, 4}}, ": its pieces end at column 4 of 5");
-  expect_refused({{1, 2}, {2, 5}}, ": a piece holds columns 1 to 2, expected one from column 0");
-  expect_refused({{0, 2}, {3, 5}}, ": a piece holds columns 3 to 5, expected one from column 2");
-  expect_refused({{0, 3}, {2, 5}}, ": a piece holds columns 2 to 5, expected one from column 3");
-  expect_refused({{0, 2}, {0, 5}, {2, 5}}, ": a piece holds columns 0 to 2, expected one from column 5");
-  expect_refused({{0, 2}, {0, 3}, {3, 5}}, ": a piece holds columns 0 to 3, expected one from column 2");
+  expect_refused({{1, 2}, {2, 5}}, ": a piece holds columns 1 to 2, expected a piece that begins at column 0");
+  expect_refused({{0, 2}, {3, 5}}, ": a piece holds columns 3 to 5, expected a piece that begins at column 2");
+  expect_refused({{0, 3}, {2, 5}}, ": a piece holds columns 2 to 5, expected a piece that begins at column 3");
+  expect_refused({{0, 2}, {0, 5}, {2, 5}}, ": a piece holds columns 0 to 2, expected a piece that begins at column 5");
+  expect_refused({{0, 2}, {0, 3}, {3, 5}}, ": a piece holds columns 0 to 3, expected a piece that begins at column 2");
 }
 
 TEST_F(CheckpointColumns, RefusesElementsOfColumnsThatAreNotCovered) {
@@ -236,7 +236,7 @@ TEST_F(CheckpointColumns, RefusesElementsOfColumnsThatAreNotCovered) {
             std::string::npos);
   piece.begin = 1;
   piece.end = 21;
-  EXPECT_NE(refusal(pieces).find("columns 2 to 5: a piece holds elements 1 to 21, expected one from 0"),
+  EXPECT_NE(refusal(pieces).find("columns 2 to 5: a piece holds elements 1 to 21, expected a piece that begins at 0"),
             std::string::npos);
   piece.begin = 0;
   piece.data = all;
@@ -246,12 +246,13 @@ TEST_F(CheckpointColumns, RefusesElementsOfColumnsThatAreNotCovered) {
 TEST_F(CheckpointColumns, RefusesPiecesOfImpossibleColumns) {
   State state(38);
   const Tensor ten(state.weight.data(), DType::kFloat32, {10});
-  EXPECT_NE(refusal({{"a", {5, 3}, 0, 10, ten, {2, 4}}}).find("columns 2 to 4, expected some of its columns 0 to 3"),
+  EXPECT_NE(refusal({{"a", {5, 3}, 0, 10, ten, {2, 4}}}).find("columns 2 to 4, expected a range within columns 0 to 3"),
             std::string::npos);
   EXPECT_NE(refusal({{"a", {5, 3}, 0, 10, ten, {-1, 1}}}).find("columns -1 to 1"), std::string::npos);
   EXPECT_NE(refusal({{"a", {10}, 0, 10, ten, {0, 10}}}).find("not 2-dimensional"), std::string::npos);
-  EXPECT_NE(refusal({{"a", {4, 3}, 0, 10, ten, {0, 2}}}).find("elements 0 to 10, expected some of its elements 0 to 8"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({{"a", {4, 3}, 0, 10, ten, {0, 2}}}).find("elements 0 to 10, expected a range within elements 0 to 8"),
+      std::string::npos);
 }
 
 TEST_F(CheckpointColumns, RefusesManifestsOfImpossibleColumns) {
@@ -265,12 +266,12 @@ TEST_F(CheckpointColumns, RefusesManifestsOfImpossibleColumns) {
     EXPECT_NE(message.find(why), std::string::npos) << columns << ": " << message;
   };
   expect_refused({-1, 2}, "a column of piece a.weight[:, 0:2][0:14] is -1, expected an integer from 0");
-  expect_refused({2, 6}, "[7, 5]: columns 2 to 6, expected some of its columns 0 to 5");
+  expect_refused({2, 6}, "[7, 5]: columns 2 to 6, expected a range within columns 0 to 5");
   expect_refused({2, 2}, "[7, 5]: columns 2 to 2");
   expect_refused({0, 0}, "[0,0]");
   expect_refused({0, 1}, "element");
   expect_refused({0, 2, 3}, "[0,2,3]");
-  expect_refused(2, "expected their begin and end");
+  expect_refused(2, "expected a list of their begin and end");
   expect_refused({"a", "b"}, "");
   EXPECT_NE(manifest_refusal([](nlohmann::json& piece) { piece.erase("columns"); }), "");
 }
@@ -279,7 +280,8 @@ TEST_F(CheckpointColumns, RefusesAManifestOfColumnsOfAVector) {
   State state(40);
   save_pieces(1, {{"norm.weight", {4}, 0, 4, Tensor(state.weight.data(), DType::kFloat32, {4})}});
   const std::string message = manifest_refusal([](nlohmann::json& piece) { piece["columns"] = {0, 4}; });
-  EXPECT_NE(message.find("norm.weight [4]: columns 0 to 4, but it is not 2-dimensional"), std::string::npos) << message;
+  EXPECT_NE(message.find("norm.weight [4]: columns 0 to 4, but the tensor is not 2-dimensional"), std::string::npos)
+      << message;
 }
 
 TEST_F(CheckpointColumns, FindsDamageOfColumns) {

@@ -20,8 +20,9 @@ TEST(CheckpointModel, NamesTheFirstDifference) {
     check_same_model(small_model(), run, "checkpoints");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(),
-                 "checkpoints: a checkpoint of another model: its num_layers is 1, this run's model.num_layers is 3");
+    EXPECT_STREQ(
+        error.what(),
+        "checkpoints: is a checkpoint of another model: its num_layers is 1, but this run's model.num_layers is 3");
   }
   run = small_model();
   run.rope_scaling = RopeScaling{};

@@ -209,11 +209,11 @@ TEST(Stream, CopiesAndZeroes) {
 TEST(Stream, WorkspaceIsBorrowedAndChecked) {
   Stream stream = Stream::cpu();
   EXPECT_EQ(stream.workspace_bytes(), 0);
-  expect_error([&] { stream.workspace(1); }, "needs a workspace of 1 bytes, the stream has 0");
+  expect_error([&] { stream.workspace(1); }, "needs a workspace of 1 bytes, but the stream has 0");
   const Array scratch(DType::kInt32, {4});
   stream.set_workspace(scratch);
   EXPECT_EQ(stream.workspace(16), static_cast<const Tensor&>(scratch).raw());
-  expect_error([&] { stream.workspace(17); }, "needs a workspace of 17 bytes, the stream has 16");
+  expect_error([&] { stream.workspace(17); }, "needs a workspace of 17 bytes, but the stream has 16");
 }
 
 struct Counted {

@@ -72,7 +72,7 @@ TEST_F(RewrittenIndex, IsCheckedAgainWhenItIsUsed) {
   rewrite(50 + 8, std::string(8, '\xff'));
   expect_mentions(refused(), {"t.idx", "byte offset -1"});
   rewrite(50 + 8, std::string(7, '\xff') + '\x7f');
-  expect_mentions(refused(), {"t.bin", "lies at byte 9223372036854775807"});
+  expect_mentions(refused(), {"t.bin", "begins at byte 9223372036854775807"});
 }
 
 TEST_F(RewrittenIndex, SequencesOfADocumentStayInside) {

@@ -67,7 +67,7 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
     EXPECT_EQ(refusal(content), "none") << content;
   }
   EXPECT_EQ(refusal(R"({"vocab_size": 30001})"),
-            sidecar + " has vocab_size 30001, but model.vocab_size is 30000, expected at least as many");
+            sidecar + " has vocab_size 30001, but model.vocab_size is 30000, expected at least that value");
   EXPECT_NE(refusal(R"({"vocab_size": 18446744073709551615})"), "none");
   EXPECT_EQ(refusal(R"({"bos": 2})"), sidecar + " has bos 2, but data.bos_id is 1, expected the same or null");
   EXPECT_EQ(refusal(R"({"eos": 78})"), sidecar + " has eos 78, but data.eos_id is 77, expected the same or null");
