@@ -1,5 +1,5 @@
-// Ends the program with a sentence on a processor that lacks the instructions of the build, where it would otherwise
-// end with SIGILL.
+// Ends the program with a clear message on a processor that lacks instructions that the build uses. Without this check
+// the program would end with SIGILL.
 //
 // The check runs before all other code of the program, so this file is compiled for the oldest processors
 // (app/CMakeLists.txt), includes nothing that other files share with it and calls only the C library.
@@ -11,7 +11,7 @@ namespace {
 
 void print(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
-// The instructions of x86-64-v3 that the compiler uses.
+// Checks for the instructions of x86-64-v3 that the compiler uses.
 [[gnu::constructor(101)]] void check_cpu() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&

@@ -1,4 +1,5 @@
-// octavo: starts up, runs what the command line (app/commands/command_line.h) asks for, and prints what went wrong.
+// The program octavo: starts the process, runs the command of the command line (app/commands/command_line.h), and
+// prints errors.
 #include <fcntl.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
@@ -32,7 +33,7 @@ namespace octavo {
 
 namespace {
 
-// The log's way to the console. What is a detail is for the log files alone.
+// Writes the log to the console, except for debug messages, which only the log files have.
 class ConsoleSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   ConsoleSink() { set_level(spdlog::level::info); }
@@ -48,36 +49,36 @@ class ConsoleSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex>
   Console console_{STDOUT_FILENO};
 };
 
-// Prints each sentence of the message on a line. std::fputs, unlike fmt::print, does not throw if standard error cannot
-// be written.
+// Prints each sentence of the message on its own line. Uses std::fputs, because fmt::print throws if standard error
+// cannot be written.
 void print_error(const std::string& message) {
   for_each_sentence(message, [](const std::string& sentence) {
     std::fputs(fmt::format("octavo: {}\n", printable(sentence)).c_str(), stderr);
   });
 }
 
-// Standard input, output and error that are closed (`>&-`) would be the next files opened, and be written to as such.
-// Opened for reading, an output stays one that cannot be written.
+// Opens /dev/null for standard streams that are closed (`>&-`). Otherwise the next opened files would get their
+// descriptors and receive the output. Opened for reading, an output stream still cannot be written.
 void occupy_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
-    if (::open("/dev/null", O_RDONLY) != descriptor) return;  // the lowest one that is free
+    if (::open("/dev/null", O_RDONLY) != descriptor) return;  // The lowest free descriptor.
   }
 }
 
-// OpenMP's threads wait for each other in a loop by default, which takes the cores from the threads that they wait for
-// when the machine has other work: generating text was 50 times slower. OpenMP reads its environment when the program
-// is loaded, so the program starts itself again unless the user has chosen how threads wait, or there is one thread.
+// Makes OpenMP's waiting threads sleep. By default they spin and take the cores from the threads that they wait for if
+// other processes use the machine; generating text was 50 times slower. OpenMP reads its environment when the program
+// is loaded, so the program executes itself again, unless the user has chosen a policy or there is only one thread.
 void let_waiting_threads_sleep(char** argv) {
   const Environment environment = process_environment();
   if (environment("OMP_WAIT_POLICY") || environment("GOMP_SPINCOUNT") || environment("OMP_NUM_THREADS") == "1") return;
-  std::error_code error;  // without the file's name the program runs as it is
+  std::error_code error;  // Without the path of the program, it continues unchanged.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) ::execv(program.c_str(), argv);
 }
 
-// Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
-// others cannot know of ends them too.
+// Prints the error once and returns the exit code. Only rank 0 prints an error that all ranks share. An error that
+// other ranks do not know about ends them too.
 int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
   if (group.shares(error)) {
     if (group.is_root()) print_error(failure_text(error));
@@ -87,13 +88,13 @@ int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
   group.abort(exit_code);
 }
 
-// Ends the process with a sentence after a failure that nobody can catch: in a thread, in a destructor, or before there
-// are ranks.
+// Prints a sentence and ends the process after a failure that nobody can catch: in a thread, in a destructor, or before
+// the ranks are connected.
 [[noreturn]] void end_process() {
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
     std::fputs("octavo: an internal error ended the process\n", stderr);
-  } catch (const std::bad_alloc&) {  // without memory
+  } catch (const std::bad_alloc&) {  // There is no memory for a better message.
     std::fputs("octavo: out of host memory\n", stderr);
   } catch (const std::exception& error) {
     print_error(error.what());
@@ -118,7 +119,8 @@ int main(int argc, char** argv) {
   let_waiting_threads_sleep(argv);
   StartupTimer timer;
   occupy_standard_streams();
-  // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
+  // Exceeding the limit of a file's size becomes an error of the write, as on a full disk, instead of a signal that
+  // ends the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const auto sink = std::make_shared<ConsoleSink>();
   start_log(sink);
@@ -130,13 +132,13 @@ int main(int argc, char** argv) {
   std::optional<ProcessGroup> connected;
   try {
     connected.emplace();
-  } catch (const InputError& error) {  // the ranks cannot reach each other: each is told of it
+  } catch (const InputError& error) {  // Every rank prints this error, because the ranks cannot communicate.
     if (ProcessGroup::launcher_rank() == 0) print_error(error.what());
     return kExitBadInput;
   }
   timer.mark("MPI");
   ProcessGroup& group = *connected;
-  if (argc == 1) {  // no command: the help says what there is
+  if (argc == 1) {  // Without a command, prints the help.
     const auto print = [&](const ProcessGroup& ranks) {
       if (ranks.is_root()) std::cout << app.help();
       return static_cast<int>(kExitBadInput);
@@ -146,7 +148,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help, --version
+    if (error.get_exit_code() == 0) {  // The options --help and --version.
       const auto print = [&](const ProcessGroup& ranks) { return ranks.is_root() ? app.exit(error) : kExitDone; };
       return run_command(print, group);
     }

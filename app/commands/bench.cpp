@@ -29,17 +29,17 @@ constexpr int kMaxTimedSteps = 1'000'000;
 
 struct BenchArguments {
   ConfigArguments config;
-  int64_t warmup = 3;      // steps before the clock starts
-  int64_t steps = 10;      // timed steps; the median counts
-  bool ops = false;        // every op compared with its floor
-  bool energy = false;     // power, clock and joules per token
-  std::string trace = {};  // file for a trace of one more step; empty: none
-  bool data = false;       // the loader alone
+  int64_t warmup = 3;      // Number of steps before timing starts.
+  int64_t steps = 10;      // Number of timed steps, whose median is reported.
+  bool ops = false;        // Compare every op with its lower bound.
+  bool energy = false;     // Measure power, clock and energy per token.
+  std::string trace = {};  // File for the trace of one more step. Empty disables it.
+  bool data = false;       // Time only the data loader.
   bool json = false;
 };
 
-// Returns the config with the smallest batch that its ranks can make a step of: a micro-batch of each that has samples
-// of its own. Returns nothing if that is the batch of the config.
+// Returns the config with the smallest possible batch: one micro-batch for each rank that has samples of its own.
+// Returns nothing if the config has this batch already.
 std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
   Config one = config;
   one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
@@ -47,7 +47,7 @@ std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) 
   return one;
 }
 
-// Adds the throughput of steps of `config`. With `energy` it also measures what the GPUs draw.
+// Adds the throughput of steps of `config`. Also measures power and clock of the GPUs if `energy` is not null.
 void add_steps(Table& table, const char* batch, Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
                const BenchArguments& arguments) {
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
@@ -68,9 +68,9 @@ std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& r
   return energy;
 }
 
-// Times the loader alone, which makes `warmup` and then `steps` batches of data-parallel rank 0 of `num_ranks`. Keys:
-// tokens_per_s, reader_threads, seq_len, batch (sequences of the rank), first_batch_ms (from opening the files on),
-// batch_ms (the median).
+// Times the data loader of data-parallel rank 0 of `num_ranks`: `warmup` batches that do not count, then `steps`
+// batches. Keys of the result: tokens_per_s, reader_threads, seq_len, batch (sequences per rank), first_batch_ms
+// (including the time of opening the files), batch_ms (the median).
 nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64_t warmup, int64_t steps) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   const auto milliseconds_since = [&](std::chrono::steady_clock::time_point begin) {
@@ -100,9 +100,9 @@ nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64
           {"batch_ms", median(times)}};
 }
 
-// Times the loader of one rank, as those of the others would do the same.
+// Times the loader of one rank, because those of the other ranks do the same work.
 int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
-  arguments.config.overrides.emplace_back("data.validation=[]");  // only the training data are read
+  arguments.config.overrides.emplace_back("data.validation=[]");  // Only the training data is read.
   const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);
   const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
   nlohmann::ordered_json result;
@@ -128,7 +128,8 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
   group.agree_on_files("opening the trace", [&] {
     if (group.is_root() && !arguments.trace.empty())
-      OutputFile(arguments.trace, kStepTraceFile);  // before all else, refuses a place that cannot be written
+      // Refuses a path that cannot be written before anything is measured.
+      OutputFile(arguments.trace, kStepTraceFile);
   });
   Runtime runtime(config, group, nullptr, mesh_that_fits(config, group));
   const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);

@@ -13,7 +13,7 @@ namespace octavo {
 
 namespace {
 
-// A variable of a script that is not set must not pass for a path, or for none.
+// Refuses empty values, because an unset variable in a script must not be taken for a path or for no value.
 void refuse_empty_texts(CLI::App& app) {
   const auto check = [](const std::string& text) {
     return std::string(text.empty() ? "is empty, expected a text" : "");
@@ -26,7 +26,7 @@ void refuse_empty_texts(CLI::App& app) {
   }
 }
 
-// "there is no option --stpes; did you mean --steps?"
+// Returns "there is no option --stpes; did you mean --steps?".
 std::string no_such(const std::string& what, const std::string& written, const std::vector<std::string>& known) {
   const std::string message = fmt::format("there is no {} {}", what, written);
   if (const std::optional<std::string> meant = nearest_name(written, known)) {
@@ -35,14 +35,14 @@ std::string no_such(const std::string& what, const std::string& written, const s
   return fmt::format("{}, expected {}", message, fmt::join(known, ", "));
 }
 
-// Options of earlier versions, and what replaces them.
+// Options of earlier versions, and the options that replace them.
 constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--failures-per-gpu-day", "--gpu-mtbf-hours"},
     {"--published", "the tables of docs/internals/prediction.md"},
     {"--sweep", "scripts/bench_sweep.py"},
 };
 
-// Describes an argument that `command` cannot take.
+// Describes an argument that `command` does not accept.
 std::string describe_extra(const CLI::App& command, const std::string& extra) {
   if (!extra.starts_with('-')) return fmt::format("the argument '{}' is one too many", extra);
   const std::string name = extra.substr(0, extra.find('='));
@@ -56,12 +56,12 @@ std::string describe_extra(const CLI::App& command, const std::string& extra) {
   return no_such("option", name, options);
 }
 
-// Describes what is wrong with the arguments of `command`.
+// Describes an error in the arguments of `command`.
 std::string describe_in(const CLI::App& command, const CLI::ParseError& error) {
   std::string sentence = error.what();
   const std::string option = sentence.substr(0, sentence.find_first_of(": "));
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
-    return sentence.erase(sentence.find(':'), 1);  // of "--steps: is 'x', expected ..."
+    return sentence.erase(sentence.find(':'), 1);  // Removes the colon in "--steps: is 'x', expected ...".
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     if (sentence.ends_with(" missing")) return option + " has no value, expected one";
@@ -126,9 +126,9 @@ std::string CommandLine::describe(const CLI::ParseError& error, const std::strin
          " (see octavo --help)";
 }
 
-// `octavo help COMMAND` prints what `octavo COMMAND --help` prints.
+// Adds `octavo help COMMAND`, which prints the same as `octavo COMMAND --help`.
 void add_help(CommandLine& line) {
-  auto& name = line.arguments<std::string>();  // empty: octavo itself
+  auto& name = line.arguments<std::string>();  // Name of a command. Empty for octavo itself.
   const auto print = [&] {
     const CLI::App& app = line.app();
     const std::vector<std::string> names = command_names(app);

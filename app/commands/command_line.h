@@ -1,5 +1,5 @@
-// The command line: its subcommands, each described by its file (app/commands/commands.h), and the errors of a command
-// line.
+// The command line with its subcommands. app/commands/commands.h lists them, and the file of each subcommand describes
+// its options.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,38 +14,39 @@
 
 namespace octavo {
 
-// A subcommand's work, which every rank does. Returns the process's exit code.
+// The work of a subcommand, which runs on every rank. Returns the exit code of the process.
 using Command = std::function<int(ProcessGroup&)>;
 
-// Returns a command that works only on files: under mpirun rank 0 runs it, and the others share its result.
+// Returns a command that only works on files. Under mpirun, rank 0 runs `work`, and the other ranks receive its result.
 Command on_root(std::function<int()> work);
 
 class CommandLine {
  public:
-  // Describes all subcommands to `app`, whose parse() finds the command. All three must outlive the command line.
+  // Adds all subcommands to `app`. `app.parse()` then selects the command. `app`, `timer` and `console` must outlive
+  // the object.
   CommandLine(CLI::App& app, StartupTimer& timer, Console& console);
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // Adds a subcommand. `example` is printed at the end of its help.
+  // Adds a subcommand with the description `text`. `example` is printed at the end of its help.
   CLI::App* add(const std::string& name, const std::string& text, Command command, const std::string& example = "");
-  // Returns arguments that live as long as the command line, for the options of a subcommand.
+  // Creates a value that lives as long as the command line, to hold the arguments of a subcommand.
   template <typename Arguments>
   Arguments& arguments() {
     return std::any_cast<Arguments&>(arguments_.emplace_back(Arguments{}));
   }
-  // Adds --json, with which standard output holds one JSON value and so no lines for people.
+  // Adds the option --json. With it, standard output contains one JSON value and no lines for people.
   void add_json(CLI::App* command, bool& json);
 
   CLI::App& app() { return app_; }
-  StartupTimer& timer() { return timer_; }  // since the launch
-  Console& console() { return console_; }   // where the log goes
-  // Returns the command that the parsed arguments ask for.
+  StartupTimer& timer() { return timer_; }  // Timer that started at the launch of the process.
+  Console& console() { return console_; }   // Console that the log is written to.
+  // Returns the command that parse() selected.
   const Command& command() const { return command_; }
   bool prints_json() const { return prints_json_; }
 
-  // Returns the error of parse() as a sentence with the command or option, what was found and what was expected.
-  // `first_argument` is the first word of the command line, which may be empty.
+  // Describes an error of parse() in a sentence that names the command or option, what was found and what was expected.
+  // `first_argument` is the first argument of the command line, or empty.
   std::string describe(const CLI::ParseError& error, const std::string& first_argument) const;
 
  private:

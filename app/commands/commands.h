@@ -1,5 +1,5 @@
-// The subcommands of octavo. Each is a function in the file of its name, which describes its options to the command
-// line and names the function to run. A new subcommand is a file, a declaration and an entry of the table.
+// The subcommands of octavo. Each is a function in the file of its name, which adds its options to the command line and
+// names the function to run. A new subcommand is a file, a declaration and an entry of kCommands.
 #pragma once
 
 #include "app/commands/command_line.h"
@@ -21,7 +21,7 @@ void add_export(CommandLine& line);
 void add_manual(CommandLine& line);
 void add_help(CommandLine& line);
 
-// The commands in the order of octavo --help.
+// Subcommands in the order of octavo --help.
 inline constexpr void (*kCommands[])(CommandLine&) = {add_train,  add_evaluate, add_bench,  add_doctor, add_generate,
                                                       add_plan,   add_config,   add_pack,   add_report, add_inspect,
                                                       add_import, add_export,   add_manual, add_help};

@@ -21,9 +21,9 @@ namespace octavo {
 namespace {
 
 struct ConfigCommandArguments {
-  ConfigArguments config;  // whose values are printed; an empty path: the keys that there are
-  bool markdown = false;   // the keys, as docs/config.md
-  std::string value;       // name of the key whose value alone is printed; empty: all
+  ConfigArguments config;  // Config whose values are printed. With an empty path, all keys are described.
+  bool markdown = false;   // Print the keys as docs/config.md.
+  std::string value;       // Name of a key, of which only the value is printed. Empty prints all values.
 };
 
 constexpr const char* kMarkdownIntroduction = R"(# Config
@@ -44,7 +44,7 @@ This page is printed by `octavo config --markdown`.
 
 )";
 
-// How the keys are printed, in the names of print_keys.
+// Formats in which print_keys() prints the keys.
 struct Layout {
   const char* introduction;
   const char* heading;
@@ -58,13 +58,13 @@ constexpr Layout kMarkdown{
     "## {section}\n\n| key | description | value | default | class |\n| --- | --- | --- | --- | --- |\n",
     "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
 
-// Returns `text` in lower case.
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
 }
 
-// Returns whether the name, the sentence or another program's name of a key contains `filter`, in any case.
+// Returns whether the name or description of a key, or a name of the key in another program, contains `filter`. Ignores
+// case.
 bool matches(const ConfigKey& key, const std::string& filter) {
   const auto contains = [&](const std::string& text) { return lower(text).find(lower(filter)) != std::string::npos; };
   const std::span<const OtherName> others = other_names();
@@ -107,14 +107,14 @@ void print_other_names() {
   }
 }
 
-// Returns whether the argument of `octavo config` is a word to look for instead of the path of a config.
+// Returns whether the argument of `octavo config` is a word to search for, and not the path of a config.
 bool is_filter(const std::string& argument) {
   std::error_code error;
   return argument.find_first_of("=/") == std::string::npos && !argument.ends_with(".yaml") &&
          !argument.ends_with(".yml") && !std::filesystem::is_regular_file(argument, error);
 }
 
-// The config that a run would take; bos and eos stay auto where the token files are not here.
+// Returns the config that a run would use. bos and eos stay auto if the token files are not on this machine.
 Config resolved_config(const ConfigArguments& arguments) {
   Config config = load_config(arguments.path, arguments.overrides);
   find_former_checkpoints(config);

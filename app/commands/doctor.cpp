@@ -26,13 +26,15 @@ namespace {
 
 struct DoctorArguments {
   bool json = false;
-  bool quick = false;      // what can be known without measuring
-  int ranks_per_node = 0;  // of a run to come, one GPU each; 0: not said
-  std::string save;        // machine file to write (app/plan/machine_rates.h); empty: none
-  std::string disk = ".";  // directory whose write speed is measured; with quick, that is or can be made
+  bool quick = false;      // Only check what is known without measuring.
+  int ranks_per_node = 0;  // Number of ranks of a future run, one per GPU. 0 if not given.
+  std::string save;        // Machine file to write (app/plan/machine_rates.h). Empty if none.
+  // Directory whose write speed is measured. With --quick, it must exist or it must be possible to create it.
+  std::string disk = ".";
 };
 
-constexpr double kQuickTimeoutS = 60;  // for a collective of the quick check: NCCL takes seconds to connect many nodes
+// Timeout of a collective of the quick check. NCCL takes seconds to connect many nodes.
+constexpr double kQuickTimeoutS = 60;
 
 void check_disk(const std::string& dir) {
   std::error_code error;
@@ -40,7 +42,7 @@ void check_disk(const std::string& dir) {
   CHECK_INPUT(::access(dir.c_str(), W_OK) == 0, "--disk {}: the directory cannot be written to", dir);
 }
 
-// Every rank's rates, on every rank. A collective.
+// Returns the rates of all ranks on every rank. A collective.
 std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::vector<RankFacts>& ranks,
                                   ProcessGroup& group) {
   const RankFacts& facts = ranks[static_cast<size_t>(group.rank())];
@@ -62,8 +64,9 @@ std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::v
   return all;
 }
 
-// Sums a few numbers over all ranks, by NCCL if each rank has a GPU to itself, otherwise by MPI. Error if the sum is
-// wrong; if it does not come to an end, the watchdog ends the process. A collective.
+// Checks that all ranks can communicate by summing a few numbers, with NCCL if each rank has its own GPU, otherwise
+// with MPI. Throws an Error if the sum is wrong. If the sum does not complete, the watchdog ends the process. A
+// collective.
 void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
   if (group.size() == 1) return;
   constexpr int64_t kElements = 1024;
@@ -91,7 +94,7 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
   });
 }
 
-// A failure that all ranks know of is one more thing that is wrong with the machine.
+// Adds the measured rates to the report. A failure that all ranks share becomes a finding about the machine.
 void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGroup& group) {
   try {
     report.rates = measure(arguments, report.ranks, group);
@@ -105,7 +108,7 @@ void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGr
   }
 }
 
-// Reports what can be known without measuring. A collective.
+// Prints what is known without measuring. A collective.
 DoctorReport report_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
   DoctorReport report{.ranks = gather_facts(planned_ranks, disk, group), .findings = {}, .rates = {}};
   report.findings = find_problems(report.ranks);

@@ -36,7 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the nearest directory above `path` that exists, or `path` itself.
+// Returns `path` if it exists, or else its nearest ancestor that exists.
 fs::path existing_part(const fs::path& path) {
   std::error_code error;
   fs::path part = fs::absolute(path).lexically_normal();
@@ -44,7 +44,7 @@ fs::path existing_part(const fs::path& path) {
   return part;
 }
 
-// Checks that a run can create the directory and write files in it.
+// Checks that a run can create the directory and write files to it.
 void check_writable(DirectoryUse use, const fs::path& dir) {
   const fs::path there = existing_part(dir);
   std::error_code error;
@@ -55,7 +55,7 @@ void check_writable(DirectoryUse use, const fs::path& dir) {
   DirectoryLock::check_free(dir, use);
 }
 
-// The device of this run is that of octavo plan. A program without CUDA runs on the CPU.
+// Returns the target that octavo plan would use. A program without CUDA uses the CPU.
 PlanTarget target_of(const TargetArguments& arguments, ProcessGroup& group) {
   Config stated = load_config(arguments.config.path, arguments.config.overrides);
   if (!kHasCuda && stated.device == DeviceChoice::kAuto) stated.device = DeviceChoice::kCpu;
@@ -87,7 +87,7 @@ std::string describe_ranks(const PlanTarget& target) {
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
-// Checks what a run finds when it starts in the stage `config`, and prints its start screen.
+// Checks what a run does when it starts in the stage `config`, and prints its start screen.
 void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed, ProcessGroup& group) {
   if (resumed) check_may_resume(config, *resumed, true);
@@ -157,7 +157,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
-  tokenizer_to_carry(config.data.tokenizer, resumed);  // warns
+  tokenizer_to_carry(config.data.tokenizer, resumed);  // Called for its warning.
   const size_t first = stage_to_train(config, resumed);
   start(stage_config(config, first), mesh, target, resumed, group);
   for (size_t later = first + 1; later < num_stages(config); ++later)

@@ -5,8 +5,8 @@
 
 namespace octavo {
 
-// Checks what a run of the config needs, prints its start screen and what it would resume, and writes nothing. Needs
-// neither GPUs nor ranks. Returns the exit code.
+// Checks everything that a run of the config needs, and prints its start screen and the checkpoint that it would
+// resume. Writes nothing, and needs neither GPUs nor several ranks. Returns the exit code.
 int dry_run(const TargetArguments& arguments, ProcessGroup& group);
 
 }  // namespace octavo

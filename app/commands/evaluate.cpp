@@ -17,7 +17,7 @@ namespace {
 
 struct EvaluateArguments {
   ConfigArguments config;
-  bool ema = false;  // the moving average of the weights
+  bool ema = false;  // Use the moving average of the weights.
 };
 
 int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
@@ -33,7 +33,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
                 "--ema is of a checkpoint, but there is none: the weights are those of {}", config.init_from);
     if (!checkpoint) return;
     check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
-    (void)checkpoint->prefix(which);  // before there is a model
+    (void)checkpoint->prefix(which);  // Throws if the checkpoint lacks these weights, before the model is built.
   });
   if (group.is_root()) {
     if (checkpoint) {

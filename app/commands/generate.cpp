@@ -30,22 +30,22 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct GenerateArguments {
-  std::string model;  // app/inputs/model_path.h
+  std::string model;  // Path of the model (app/inputs/model_path.h).
   std::string prompt;
   int64_t max_tokens = 256;
   int64_t samples = 1;
   SamplingOptions sampling;
-  std::vector<std::string> stop;  // texts that end a sample, and are not part of it
-  uint64_t seed = 0;              // of the first sample; the others' follow
+  std::vector<std::string> stop;  // Texts that end a sample and are not part of it.
+  uint64_t seed = 0;              // Seed of the first sample. The other samples use the following numbers.
   std::string device = "auto";
-  bool ema = false;  // the moving average of the weights
+  bool ema = false;  // Use the moving average of the weights.
 };
 
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The model to generate with: a checkpoint, or a Hugging Face directory with what an import would remember of it.
+// The model that generates: a checkpoint, or a Hugging Face directory with the metadata that an import would record.
 struct GivenModel {
   std::string path;
   std::optional<Checkpoint> checkpoint;
@@ -71,8 +71,8 @@ GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
   return model;
 }
 
-// The config the checkpoint was trained with. All products are in the compute dtype: in FP8 a
-// token would be scaled by those it happens to be computed with.
+// Returns the config that the checkpoint was trained with, with all matmuls in the compute dtype. In FP8, the scale of
+// a token would depend on the other tokens that are computed together with it.
 Config inference_config(const GivenModel& model, const GenerateArguments& arguments) {
   Config config;
   if (model.meta.contains("config")) config = config_from_json(model.meta.at("config"), model.path);
@@ -87,25 +87,25 @@ Config inference_config(const GivenModel& model, const GenerateArguments& argume
   return config;
 }
 
-// The one that the checkpoint carries, or else the one that its config names.
+// Returns the tokenizer that the checkpoint contains, or else the tokenizer that its config names.
 std::string tokenizer_of(const GivenModel& model, const Config& config) {
   if (!model.checkpoint) return config.data.tokenizer;
   for (const CarriedFileInfo& file : model.checkpoint->files()) {
     if (file.name != kTokenizerName) continue;
-    model.checkpoint->read_file(file);  // compares its checksum
+    model.checkpoint->read_file(file);  // Verifies the checksum.
     return (model.checkpoint->path() / file.name).string();
   }
   return config.data.tokenizer;
 }
 
-// The ids that a text begins and ends with: those of the run's documents, or of the config.json that was imported,
-// which may name several that end.
+// Token ids at the beginning and end of a text: those of the run's documents, or those in the imported config.json,
+// which may list several ids that end a text.
 struct TextEnds {
   std::optional<int32_t> bos;
   std::vector<int32_t> eos;
 };
 
-// An id, or a list of them; none of what is neither.
+// Converts an id or a list of ids. Any other JSON gives an empty list.
 std::vector<int32_t> token_ids(const nlohmann::json& json) {
   std::vector<int32_t> ids;
   for (const nlohmann::json& id : json.is_array() ? json : nlohmann::json::array({json})) {
@@ -144,8 +144,8 @@ void check_lengths(size_t prompt_length, int64_t max_tokens) {
               max_tokens, room, kMaxSeqLen);
 }
 
-// Writes the samples to standard output one behind the other, each behind its prompt, with a line --- between two: the
-// first that has not ended as it grows, those behind it when their turn comes.
+// Writes samples to standard output one after the other, each after its prompt, with a line --- between them. The first
+// sample that has not ended is written as it grows, and each later one when the samples before it have ended.
 class SampleWriter {
  public:
   SampleWriter(std::string prompt, int64_t samples)
@@ -176,12 +176,12 @@ class SampleWriter {
   }
 
   std::string prompt_;
-  std::vector<std::string> texts_;  // of those that wait
+  std::vector<std::string> texts_;  // Texts of the samples that cannot be written yet.
   std::vector<bool> ended_;
   size_t current_ = 0;
 };
 
-// The samples as rank 0 draws and writes them.
+// The samples, which rank 0 draws and writes.
 class Samples {
  public:
   Samples(const GenerateArguments& a, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
@@ -194,7 +194,7 @@ class Samples {
     }
   }
 
-  // Draws the next token of each sample that has not ended, from its row of `logits`, or from the one row there is.
+  // Draws the next token of each sample that has not ended, from its row of `logits`, or from the only row.
   void draw(std::span<const float> logits, size_t vocab_size) {
     for (size_t i = 0; i < samples_.size(); ++i) {
       Sample& sample = samples_[i];
@@ -207,7 +207,7 @@ class Samples {
       if (ends || sample.text.stopped()) end(i);
     }
   }
-  // They may have no more tokens.
+  // Ends all samples, because they have reached the maximum length.
   void end_all() {
     for (size_t i = 0; i < samples_.size(); ++i) {
       if (!samples_[i].ended) end(i);
@@ -241,7 +241,7 @@ class Samples {
   int64_t drawn_ = 0;
 };
 
-// Rank 0's list on every rank.
+// Returns rank 0's list on every rank.
 std::vector<int32_t> broadcast(const std::vector<int32_t>& list, ProcessGroup& group) {
   const std::string bytes(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t));
   const std::string received = group.broadcast(bytes);
@@ -255,8 +255,8 @@ std::string rate(int64_t tokens, double seconds) {
                      seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
 }
 
-// Passes over the prompt and then over a token of each sample at a time. All ranks compute, rank 0 alone has samples
-// and says what the next tokens are.
+// Processes the prompt, and then one token of each sample at a time. All ranks compute; only rank 0 has samples and
+// decides the next tokens.
 void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_tokens, Samples* samples,
               ProcessGroup& group) {
   const auto start = Clock::now();
@@ -279,7 +279,7 @@ void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_t
              stderr);
 }
 
-// On standard error: standard output holds the text alone.
+// Prints to standard error, because standard output contains only the generated text.
 void print_weights(const GivenModel& model) {
   const std::string step = model.checkpoint ? fmt::format(", step {}", model.checkpoint->step()) : "";
   std::fputs(fmt::format("weights of {}{}\n", printable(model.path), step).c_str(), stderr);
@@ -295,7 +295,8 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   group.agree([&] {
     CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema is of a checkpoint, but {} is a Hugging Face directory",
                 given.path);
-    if (given.checkpoint) (void)given.checkpoint->prefix(which);  // before there is a model
+    // Throws if the checkpoint lacks these weights, before the model is built.
+    if (given.checkpoint) (void)given.checkpoint->prefix(which);
     config = inference_config(given, arguments);
     ends = text_ends(given.meta, config.data);
     if (!group.is_root()) return;

@@ -41,9 +41,10 @@ using namespace nlohmann::literals;
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kGenerationConfigName = "generation_config.json";
-constexpr std::string_view kTemporarySuffix = ".tmp";  // of a file that is being written (core/files/output_file.h)
+// Suffix of files that are being written (core/files/output_file.h).
+constexpr std::string_view kTemporarySuffix = ".tmp";
 
-// "a/b/" and "a/b" are the same directory, but only the second has a file name.
+// Removes a trailing slash: "a/b/" and "a/b" are the same directory, but only the second has a file name.
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -55,7 +56,7 @@ int64_t largest_parameter(const ParameterLayout& layout) {
   return largest;
 }
 
-// A checkpoint of a run is not replaced by accident.
+// Refuses to replace the checkpoint of a run unless `overwrite` is true.
 void check_import_target(const fs::path& target, bool overwrite) {
   std::error_code error;
   CHECK_INPUT(!fs::is_symlink(target, error), "{}: is a symbolic link, expected a directory or a new name",
@@ -78,7 +79,7 @@ void check_import_target(const fs::path& target, bool overwrite) {
               target.string());
 }
 
-// All parameters into one shard, the files beside it, and the manifest that describes them.
+// Writes a checkpoint: all parameters in one shard, the files next to it, and the manifest that describes them.
 void write_weights_checkpoint(WeightSource& source, const Json& meta, const std::vector<CarriedFile>& files,
                               const fs::path& dir) {
   const ParameterLayout layout(source.model_config());
@@ -102,7 +103,7 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const std:
   write_manifest(dir, manifest);
 }
 
-// The value at meta.config.data.KEY, null where the checkpoint has none.
+// Returns the value of meta.config.data.KEY, or null if the checkpoint has none.
 Json data_setting(const Json& meta, const char* key) {
   const Json::json_pointer pointer(fmt::format("/config/data/{}", key));
   return meta.contains(pointer) ? meta.at(pointer) : Json();
@@ -121,7 +122,7 @@ HfMetadata export_metadata(const Json& meta) {
   return metadata;
 }
 
-// Parameters that share a file, in layout order.
+// Divides the parameters into files, in the order of the layout.
 std::vector<std::vector<const ParameterSpec*>> group_into_shards(const ParameterLayout& layout,
                                                                  const ExportOptions& options) {
   std::vector<std::vector<const ParameterSpec*>> shards(1);
@@ -166,13 +167,13 @@ bool is_model_file(const std::string& name) {
   return is_weights_file(name) || name == kHfConfigName || name == kGenerationConfigName || is_tokenizer_file(name);
 }
 
-// Nothing that an earlier export did not write is replaced or mixed with a model by accident.
+// Refuses a directory with files of a model that was not written by an export, unless the user allows overwriting it.
 void check_export_target(const fs::path& dir) {
   bool has_ours = false;
   std::string foreign, model_file;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    const bool is_left_over = name.ends_with(kTemporarySuffix);  // an export that was killed leaves such files
+    const bool is_left_over = name.ends_with(kTemporarySuffix);  // File of an export that was killed.
     if (!is_model_file(is_left_over ? name.substr(0, name.size() - kTemporarySuffix.size()) : name)) foreign = name;
     if (is_left_over) continue;
     model_file = name;
@@ -189,7 +190,7 @@ void check_export_target(const fs::path& dir) {
               dir.string(), foreign);
 }
 
-// With the weights of an earlier model its tokenizer goes, which the new ones may have none of.
+// Removes the weights of an earlier export and its tokenizer, because the new model may have none.
 void remove_old_model(const fs::path& dir) {
   std::vector<fs::path> weights;
   std::vector<fs::path> tokenizer;
@@ -207,7 +208,7 @@ void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
   write_output_file(path.string(), json.dump(2) + "\n");
 }
 
-// The weights' files. All of them are whole under temporary names before the first old one goes.
+// Writes the weights. All files are complete under temporary names before the first old file is removed.
 void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOptions& options, ExportReport& report) {
   const ParameterLayout layout(checkpoint.model_config());
   const auto shards = group_into_shards(layout, options);
@@ -246,8 +247,9 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-// The tokenizer that the checkpoint carries, with a tokenizer_config.json where it has none, or the byte tokenizer of a
-// model with its vocabulary. One that it merely names may be anything, so it is not copied.
+// Exports the tokenizer in the checkpoint, with a tokenizer_config.json if it has none, or the byte tokenizer for a
+// model with its vocabulary. A tokenizer that the checkpoint only names is not copied, because its file may have
+// changed.
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
   std::vector<CarriedFile> files;
   bool has_config = false;
@@ -263,7 +265,7 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
     if (config) files.push_back(*config);
   }
   const Json setting = data_setting(checkpoint.meta(), "tokenizer");
-  // Where the tokens are others, data.tokenizer may have been left at its default.
+  // With a larger vocabulary, data.tokenizer may have been left at its default "byte".
   if (setting == "byte" && checkpoint.model_config().vocab_size <= ByteTokenizer::kVocabSize) {
     files = byte_tokenizer_files();
   }
@@ -330,7 +332,8 @@ ExportReport export_hf(const std::string& model, const std::string& hf_dir, cons
   CHECK_INPUT(found.is_checkpoint, "{}: is a Hugging Face directory already, expected a checkpoint or a run to export",
               model);
   CheckpointWeights source{Checkpoint(found.path)};
-  (void)source.checkpoint().prefix(options.weights);  // before anything is written
+  // Throws if the checkpoint lacks these weights, before anything is written.
+  (void)source.checkpoint().prefix(options.weights);
   const fs::path dir = hf_dir;
   CHECK_INPUT(
       !path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
@@ -355,17 +358,17 @@ namespace {
 
 struct ImportArguments {
   std::string hf_dir;
-  std::string checkpoint;  // to be made
-  bool overwrite = false;  // replace a checkpoint that was not imported
+  std::string checkpoint;  // Path of the new checkpoint.
+  bool overwrite = false;  // Replace a checkpoint that was not imported.
 };
 
 struct ExportArguments {
-  std::string model;               // app/inputs/model_path.h
-  std::string hf_dir;              // to be made
-  std::string dtype = "float32";   // or bfloat16
-  std::string shard_size = "5GB";  // of the tensors in a file
-  bool overwrite = false;          // replace a model that is not an earlier export
-  bool ema = false;                // the moving average of the weights
+  std::string model;               // Path of the model (app/inputs/model_path.h).
+  std::string hf_dir;              // Path of the new directory.
+  std::string dtype = "float32";   // Either float32 or bfloat16.
+  std::string shard_size = "5GB";  // Maximum size of the tensors in one file.
+  bool overwrite = false;          // Replace a model that was not written by an export.
+  bool ema = false;                // Export the moving average of the weights.
 };
 
 int run_import(const ImportArguments& arguments) {

@@ -1,5 +1,5 @@
-// Converts between Hugging Face directories and checkpoints, tensor by tensor, so memory holds one tensor at a time.
-// Import and export give back the same float32 values.
+// Converts models between Hugging Face directories and checkpoints. Only one tensor at a time is in memory. Importing
+// and exporting a model preserves its float32 values exactly.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,44 @@
 
 namespace octavo {
 
-// Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments, and the
-// tokenizer if there is one. Says in the log what is unusual about the weights (WeightSource::note). Written
-// under a temporary name beside it and renamed. InputError when something other than a checkpoint is already there.
-// A checkpoint that was not imported is replaced only with `overwrite`.
+// Converts a Hugging Face directory to a checkpoint of step 0 at `checkpoint_dir` itself. The checkpoint has float32
+// weights, no optimizer states, and the tokenizer if there is one. Logs what is unusual about the weights
+// (WeightSource::note). The checkpoint is written under a temporary name next to the final one, and then renamed.
+// Throws an InputError if the path exists and is not a checkpoint, or if it is a checkpoint of a run and `overwrite` is
+// false.
 struct ImportReport {
   int64_t parameters = 0;
-  bool tokenizer = false;  // Whether the checkpoint carries a tokenizer.
+  bool tokenizer = false;  // Whether the checkpoint contains a tokenizer.
 };
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
-// Returns the meta of a checkpoint that is imported from a Hugging Face directory with this config.json: the ids for an
-// export back, and the tokenizer for text in and out.
+// Returns the metadata of a checkpoint that is imported from a Hugging Face directory with the config.json `hf_config`:
+// the token ids, which an export writes back, and the tokenizer for text.
 nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hf_config, bool has_tokenizer);
-// Returns the files of the directory's tokenizer. Empty for the byte tokenizer, for which Octavo needs no files.
+// Returns the files of the directory's tokenizer. Empty for the byte tokenizer, which is built in.
 std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir);
 
 struct ExportOptions {
-  DType dtype = DType::kFloat32;            // float32 or bfloat16.
-  int64_t max_shard_bytes = 5'000'000'000;  // Maximum size of the tensors in a file. Several files get an index.
-  bool overwrite = false;                   // Whether to replace a model that is not an earlier export.
+  DType dtype = DType::kFloat32;            // Either float32 or bfloat16.
+  int64_t max_shard_bytes = 5'000'000'000;  // Maximum size of the tensors in one file. Several files get an index.
+  bool overwrite = false;                   // Whether to replace a model that was not written by an export.
   SavedWeights weights = SavedWeights::kMaster;
 };
 
 struct ExportReport {
-  std::vector<std::string> files;  // Written files, without the directory.
+  std::vector<std::string> files;  // Names of the written files, without the directory.
   int64_t step = 0;                // Step of the checkpoint.
   int64_t parameters = 0;
-  int64_t bytes = 0;                // Bytes of the tensors.
-  std::string tokenizer_elsewhere;  // The tokenizer that the checkpoint names but does not carry. It is not copied.
+  int64_t bytes = 0;  // Size of the tensors in bytes.
+  // Tokenizer that the checkpoint names but does not contain, and that is therefore not exported.
+  std::string tokenizer_elsewhere;
 };
 
-// A checkpoint (or the newest of a directory of them or of a run) -> a Hugging Face directory: config.json,
-// generation_config.json, weights and the tokenizer's files: those that the checkpoint carries, or those of the byte
-// tokenizer. The weights of an earlier export in the directory are replaced, once the new ones are whole, and with them
-// its tokenizer's files go; other files stay. InputError where it holds a model of another origin.
+// Converts a checkpoint, or the newest one of a directory of checkpoints or of a run, to a Hugging Face directory:
+// config.json, generation_config.json, weights and the tokenizer's files. The tokenizer is the one in the checkpoint,
+// or else the byte tokenizer. If the directory has an earlier export, its weights are replaced after the new ones are
+// complete, and its tokenizer's files are removed; all other files stay. Throws an InputError if the directory has a
+// model of another origin.
 ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options = {});
 
 }  // namespace octavo

@@ -27,10 +27,10 @@ namespace octavo {
 namespace {
 
 struct InspectArguments {
-  std::string target;   // token file, model (app/inputs/model_path.h), run, or config with samples
-  std::string samples;  // "A:B"
+  std::string target;   // Token file, model (app/inputs/model_path.h), run folder, or with `samples` a config.
+  std::string samples;  // Range "A:B" of global samples.
   std::vector<std::string> overrides;
-  bool json = false;  // print JSON for a run on a terminal as well
+  bool json = false;  // Print JSON for a run even on a terminal.
 };
 
 int64_t parse_index(std::string_view text, const std::string& whole) {
@@ -60,7 +60,7 @@ void inspect_samples(const InspectArguments& arguments) {
   }
 }
 
-// InputError where a tensor of the model is missing or has another shape.
+// Describes a Hugging Face directory. Throws an InputError if a tensor of the model is missing or has another shape.
 nlohmann::json describe_hf_directory(const std::string& path) {
   const HfWeights weights(path);
   nlohmann::json description{{"path", path},

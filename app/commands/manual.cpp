@@ -17,18 +17,19 @@ struct ManualArguments {
   bool bash = false;
 };
 
-// A positional argument or an option, as a reader or a shell needs it.
+// A positional argument or an option, as described in the manual and in shell completion.
 struct Argument {
-  std::string name;  // "--dtype", or the name of a positional argument
+  std::string name;  // "--dtype", or the name of a positional argument.
   bool positional = false;
   bool required = false;
-  std::string value;                 // what is to be given, "FILE" or "float32|bfloat16"; empty for a flag
-  std::vector<std::string> choices;  // all that there are, if so
+  // Placeholder of the value, such as "FILE" or "float32|bfloat16". Empty for a flag.
+  std::string value;
+  std::vector<std::string> choices;  // All allowed values, if they are limited to a list.
   std::string text;
-  std::string fallback;  // empty: none
+  std::string fallback;  // Default value. Empty if there is none.
 };
 
-// Returns the choices between the braces of a type, as CLI11 names it: "TEXT:{auto,cpu,cuda}".
+// Returns the choices between the braces of CLI11's type name, such as "TEXT:{auto,cpu,cuda}".
 std::vector<std::string> choices_of(const std::string& type) {
   const size_t begin = type.find(":{");
   if (begin == std::string::npos || type.back() != '}') return {};
@@ -68,7 +69,7 @@ bool takes_overrides(const CLI::App& command) {
   return std::any_of(all.begin(), all.end(), [](const Argument& a) { return a.positional && a.name == "overrides"; });
 }
 
-// For roff: dashes that can be searched for and copied, and no line that begins as a request does.
+// Escapes text for roff, so that dashes can be searched and copied and no line starts with a roff request.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -106,7 +107,7 @@ std::string key_words() {
   return words;
 }
 
-// octavo(1) in roff, for man: every command and option, and every key of a config.
+// Returns the manual page octavo(1) in roff, with every command, option and config key.
 std::string manual_page(const CLI::App& app) {
   std::string page = fmt::format(".TH OCTAVO 1 \"\" \"{}\" \"User Commands\"\n", roff(app.version()));
   page += fmt::format(".SH NAME\noctavo \\- pretrain Llama\\-3\\-family language models\n.SH SYNOPSIS\n");
@@ -137,12 +138,12 @@ std::string manual_page(const CLI::App& app) {
   return page + ".SH SEE ALSO\n.BR mpirun (1),\n.BR srun (1)\n";
 }
 
-// Returns a script for bash that completes commands, options, their choices, and config keys where a command takes
+// Returns a bash script that completes commands, options, choices of options, and config keys for commands that accept
 // overrides.
 std::string bash_completion(const CLI::App& app) {
   std::string names;
-  std::string words;   // a case a command: its options, and whether it takes overrides
-  std::string values;  // a case an option with choices, or with a value that may be a file
+  std::string words;   // One case per command, with its options and whether it accepts overrides.
+  std::string values;  // One case per option that has choices or whose value may be a file.
   for (const CLI::App* command : commands_of(app)) {
     const std::string& name = command->get_name();
     names += name + " ";

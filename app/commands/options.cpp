@@ -11,7 +11,7 @@ namespace octavo {
 
 namespace {
 
-// Returns the rule of a value. `expected` stands in the sentence that refuses a value, `type` in the help.
+// Returns a rule. `expected` completes the message that refuses a value, and `type` is shown in the help.
 template <typename Allows>
 CLI::Validator value(const Allows& allows, const std::string& expected, const std::string& type) {
   const auto check = [=](const std::string& text) {
@@ -20,7 +20,7 @@ CLI::Validator value(const Allows& allows, const std::string& expected, const st
   return CLI::Validator(check, type);
 }
 
-// The whole text as a number in plain decimal digits.
+// Parses the whole text as a number in plain decimal digits.
 template <typename Number>
 std::optional<Number> parse(const std::string& text) {
   Number number{};

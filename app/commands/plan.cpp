@@ -25,15 +25,15 @@ struct PlanArguments {
   TargetArguments target;
   FailureRates failures;
   bool search = false;
-  double price_per_gpu_hour = 0;  // dollars; 0: not asked
-  bool all = false;               // every item, not the largest alone
-  std::string html;               // file for a picture of the memory; empty: none
+  double price_per_gpu_hour = 0;  // Price in dollars. 0 if not given.
+  bool all = false;               // Print every item, not only the largest.
+  std::string html;               // File for the page that shows the memory. Empty disables it.
   bool json = false;
 };
 
-// A faster mesh or micro-batch, when there is one worth the change.
+// Adds a faster mesh or micro-batch to the report, if one is faster by more than kWorthwhile.
 void add_faster(PlanReport& report, ProcessGroup& group) {
-  constexpr double kWorthwhile = 1.08;  // beyond what predictions err by
+  constexpr double kWorthwhile = 1.08;  // Larger than the error of predictions.
   const double worthwhile_s = report.plan.prediction->step_s / kWorthwhile;
   const std::vector<Plan> best = search_plans(report.plan.config, report.target, 1, group, worthwhile_s);
   if (best.empty()) return;
@@ -51,7 +51,7 @@ void print(const PlanReport& report, const PlanArguments& arguments) {
   }
 }
 
-// Words for the command line that make the plan fit; empty where none were found.
+// Returns overrides for the command line that make the plan fit. Empty if none were found.
 std::string fitting_advice(const Config& config, const PlanTarget& target, ProcessGroup& group) {
   const FittingChange change = find_fitting_change(config, target.gpus, target.device, group);
   return change.ranks > target.gpus ? fmt::format("--gpus {} {}", change.ranks, change.overrides) : change.overrides;
@@ -62,7 +62,7 @@ std::string unfitting(const PlanReport& report) {
   return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
 }
 
-// Returns the plan of the stage that takes the most memory.
+// Returns the plan of the stage that needs the most memory.
 Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
   std::optional<Plan> largest;
   for (const Config& stage : stage_configs(config)) {
@@ -72,7 +72,7 @@ Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& 
   return std::move(*largest);
 }
 
-// Whether it fits or not.
+// Writes the page even if the plan does not fit.
 void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
   const PredictedRun run{.config = plan.config,
                          .mesh = plan.mesh,

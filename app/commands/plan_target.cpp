@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace {
 
-// Number of GPUs to plan without --gpus: plan.gpus, or as many as the mesh of the config states.
+// Returns the number of GPUs without --gpus: plan.gpus, or the size of the config's mesh.
 int64_t stated_gpus(const Config& config) {
   if (config.plan.gpus > 0) return config.plan.gpus;
   int64_t gpus = 1;
@@ -22,7 +22,7 @@ int64_t stated_gpus(const Config& config) {
   return gpus;
 }
 
-// The machine to plan for, and the option or key that names it, for messages.
+// Machine to plan for, and the option or key that names it in messages.
 struct MachineChoice {
   std::string name;
   const char* option;
@@ -33,7 +33,8 @@ MachineChoice machine_of(const TargetArguments& arguments, const Config& config)
   return {config.plan.machine, "plan.machine"};
 }
 
-// The CPU's ranks share its cores, as in a run, and workspaces are by thread.
+// Sets the number of CPU threads. Ranks on the CPU share its cores, as in a run, and the size of workspaces depends on
+// the threads.
 void set_threads(int64_t ranks, ProcessGroup& group) {
   const int cores = choose_threads(group);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));

@@ -1,4 +1,4 @@
-// The target of a plan and of a dry run: ranks, device and machine, by options and by keys of the config.
+// Finds the ranks, device and machine of a plan or dry run from options and config keys.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace octavo {
 struct TargetArguments {
   ConfigArguments config;
   int64_t gpus = 0;        // Number of GPUs. 0 means plan.gpus.
-  std::string gpu_memory;  // "80GiB". Empty means the machine's.
-  std::string machine;     // A name in machines/, or a machine file. Empty means plan.machine.
+  std::string gpu_memory;  // Text such as "80GiB". Empty means the memory of the machine's GPU.
+  std::string machine;     // Name in machines/, or path of a machine file. Empty means plan.machine.
   int64_t gpus_per_node = 8;
   double network_gbps = 400;
   double network_latency_us = 14;
-  double network_oversubscription = 0;  // 0 means the machine's.
+  double network_oversubscription = 0;  // 0 means the value in the machine file.
 };
 
-// Returns the ranks, device and machine that the arguments and the config name.
+// Returns the ranks, device and machine that the arguments and the config specify.
 PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group);
 
 }  // namespace octavo

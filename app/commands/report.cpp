@@ -11,7 +11,7 @@ namespace octavo {
 namespace {
 
 struct ReportArguments {
-  std::vector<std::string> runs;  // logging.dir of each
+  std::vector<std::string> runs;  // logging.dir of each run.
   std::string output;
 };
 

@@ -38,7 +38,7 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
       text += fmt::format(", and {:g} Gbit/s per GPU between machines", cluster.network_gbps);
     }
     return text;
-  } catch (const std::exception& error) {  // a run needs no prediction
+  } catch (const std::exception& error) {  // Ignored, because a run does not need the prediction.
     return fmt::format("not predicted: {}", error.what());
   }
 }

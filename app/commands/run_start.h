@@ -1,4 +1,4 @@
-// Checks and messages that `octavo train` and its dry run share before the first step.
+// Checks and messages before the first step that `octavo train` and its dry run share.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,18 @@
 
 namespace octavo {
 
-// Throws InputError where a stage would train on a file that data.validation holds out, or where a rank sees other data
-// than rank 0. A collective.
+// Throws an InputError if a stage trains on a file that data.validation holds out, or if a rank sees other data than
+// rank 0. A collective.
 void check_data(const Config& config, ProcessGroup& group);
 
-// Returns the time on the start screen: when the steps for `samples` sequences end by the rates of the machine.
+// Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of
+// the machine.
 std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
                            int64_t samples);
-// Returns the text for a run on a CPU, for which nothing is predicted.
+// Returns the sentence that replaces predicted_time() on a CPU.
 std::string time_on_cpu();
 
-// Logs the start screen and the warnings on the config (app/log/config_warnings.h).
+// Logs the start screen and the warnings about the config (app/log/config_warnings.h).
 void log_start_screen(const StartFacts& facts);
 
 }  // namespace octavo

@@ -31,11 +31,11 @@ namespace octavo {
 namespace {
 
 struct TrainArguments {
-  TargetArguments target;  // The dry run alone reads more than the config.
+  TargetArguments target;  // Only a dry run uses more than the config in it.
   bool dry_run = false;
 };
 
-// Turns an InputError into an Error: it was found while running, not before.
+// Converts an InputError that `work` throws to an Error, because it was found while running and not before.
 template <typename Work>
 auto while_running(const ProcessGroup& group, Work work) {
   try {
@@ -46,7 +46,7 @@ auto while_running(const ProcessGroup& group, Work work) {
   }
 }
 
-// Returns when the steps end, if the rates of these GPUs came with the program.
+// Predicts when the steps end, if the program contains a machine file for these GPUs.
 std::string describe_time(const Config& config, const Runtime& runtime, const TrainingOptions& options,
                           int64_t samples) {
   if (!runtime.stream().is_cuda()) return time_on_cpu();
@@ -86,8 +86,8 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   log_start_screen(facts);
 }
 
-// Returns the checkpoint that the run resumes, or nothing if it begins. Of checkpoints on disk and in memory auto takes
-// the newer.
+// Returns the checkpoint that the run resumes, or nothing if the run starts from step 0. With auto, this is the newer
+// one of the checkpoints on disk and in memory.
 std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const TensorPart> needed) {
   const std::optional<std::filesystem::path> newest = context.checkpoints.newest();
   std::optional<Checkpoint> found = context.memory_checkpoints.open(newest, needed);
@@ -99,14 +99,14 @@ std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const Te
 RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
                        StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const MemoryRoom room = memory_room(stage, context.runtime);  // before the run takes its part of it
+  const MemoryRoom room = memory_room(stage, context.runtime);  // Memory budget before the run allocates its memory.
   Trainer trainer(stage, context, std::move(resumed));
   if (group.is_root()) log_start(stage, context.runtime, trainer, room);
   return while_running(group, [&] { return trainer.run(signals); });
 }
 
-// Trains the stages of a run one after the other, or the whole of a run without stages. Each stage resumes from the
-// checkpoint that the stage before it saved last.
+// Trains the stages of a run one after the other, or the whole run if it has no stages. Each stage resumes from the
+// last checkpoint of the previous stage.
 RunOutcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
   const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);

@@ -20,10 +20,10 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Kind = ConfigNode::Kind;
 
-// The full names of keys and of the sections that they are in, each section before its keys.
+// Full names of all keys, and of the sections that contain them, each section before its keys.
 struct KnownNames {
   std::vector<std::string> all;
-  std::vector<std::string> sections;  // that are no keys themselves
+  std::vector<std::string> sections;  // Sections, which are not keys themselves.
 };
 KnownNames known_names() {
   KnownNames names;
@@ -50,7 +50,7 @@ void check_sections(const ConfigNode& tree, const std::vector<std::string>& sect
   }
 }
 
-// Sets the fields of the shape that a config may leave out because the others imply them.
+// Sets the fields of the model's shape that a config may omit because other fields imply them.
 void derive_heads(Config& config) {
   ModelConfig& model = config.model;
   const auto is_given = [&given = config.model_fields](const char* field) {
@@ -86,7 +86,8 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-// Removes the retired keys and values from the tree. A key that has its old default is noted, all else is an error.
+// Removes the retired keys and values from the tree. Adds a note for a key that has its old default, and an error for
+// any other.
 void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
     const auto section = std::find(tree.keys.begin(), tree.keys.end(), key.section);
@@ -127,7 +128,8 @@ Config read_config(ConfigNode tree, const std::string& source) {
   }
   if (config.checkpoint.dir.empty()) config.checkpoint.dir = default_checkpoint_dir(config);
   find_unknown_keys(tree, names.all, errors);
-  errors.raise();  // before keys that are missing are reported, as they may be among those that are misspelt
+  // A missing key is reported only if there were no other errors, because a misspelt key may be the missing one.
+  errors.raise();
   derive_heads(config);
   if (!config.preset.empty()) config.model_fields = model_field_names();
   check_dataset_paths(config.data.train, "data.train", source);
@@ -136,14 +138,14 @@ Config read_config(ConfigNode tree, const std::string& source) {
   return config;
 }
 
-// Returns where the key of a full name is in the JSON of a config.
+// Returns the JSON pointer to a key, given its full name.
 OrderedJson::json_pointer place_of(const std::string& key) {
   std::string path = "/" + key;
   std::replace(path.begin(), path.end(), '.', '/');
   return OrderedJson::json_pointer(path);
 }
 
-// In the order of the table.
+// Returns all keys with their values, nested by section in the order of the table.
 OrderedJson config_sections(const Config& config) {
   OrderedJson root;
   for (const ConfigKey& key : config_keys()) {
@@ -174,7 +176,7 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
   ConfigNode tree = node_from_json(json, source);
-  // A checkpoint of an older version may have keys and values that are gone.
+  // A checkpoint of an older version may contain retired keys and values.
   std::vector<std::string> notes;
   ErrorList errors;
   take_retired_keys(tree, notes, errors);

@@ -1,9 +1,9 @@
-// The whole config of a run: every section, resolved, with its defaults. The table of app/config/config_keys.cpp
-// describes each key, and docs/config.md is generated from it. app/config/config_check.h checks keys against each
-// other.
+// The config of a run: all sections with all values, defaults included. The table in app/config/config_keys.cpp
+// describes each key, and docs/config.md is generated from that table. app/config/config_check.h checks the keys
+// against each other.
 //
-// All functions throw an InputError with the key, what was found and what was expected. Relative paths in a config are
-// relative to the current directory.
+// All functions throw an InputError that names the key, what was found and what was expected. Relative paths in a
+// config are relative to the current directory.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct TrainingConfig {
 
 enum class OnPrecisionGap : uint8_t { kWarn, kBFloat16 };
 
-// How often FP8 training is compared with bfloat16, and what follows (app/train/precision_comparison.h).
+// How often FP8 training is compared with bfloat16, and what happens if they differ (app/train/precision_comparison.h).
 struct PrecisionGuardConfig {
   int64_t every = 0;
   int64_t steps = 8;
@@ -58,12 +58,13 @@ struct PrecisionGuardConfig {
   int64_t fallback_steps = 1000;
 };
 
-// The effect of a key: it decides how a run is carried out (on which ranks, with which checkpoints, logs and checks),
-// or a part of what the run computes, which a resumed run keeps (app/config/config_changes.h).
+// Part of a run that a key affects. Keys of the class kCarriesOut affect only how a run is executed: its ranks,
+// checkpoints, logs and checks. Keys of every other class change what the run computes, so a resumed run must keep
+// their values (app/config/config_changes.h).
 enum class KeyClass : uint8_t { kCarriesOut, kModel, kData, kTraining, kSchedule, kOptimizer, kPrecision };
 
 struct CheckpointConfig {
-  std::string dir = {};  // Directory of step_00000500/ and so on. A config that was read always names one.
+  std::string dir = {};  // Directory that contains step_00000500/ and so on. Never empty after a config was read.
   int64_t every = 500;
   double every_minutes = 0;
   int64_t keep = 3;
@@ -78,62 +79,64 @@ struct CheckpointConfig {
 
 enum class LogColor : uint8_t { kAuto, kAlways, kNever };
 
-// logging.trace: a trace of one step (app/run/step_trace.h).
+// The section logging.trace, which requests a trace of one step (app/run/step_trace.h).
 struct TraceConfig {
-  int64_t step = 0;  // 0 disables it.
+  int64_t step = 0;  // Step that is traced. 0 disables tracing.
 };
 
 struct LoggingConfig {
   int64_t every = 10;
   std::string dir;
   bool tensorboard = true;
-  std::string prometheus = {};  // Path of a file. Empty disables it.
+  std::string prometheus = {};  // Path of the file for Prometheus. Empty disables it.
   int64_t fp8_stats_every = 0;
   int64_t slow_rank_every = 10;
   LogColor color = LogColor::kAuto;
 };
 
-// When and how much to validate. data.validation has the datasets.
+// How often the validation loss is computed, and on how many batches. data.validation names the datasets.
 struct ValidationConfig {
   int64_t every = 500;
   int64_t batches = 20;
 };
 
-// The target of `octavo plan`, unless its options say otherwise. A run reads neither key.
+// Number and kind of GPUs that `octavo plan` assumes if its options do not name them. Training ignores both keys.
 struct PlanConfig {
-  int64_t gpus = 0;              // 0 means the size of the mesh.
-  std::string machine = "h200";  // A name in machines/, or the path of a machine file.
+  int64_t gpus = 0;              // Number of GPUs. 0 means the size of the mesh.
+  std::string machine = "h200";  // Name of a file in machines/, or the path of a machine file.
 };
 
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 
-// The changes of a stage of a run (app/config/stages.h).
+// Length of a stage and the keys that the stage changes (app/config/stages.h).
 struct StageChanges {
-  int64_t steps = 1;                    // Length of the stage.
-  nlohmann::ordered_json changes = {};  // {"data.seq_len": 64, ...}
+  int64_t steps = 1;                    // Length of the stage in steps.
+  nlohmann::ordered_json changes = {};  // New values by full key name: {"data.seq_len": 64, ...}.
 };
 
-// The part of a run that a config describes.
+// The stage that a config describes. Configs of the whole run have number 0.
 struct StageSpan {
   int64_t number = 0;                 // Number of the stage, from 1. 0 means the whole run.
-  int64_t steps_before = 0;           // Steps of the earlier stages.
-  int64_t run_steps = 0;              // Steps of all stages.
-  int64_t later_tokens = 0;           // Tokens of the later stages.
+  int64_t steps_before = 0;           // Number of steps of all earlier stages.
+  int64_t run_steps = 0;              // Number of steps of all stages.
+  int64_t later_tokens = 0;           // Number of tokens of all later stages.
   bool own_schedule = false;          // Whether the stage has its own learning rate schedule.
-  nlohmann::ordered_json whole = {};  // Values of the run's config, by name, that the stage's config may replace.
+  nlohmann::ordered_json whole = {};  // Whole run's values of the keys that a stage may change, by full key name.
 };
 
 struct Config {
-  std::string source;              // Place that the config was read from, for messages.
-  std::vector<std::string> notes;  // Sentences about ignored retired keys.
+  std::string source;              // Path or other origin of the config, for messages.
+  std::vector<std::string> notes;  // Sentences about keys that were renamed or are ignored.
 
-  // The shape, merged from preset and fields. head_dim is hidden_size / num_heads unless given, even with a preset.
-  // num_kv_heads is the preset's, or num_heads without one.
+  // Shape of the model: the preset's fields, replaced by the fields that are given. head_dim is hidden_size / num_heads
+  // unless given, even with a preset. num_kv_heads is the preset's value, or num_heads without a preset.
   ModelConfig model;
   std::string preset;                     // model.preset. Empty if not given.
-  std::vector<std::string> model_fields;  // Fields of `model` that the config gives; all of them with a preset.
+  std::vector<std::string> model_fields;  // Fields of `model` that the config gives. A preset gives all of them.
   std::string init_from;                  // model.init_from. Empty if not given.
-  std::string init_from_given = {};       // model.init_from as given on the command line, which requests these weights.
+  // model.init_from if the command line gives it, which means that these weights are loaded even if a checkpoint could
+  // be resumed.
+  std::string init_from_given = {};
 
   DataConfig data;
   TrainingConfig training;
@@ -149,7 +152,7 @@ struct Config {
   ValidationConfig validation;
   PlanConfig plan;
   DeviceChoice device = DeviceChoice::kAuto;
-  std::vector<StageChanges> stages;  // Stages of the run. A stage's config has them too.
+  std::vector<StageChanges> stages;  // Stages of the run. The config of a single stage lists all of them too.
   StageSpan stage;
 
   // Returns the steps of the whole run. In the config of a stage, training.steps is the last step of the stage.
@@ -163,30 +166,31 @@ struct Config {
     return octavo::learning_rate(optimizer, step - begin, end - begin);
   }
 
-  // Returns whether a preset or any field of the shape was given.
+  // Returns whether the config gives a preset or any field of the model's shape.
   bool model_given() const { return !model_fields.empty(); }
-  // Returns whether the shape is known. Otherwise it must come from init_from (adopt_model).
+  // Returns whether the config gives the model's whole shape. If not, the shape must come from init_from (adopt_model).
   bool model_complete() const;
 };
 
-// Reads a config and checks every key by itself: unknown keys, types, ranges, choices. An override replaces the file's
-// value of its key (a map is merged key by key), the last one wins. null or an empty value means the default, but
-// `model.rope_scaling: null` (or none) removes the preset's scaling.
+// Reads a config file and checks each key separately for unknown names, types, ranges and choices. Each override
+// replaces the file's value of its key, and the last override of a key wins. An override that is a map is merged key by
+// key. null or an empty value means the default, except that `model.rope_scaling: null` (or none) removes the preset's
+// scaling.
 Config load_config(const std::string& path, std::span<const std::string> overrides = {});
 
-// Reads a config from the JSON of to_json(), whose every value comes back unchanged. `source` names it in messages.
+// Reads a config from the output of to_json() and restores every value exactly. `source` names the config in messages.
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
 
-// Returns the directory of checkpoints of a run whose config names none.
+// Returns the checkpoint directory of a run whose config does not set checkpoint.dir.
 std::string default_checkpoint_dir(const Config& config);
 
-// Returns every key with its resolved value, in the config's layout. For a stage's config, returns the whole run's.
+// Returns every key with its value, nested by section. For the config of a stage, returns the config of the whole run.
 nlohmann::json to_json(const Config& config);
-// Returns every key with its resolved value as a YAML config that load_config reads.
+// Returns every key with its value as a YAML config that load_config can read.
 std::string to_yaml(const Config& config);
-// Returns the value of the key with that full name: a text as it is, everything else as YAML. Throws an InputError if
-// there is no such key.
+// Returns the value of the key with the full name `key`: strings without quotes, other values as YAML. Throws an
+// InputError if there is no such key.
 std::string value_text(const Config& config, const std::string& key);
 
 }  // namespace octavo

@@ -44,8 +44,9 @@ std::string describe(const StepSchedule& step) {
   return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
 }
 
-// Returns in words the first step to come that both configs have and whose schedule differs, or the last step that both
-// have if none is to come. Returns an empty text if there is none. Of very many steps some are left out.
+// Describes the first remaining step that both configs have and at which their schedules differ. If no steps remain,
+// compares the last step that both have. Returns an empty text if there is no difference. Checks at most 100,000 steps,
+// evenly spaced.
 std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
   constexpr int64_t kMostSteps = 100'000;
   const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);

@@ -93,12 +93,13 @@ void check_model(const Config& config) {
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }
 
-// Returns the tokens of a micro-batch of a rank, or of its tensor-parallel group.
+// Returns the number of tokens in a micro-batch of one rank, or of one group of tensor-parallel ranks.
 int64_t micro_batch_tokens(const Config& config) {
   return config.training.micro_batch_size * config.data.seq_len / config.parallel.context_parallel;
 }
 
-// "; 4 would work": instead of parallel.tensor_parallel, where groups divide `whole`, on these ranks if any does.
+// Returns "; 4 would work" with the divisors of `whole` near parallel.tensor_parallel, preferably ones that are
+// possible with `ranks` ranks.
 std::string would_work_as_tensor_parallel(const Config& config, int64_t whole, int64_t ranks) {
   const int64_t size = config.parallel.tensor_parallel;
   const auto fills_the_ranks = [&](int64_t other) {
@@ -113,12 +114,12 @@ std::string would_work_as_tensor_parallel(const Config& config, int64_t whole, i
   return sentence.empty() ? would_work(divisors_near(size, whole), " on another number of ranks") : sentence;
 }
 
-// The ranks of a tensor-parallel group divide the layers, and the tokens between them.
+// Checks that the number of tensor-parallel ranks divides the sizes of the layers and the tokens of a micro-batch.
 void check_division(const Config& config, int64_t ranks) {
   const int64_t size = config.parallel.tensor_parallel;
   const int64_t tokens = micro_batch_tokens(config);
   const int64_t sharing = config.parallel.context_parallel;
-  constexpr int64_t kTokens = int64_t{1} << 31;  // are counted in 32 bits
+  constexpr int64_t kTokens = int64_t{1} << 31;  // Token indices are 32-bit numbers.
   CHECK_INPUT(tokens < kTokens,
               "training.micro_batch_size {} times data.seq_len {} is {} tokens of a rank, expected fewer than {}",
               config.training.micro_batch_size, config.data.seq_len, tokens, kTokens);
@@ -135,13 +136,14 @@ void check_division(const Config& config, int64_t ranks) {
   }
 }
 
-// Returns the tokens of a block of blockwise scales. The blocks are equal on every mesh if they lie within a chunk.
+// Returns the number of tokens that must lie in one chunk of a context-parallel rank: a block of blockwise scales, so
+// that the scales do not depend on the mesh, or else one token.
 int64_t piece_unit(const Config& config) {
   return traits(config.precision.linear).activations == Scaling::kBlock1x128 ? traits(config.precision.linear).alignment
                                                                              : 1;
 }
 
-// Each rank of a context-parallel group has two pieces of each sequence.
+// Checks that each sequence can be divided into two equal chunks per rank of a context-parallel group.
 void check_pieces(const Config& config, int64_t unit, const std::string& who_asks) {
   const int64_t ranks = config.parallel.context_parallel;
   if (ranks == 1) return;
@@ -159,8 +161,8 @@ std::string of_each_rank(const Config& config) {
   return ranks == 1 ? "" : fmt::format(" on each of parallel.tensor_parallel {} ranks", ranks);
 }
 
-// Hopper's FP8 matrix multiplication needs the contracted dimension in whole units, and every dimension is contracted
-// once.
+// Checks the dimensions of the linears. Hopper's FP8 matmul requires a contracted dimension that is a multiple of its
+// alignment, and every dimension is contracted in forward or in one of the two backward matmuls.
 void check_linear_shapes(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   if (!is_fp8(precision.linear)) return;
@@ -182,7 +184,8 @@ void check_linear_shapes(const Config& config) {
   }
 }
 
-// Checks the shape of lm_head, whose vocabulary the ranks divide. The nearest size that works is of the whole key.
+// Checks the shape of lm_head, whose vocabulary is divided among tensor-parallel ranks. The error suggests the next
+// size that works for the config key, before the division.
 void check_lm_head_shape(const Config& config) {
   const LmHeadPrecision lm_head = config.precision.lm_head;
   if (!is_fp8(lm_head)) return;
@@ -190,7 +193,7 @@ void check_lm_head_shape(const Config& config) {
   const int64_t ranks = config.parallel.tensor_parallel;
   struct Dimension {
     std::string name;
-    int64_t size;  // of all `parts` together
+    int64_t size;  // Size before the division by `parts`.
     int64_t parts;
   };
   const int64_t tokens = micro_batch_tokens(config);
@@ -207,7 +210,7 @@ void check_lm_head_shape(const Config& config) {
   }
 }
 
-// Refuses sequence lengths for which attention has no kernels on GPUs.
+// Refuses sequence lengths for which the attention on GPUs has no kernels.
 void check_lengths_on_gpu(const Config& config) {
   for (const Config& stage : stage_configs(config)) {
     CHECK_INPUT(stage.data.seq_len > 1,
@@ -231,7 +234,7 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   }
 }
 
-// Reports the errors of the first stage that has any.
+// Validates the stages in order and reports the errors of the first invalid one.
 void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
   for (const Config& stage : stage_configs(config)) {
     try {

@@ -17,7 +17,8 @@ namespace {
 using namespace config_names;
 using OrderedJson = nlohmann::ordered_json;
 
-// Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/architecture/config.h do.
+// These limits ensure that products of sizes (samples, bytes) do not overflow 64 bits, like the limits in
+// model/architecture/config.h.
 constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
 constexpr int64_t kMaxBatch = 1 << 24;
@@ -28,12 +29,12 @@ constexpr int64_t kMaxGuardSteps = 1000;
 constexpr int64_t kMaxMultiprocessors = 1024;
 constexpr int64_t kMaxReaderThreads = 256;
 
-// The rule of a member that its type alone gives.
+// Returns the rule for a member whose type alone determines the rule.
 Flag rule_of(const bool&) { return {}; }
 PathText rule_of(const std::string&) { return {}; }
 Seed rule_of(const uint64_t&) { return {}; }
 
-// `get` returns what the rule reads and writes of a Config, const where that is.
+// Makes a key. `get` returns the member that the rule reads and writes, given a Config or a const Config.
 template <typename Get, typename Rule>
 ConfigKey make_key(KeyClass key_class, const std::string& name, Get get, Rule rule, const char* unit,
                    const char* sentence) {
@@ -48,7 +49,7 @@ ConfigKey make_key(KeyClass key_class, const std::string& name, Get get, Rule ru
   return key;
 }
 
-// For rules that are about several members.
+// Passes the whole Config to rules that read and write several members.
 constexpr auto kWhole = [](auto& config) -> auto& { return config; };
 
 struct PresetRule {
@@ -77,7 +78,7 @@ struct BetasRule : NumberPair {
   }
 };
 
-// Empty where it is left to the device.
+// A dtype, or empty for the default of the device.
 struct ComputeRule : OneOf<DType> {
   bool read(const ConfigNode& found, Config& config) const {
     config.compute_given = found.kind != ConfigNode::Kind::kNull;
@@ -88,14 +89,15 @@ struct ComputeRule : OneOf<DType> {
   }
 };
 
-// `auto` for the id that the token files' sidecars name, an id, or empty for none.
+// An id, `auto` for the id that the token files' sidecars name, or null for none.
 struct DocumentTokenRule {
   std::optional<int32_t> DataConfig::*id;
   bool DataConfig::*is_auto;
 
   std::string expected() const { return "auto, null or " + kOptionalToken.expected(); }
   bool read(const ConfigNode& found, DataConfig& data) const {
-    if (found.kind == ConfigNode::Kind::kNull && found.text.empty()) return false;  // an empty value might mean auto
+    // An empty value is refused, because it might mean auto.
+    if (found.kind == ConfigNode::Kind::kNull && found.text.empty()) return false;
     data.*is_auto = found.kind == ConfigNode::Kind::kScalar && found.text == "auto";
     if (!(data.*is_auto)) return kOptionalToken.read(found, data.*id);
     (data.*id).reset();
@@ -138,7 +140,8 @@ ConfigKey make_field_key(const char* section, Get get_struct, const Field& field
   return key;
 }
 
-// Read only where there is a section, which the key before has made.
+// Adds the keys of model.rope_scaling. They are read only if the section exists; the key model.rope_scaling, which
+// comes first, has created it by then.
 void add_rope_scaling(std::vector<ConfigKey>& keys) {
   const auto get = [](auto& config) -> auto& { return *config.model.rope_scaling; };
   static constexpr RopeScaling defaults;
@@ -170,7 +173,8 @@ void add_shape(std::vector<ConfigKey>& keys) {
   });
 }
 
-// Adds the keys of one section, each a member of a struct of the Config and of the section's class.
+// Adds the keys of one section. Each key is a member of one struct in the Config, and has the section's class unless
+// changed.
 template <typename Struct>
 class SectionKeys {
  public:
@@ -194,7 +198,8 @@ class SectionKeys {
   Struct Config::*section_;
 };
 
-// The table is wider than the code: a key is a name, its member, what is allowed, a unit and a sentence.
+// Each row of the tables below gives a key's name, member, rule, unit and description. The rows are longer than a line
+// of code.
 // clang-format off
 
 void add_model(std::vector<ConfigKey>& keys) {
@@ -357,7 +362,7 @@ std::vector<ConfigKey> make_keys() {
                          add_activation_checkpointing, add_outputs}) {
     add(keys);
   }
-  keys.push_back(stages_key(keys));  // last, as it is read on top of the others
+  keys.push_back(stages_key(keys));  // The last key, because its values are applied on top of all others.
   const Config defaults;
   for (ConfigKey& key : keys) {
     if (!key.fallback.empty()) continue;

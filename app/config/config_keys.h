@@ -1,5 +1,5 @@
-// The keys of the config, each described once. Reading, writing, checking and documenting a config use this table. A
-// new key is a member of a struct and a line here.
+// The table of config keys. Reading, writing, checking and documenting a config all use this table. Adding a key takes
+// a member of a struct and one line of the table.
 #pragma once
 
 #include <functional>
@@ -13,25 +13,25 @@
 
 namespace octavo {
 
-// How to decide whether a change of a key that computes changes what a resumed run computes.
+// How a resumed run decides whether a changed key changes its results. Only used for keys that compute().
 enum class Compared : uint8_t {
-  kByValue,   // By comparing the values.
-  kByEffect,  // By comparing their effects: the files of the data, the steps of the schedule.
-  kAtStart    // Never, because the key only decides what a run starts from.
+  kByValue,   // The values are compared.
+  kByEffect,  // The effects are compared: the content of the token files, or the schedule's values at each step.
+  kAtStart    // A change never matters, because the key only affects what a run starts from.
 };
 
 struct ConfigKey {
-  std::string name;      // Full name: "training.steps".
-  std::string expected;  // Type and range, or choices. Completes "expected ...".
-  std::string fallback;  // Value if the key is not given, as YAML or in words.
-  std::string unit;      // Empty if there is no unit.
-  std::string sentence;  // Description.
+  std::string name;      // Full name, such as "training.steps".
+  std::string expected;  // Type and range, or the choices. Completes the message "expected ...".
+  std::string fallback;  // Default value, as YAML or in words.
+  std::string unit;      // Unit of the value, or empty.
+  std::string sentence;  // Description for the documentation.
   KeyClass key_class = KeyClass::kCarriesOut;
   Compared compared = Compared::kByValue;
-  std::vector<std::string> item_keys = {};  // Keys of the maps in the list that is the value.
+  std::vector<std::string> item_keys = {};  // Keys of each map if the value is a list of maps.
 
   bool computes() const { return key_class != KeyClass::kCarriesOut; }
-  // Sets the class of a key that differs from the class of its section.
+  // Puts the key into another class than the rest of its section.
   ConfigKey& carries_out() {
     key_class = KeyClass::kCarriesOut;
     return *this;
@@ -42,26 +42,27 @@ struct ConfigKey {
     return *this;
   }
 
-  // Reads a value. Returns false if it is not an expected one.
+  // Reads a value into the config. Returns false if the value is not one of the expected ones.
   std::function<bool(const ConfigNode& found, Config& config)> read = {};
-  // Returns nothing if the config does not know the value: a shape that is still to be read from model.init_from.
+  // Returns the value in a config, or nothing if the value is not yet known because the model's shape is still to be
+  // read from model.init_from.
   std::function<std::optional<nlohmann::ordered_json>(const Config& config)> write = {};
 
-  // Returns the part before the key itself. Empty for a key of the whole config.
+  // Returns the name of the key's section, or an empty text for a top-level key.
   std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
 };
 
-// Largest number of steps of a run, and of an interval in a run.
+// Maximum number of steps of a run, and of every interval that is counted in steps.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
-// A key of earlier versions, or a value that a key no longer has. Checkpoints and dumped configs contain every key, so
-// a key with its old default is ignored.
+// A key, or a value of a key, that earlier versions had. Checkpoints and dumped configs contain every key, so a retired
+// key that has its old default is ignored.
 struct RetiredKey {
   const char* section;
   const char* name;
-  const char* old_default;      // The text that YAML writes for it. Empty if every value is refused.
-  const char* sentence;         // Says why the key or the value is gone, or what replaces it.
-  const char* value = nullptr;  // The only value that is retired; null if the whole key is.
+  const char* old_default;      // Old default as YAML, for which the key is ignored. Empty if every value is refused.
+  const char* sentence;         // Reason why the key or value was removed, or what replaces it.
+  const char* value = nullptr;  // Retired value of a key that still exists. Null if the whole key is retired.
 };
 inline constexpr RetiredKey kRetiredKeys[] = {
     {"data", "lanes", "", "samples are windows of whole datasets now"},
@@ -70,7 +71,7 @@ inline constexpr RetiredKey kRetiredKeys[] = {
     {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
 
-// The keys in the order in which they are read, written and documented, section by section.
+// Returns all keys in the order in which they are read, written and documented, section by section.
 const std::vector<ConfigKey>& config_keys();
 
 }  // namespace octavo

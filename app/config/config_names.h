@@ -1,4 +1,4 @@
-// The names of the config's enumerations; those of the recipes are in model/architecture/precision.h.
+// Names of the enumerations' values in a config. model/architecture/precision.h has the names of the recipes.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ inline constexpr auto kKeyClass = std::to_array<Choice<KeyClass>>({{"carries out
                                                                    {"schedule", KeyClass::kSchedule},
                                                                    {"optimizer", KeyClass::kOptimizer},
                                                                    {"precision", KeyClass::kPrecision}});
-// Classes of keys that checkpoint.allow_changes may name.
+// Classes of keys that checkpoint.allow_changes accepts.
 inline constexpr auto kAllowedChange = std::to_array<Choice<KeyClass>>({{"data", KeyClass::kData},
                                                                         {"training", KeyClass::kTraining},
                                                                         {"schedule", KeyClass::kSchedule},

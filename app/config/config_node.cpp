@@ -19,18 +19,19 @@ namespace {
 using Kind = ConfigNode::Kind;
 
 constexpr size_t kMaxDescribedText = 80;
-// An anchor that contains itself makes a YAML tree endless; no config is nested deeper than this.
+// Limit of nesting. An anchor that contains itself makes a YAML tree of infinite depth, and no config needs more than
+// this.
 constexpr int kMaxDepth = 16;
-// Limits of a config: it may name tens of thousands of datasets, and takes less than a second and some 300 MB at worst.
+// Limits that allow tens of thousands of datasets and keep reading a config below a second and about 300 MB.
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxNodes = 100'000;
 constexpr size_t kMaxKeyBytes = 200;
 constexpr const char* kCommandLine = "command line";
 
-// Where a piece of YAML came from: a file, with lines, or a command-line argument, without.
+// Origin of YAML text: a file, which has line numbers, or a command-line argument, which has none.
 struct Origin {
-  std::string name;      // of the place of a key
-  std::string document;  // of the whole
+  std::string name;      // Names the place of a key in messages.
+  std::string document;  // Names the whole document in messages.
   bool has_lines = true;
 
   std::string at(const YAML::Mark& mark) const {
@@ -43,10 +44,11 @@ void check_key_length(std::string_view key, const std::string& where) {
               printable(key, kMaxDescribedText), key.size(), size_t{kMaxKeyBytes});
 }
 
-// The tree of a YAML document. Aliases are copies in it, so a few bytes can stand for any number of nodes.
+// Builds the tree of a YAML document. The tree contains a replica of each alias, so that a short document can expand to
+// any number of nodes; the limits bound them.
 class TreeBuilder {
  public:
-  // `text` is the text of the document.
+  // `text` is the text of the whole document.
   TreeBuilder(const Origin& origin, const std::string& text) : origin_(origin), text_(text) {}
 
   ConfigNode build(const YAML::Node& yaml, int depth = 0) {
@@ -59,7 +61,7 @@ class TreeBuilder {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
       CHECK_INPUT(is_utf8(node.text), "{}: the value {} is not UTF-8", node.where, node.describe());
-      // The system would take a path for what stands before it.
+      // Without this check the system would open the path before the NUL byte.
       CHECK_INPUT(node.text.find('\0') == std::string::npos, "{}: the value {} has a NUL byte", node.where,
                   node.describe());
       node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
@@ -76,7 +78,8 @@ class TreeBuilder {
   }
 
  private:
-  // Returns whether a null is a word (null, ~) and not an empty value, whose mark is that of whatever comes next.
+  // Returns whether a null is written as a word (null or ~). The mark of an empty value points at the text that follows
+  // it.
   bool is_written_out(const YAML::Node& null) const {
     const int position = null.Mark().pos;
     if (position < 0) return false;
@@ -105,7 +108,7 @@ class TreeBuilder {
   int64_t nodes_ = 0;
 };
 
-// Parses and keeps nothing.
+// Discards the events of the parser, which only checks the syntax.
 class IgnoredDocument final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark&) override {}
@@ -119,7 +122,8 @@ class IgnoredDocument final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// Not YAML::LoadAll(): of `{a: b}, c` that makes documents without end, as the library does not get past the comma.
+// Checks that a text has no second YAML document. YAML::LoadAll() cannot be used: for `{a: b}, c` it returns documents
+// without end, because yaml-cpp does not advance past the comma.
 bool holds_one_document(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -132,13 +136,13 @@ ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
     CHECK_INPUT(holds_one_document(text), "{} holds more than one YAML document, or something behind it, expected one",
                 origin.document);
     return TreeBuilder(origin, text).build(YAML::Load(text));
-  } catch (const YAML::DeepRecursion&) {  // the library's own limit, of some hundreds
+  } catch (const YAML::DeepRecursion&) {  // yaml-cpp's own limit of some hundred levels.
     throw InputError(fmt::format("{}: lists and maps are nested more than {} deep", origin.document, int{kMaxDepth}));
   } catch (const YAML::Exception& error) {
     const bool has_place = origin.has_lines && error.mark.line >= 0;
     const std::string place =
         has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
-    // Inside brackets the brace of ${NAME} begins a map, where the library gives up.
+    // Inside brackets, the brace of ${NAME} begins a map, and yaml-cpp reports a syntax error there.
     const bool is_variable = error.mark.pos > 0 && std::string_view(text).substr(0, error.mark.pos + 1).ends_with("${");
     CHECK_INPUT(!is_variable,
                 "{}{} has ${{ without quotes inside [...] or {{...}}, expected quotes around the value, such as "
@@ -164,7 +168,7 @@ void merge(ConfigNode& target, ConfigNode value) {
   }
 }
 
-// `value` as the innermost of maps nested along the dotted `key`.
+// Returns `value` nested in one map per part of the dotted `key`.
 ConfigNode wrap_in_maps(const std::string& key, ConfigNode value) {
   const size_t dot = key.rfind('.');
   const std::string last = dot == std::string::npos ? key : key.substr(dot + 1);
@@ -180,7 +184,7 @@ void check_path_is_open(const ConfigNode& root, const std::string& key, const st
   const ConfigNode* node = &root;
   for (size_t dot = key.find('.'), begin = 0; dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
     node = node->find(key.substr(begin, dot - begin));
-    // `rope_scaling: none` is a map left out, so its keys can be set as if it were empty.
+    // `rope_scaling: none` stands for an absent map, so its keys can be set as if it were empty.
     if (node == nullptr || node->kind == Kind::kNull || node->text == "none") return;
     CHECK_INPUT(node->kind == Kind::kMap, "the argument '{}' sets a key below {}, which is {} ({}), not a section",
                 override_text, key.substr(0, dot), node->describe(), node->where);
@@ -265,7 +269,7 @@ void apply_override(ConfigNode& root, const std::string& override_text) {
   check_path_is_open(root, key, override_text);
   const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
   ConfigNode value = parse_yaml(override_text.substr(equals + 1), origin);
-  // An empty section would take back all that the file says in it; an empty key is its reader's to judge.
+  // An empty section would discard all keys that the file sets in it. An empty key is checked by its own rule.
   CHECK_INPUT(value.kind != Kind::kNull || key.find('.') != std::string::npos,
               "the argument '{}' is empty, expected a value", override_text);
   merge(root, wrap_in_maps(key, std::move(value)));

@@ -1,6 +1,6 @@
-// ConfigNode: the config as it was written, before any key is understood: a tree of maps, lists and scalars, each with
-// the place it came from. A YAML file, command-line overrides and a checkpoint's JSON all become one of these, so that
-// one reader (app/config/config.cpp) is strict about all of them.
+// ConfigNode is a config as it was written, before any key is interpreted: a tree of maps, lists and scalars, each with
+// its place of origin. YAML files, command-line overrides and a checkpoint's JSON are all converted to this tree, so
+// that app/config/config.cpp checks all of them in the same way.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,36 @@ struct ConfigNode {
   enum class Kind : uint8_t { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string text;                  // Text of a scalar as written. For a null, "null" if it is written out.
-  bool is_string = false;            // Whether a scalar is quoted or tagged, so that it is never a number or a boolean.
-  std::vector<std::string> keys;     // Keys of a map, one per child, all different.
-  std::vector<ConfigNode> children;  // Children of a map or list, in the order written.
-  std::string where;                 // "config.yaml:12" or "command line", for messages.
+  // Text of a scalar as written. A null has the text "null" if it was written out, else an empty text.
+  std::string text;
+  bool is_string = false;            // Whether a scalar is quoted or tagged, and therefore never a number or a boolean.
+  std::vector<std::string> keys;     // Keys of a map in the order of `children`, without duplicates.
+  std::vector<ConfigNode> children;  // Values of a map, or items of a list, in the order written.
+  std::string where;                 // Place of origin for messages: "config.yaml:12" or "command line".
 
-  // Returns the child with that key, or null if there is none or this is not a map.
+  // Returns the value of a key of this map. Returns null if there is no such key, or if this node is not a map.
   const ConfigNode* find(std::string_view key) const;
-  // Returns the node of a full name, "training.steps", or null if there is none.
+  // Returns the node of a full name such as "training.steps". Returns null if there is none.
   const ConfigNode* find_name(std::string_view name) const;
-  // Returns the items of a list, or this node as the only item. A null has none.
+  // Returns the items of a list. Any other node counts as a list of one item, and a null as an empty list.
   std::span<const ConfigNode> items() const;
-  // Returns the words of a message for what was found: 'text', the string "text", a list, a map or nothing.
+  // Describes the value in a message: 'text', the string "text", a list, a map or nothing.
   std::string describe() const;
 };
 
-// Reads one YAML document whose root is a map. Throws InputError naming the file (and line and column where known): a
-// missing, unreadable, empty or huge file, a syntax error, a key given twice, another root, more than one document,
-// aliases that stand for too much. Takes about a second and some 300 MB at most.
+// Reads a file with one YAML document whose root is a map. Throws an InputError that names the file, and line and
+// column if known. The file is refused if it is missing, unreadable, empty or too large, if it has a syntax error, a
+// duplicate key, another root or several documents, or if its aliases expand to too many nodes. Takes at most about a
+// second and 300 MB.
 ConfigNode node_from_file(const std::string& path);
 
-// Returns the tree of a JSON value. `where` names it in messages.
+// Converts a JSON value. `where` names its origin in messages.
 ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
-// Sets `section.key=value` (any depth, one key too), the value parsed as YAML. A map is merged into a map key by key,
-// anything else replaces what was there. Throws InputError naming the override: no '=', an empty key, a value that is
-// not YAML, a key below a scalar or a list.
+// Applies the override `section.key=value` to a tree. Names of any depth are accepted, and the value is parsed as YAML.
+// A map is merged into an existing map key by key; any other value replaces the old one. Throws an InputError that
+// names the override if it has no '=', an empty key, a value that is not valid YAML, or a key inside of a scalar or a
+// list.
 void apply_override(ConfigNode& root, const std::string& override_text);
 
 }  // namespace octavo

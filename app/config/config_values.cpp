@@ -17,7 +17,8 @@ namespace {
 using Kind = ConfigNode::Kind;
 using OrderedJson = nlohmann::ordered_json;
 
-// "1e3" or "2.5e5" as digits; any other text as it is. Nothing if the number is not whole.
+// Expands an exponent, such as "1e3" or "2.5e5", to decimal digits. Returns other texts unchanged, and nothing if the
+// number is not an integer.
 std::optional<std::string> without_exponent(const std::string& text) {
   const size_t e = text.find_first_of("eE");
   if (e == std::string::npos) return text;
@@ -33,7 +34,8 @@ std::optional<std::string> without_exponent(const std::string& text) {
     digits.erase(point, 1);
     exponent -= decimals;
   }
-  if (digits.size() > 1) digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));  // of 0.1e4
+  // Removes the leading zeros of numbers such as 0.1e4.
+  if (digits.size() > 1) digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
   return digits + std::string(exponent, '0');
 }
 
@@ -44,7 +46,7 @@ std::optional<Integer> parse_integer(const ConfigNode& node) {
   if (!plain) return std::nullopt;
   const std::string_view text = *plain;
   const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
-  // YAML 1.1 reads 010 as eight and 1.2 as ten, so neither is guessed.
+  // YAML 1.1 reads 010 as eight, and YAML 1.2 as ten, so such numbers are refused.
   if (digits.size() > 1 && digits.front() == '0') return std::nullopt;
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -65,14 +67,14 @@ bool is_none(const ConfigNode& node) {
   return node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "none");
 }
 
-// The value of one key of an item of a list.
+// Reads one key of a map in a list.
 template <typename Rule, typename Value>
 void read_item(const ConfigNode& item, const std::string& list, const char* key, const Rule& rule, Value& value) {
   const ConfigNode* found = item.find(key);
   if (found != nullptr && !rule.read(*found, value)) refuse_value(*found, list + "." + key, rule.expected());
 }
 
-// Bare words that YAML reads back as the same text; everything else keeps JSON's quotes.
+// Returns whether YAML reads the bare word back as the same text. All other texts are quoted as in JSON.
 bool is_plain_word(const std::string& text) {
   const auto is_word_character = [](unsigned char c) {
     return std::isalnum(c) || c == '_' || c == '/' || c == '-' || c == '.';

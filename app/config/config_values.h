@@ -1,7 +1,8 @@
-// Rules of the values of a config. A rule is a small struct that describes, reads and writes the values of one kind:
-//   expected()          completes "expected ..." in errors and says what is allowed in the documentation
-//   read(node, value)   false, and `value` as it was, where the node is none; an empty node is none but where said
-//   write(value)        as JSON, which read() takes back unchanged
+// Rules for the values of config keys. Each rule is a small struct for one kind of value with three functions:
+//   expected()          returns the text after "expected ..." in errors, which the documentation shows too
+//   read(node, value)   sets `value` and returns true, or returns false and keeps `value` if the node is not such a
+//                       value. An empty node is refused unless the rule says otherwise.
+//   write(value)        returns JSON from which read() restores the same value
 #pragma once
 
 #include <algorithm>
@@ -21,19 +22,19 @@
 
 namespace octavo {
 
-// Larger than the number of samples of any run.
+// Upper limit of sample numbers, larger than the number of samples of any run.
 inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 
-// Throws InputError "PLACE: section.key is FOUND, expected WHAT".
+// Throws the InputError "PLACE: section.key is FOUND, expected WHAT".
 [[noreturn]] void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected);
-// Throws the error of refuse_value for a value that must be one of `choices`, and names the nearest choice, if any.
+// Throws the error of refuse_value for a value that must be one of `choices`. Adds the most similar choice, if any.
 [[noreturn]] void refuse_choice(const ConfigNode& found, std::string_view key, std::string_view expected,
                                 std::span<const std::string> choices);
 
-// Returns a value as YAML on one line, which load_config reads back unchanged.
+// Formats a value as one line of YAML that load_config can read back unchanged.
 std::string yaml_text(const nlohmann::ordered_json& value);
 
-// Base of rules whose member is written as it is.
+// Base of rules that write their values to JSON without a conversion.
 struct PlainValue {
   template <typename T>
   nlohmann::ordered_json write(const T& value) const {
@@ -41,7 +42,8 @@ struct PlainValue {
   }
 };
 
-// Decimal digits, or an integer with an exponent, such as 1e3. 3.0, 1_000, 0x10, 007 and quoted numbers are refused.
+// An integer in decimal digits, with an optional exponent such as 1e3. Refuses 3.0, 1_000, 0x10, 007 and quoted
+// numbers.
 struct Integers : PlainValue {
   int64_t low;
   int64_t high;
@@ -51,14 +53,14 @@ struct Integers : PlainValue {
   bool read(const ConfigNode& node, int64_t& value) const;
 };
 
-// A number of ranks, or -1 for all ranks that the other axes leave.
+// A number of ranks, or -1 for all ranks that the other axes of the mesh leave.
 struct RanksOrRest : Integers {
   using Integers::Integers;
   std::string expected() const;
   bool read(const ConfigNode& node, int64_t& value) const;
 };
 
-// An optional value. Empty means none.
+// An integer that may be absent. An empty node means that there is none.
 template <typename Integer>
 struct OptionalInteger {
   Integers range;
@@ -74,8 +76,8 @@ struct Seed : PlainValue {
   bool read(const ConfigNode& node, uint64_t& value) const;
 };
 
-// Floating point, integers included; never infinite. What computes with it has it in float32, so its bounds hold there
-// too.
+// A finite floating-point number; integers are accepted too. The bounds are checked after rounding to float32, because
+// the value is used in float32.
 struct Numbers : PlainValue {
   double low;
   double high;
@@ -95,7 +97,7 @@ inline constexpr Numbers kUnitInterval{0, 1, true, true, "a number from 0 to 1"}
 inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1 as float32"};
 inline constexpr Numbers kAtLeastOne{1, kLargestNumber, true, true, "a number of at least 1 as float32"};
 
-// A number of the base rule, or 0 to disable it. A number that only rounds to 0 is refused.
+// A number that the base rule accepts, or 0 to disable the feature. A number that is not 0 but rounds to 0 is refused.
 struct ZeroOr : Numbers {
   constexpr explicit ZeroOr(const Numbers& others) : Numbers(others) {}
   std::string expected() const { return "0 or " + Numbers::expected(); }
@@ -115,16 +117,16 @@ struct Text : PlainValue {
   bool read(const ConfigNode& node, std::string& value) const;
 };
 
-// A path. A leading ~ and ${VARIABLE} are replaced by the home directory and the environment's value. Throws InputError
-// if the variable is not set.
+// A path. A leading ~ is replaced by the home directory, and ${VARIABLE} by the environment variable. Throws an
+// InputError if the variable is not set.
 struct PathText : Text {
   std::string expected() const { return "a path"; }
   bool read(const ConfigNode& node, std::string& value) const;
-  // Replaces both in `path`, the text of `node`. Returns false if a ${ has no } or no name.
+  // Replaces ~ and ${VARIABLE} in `path`, the text of `node`. Returns false if a ${ has no } or no name.
   static bool expand(const ConfigNode& node, std::string& path);
 };
 
-// A text. Empty or `none` means that there is none.
+// A text that may be absent. An empty node or `none` means that there is none.
 struct OptionalText : Text {
   bool read(const ConfigNode& node, std::string& value) const;
   nlohmann::ordered_json write(const std::string& value) const;
@@ -172,8 +174,8 @@ struct OneOf {
 template <typename Enum, size_t kCount>
 OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
 
-// Any of them: a list, or a single one. Empty: none. Throws for a name that is no choice, under the name `key`, with
-// the nearest choice.
+// A list of choices, or a single choice. An empty node means an empty list. An unknown name is an InputError for the
+// key `key` that suggests the most similar choice.
 template <typename Enum>
 struct SomeOf {
   OneOf<Enum> each;
@@ -196,13 +198,13 @@ struct SomeOf {
   }
 };
 
-// A path, or none.
+// A path that may be absent. An empty node or `none` means that there is none.
 struct OptionalPath : OptionalText {
   std::string expected() const { return "a path"; }
   bool read(const ConfigNode& node, std::string& value) const;
 };
 
-// A list of two numbers, each at least 0 and below 1. Throws for a wrong one, under the name `key`.
+// A list of two numbers, each at least 0 and below 1. A wrong item is an InputError for the key `key`.
 struct NumberPair {
   const char* key;
 
@@ -210,8 +212,8 @@ struct NumberPair {
   bool read(const ConfigNode& node, double& first, double& second) const;
 };
 
-// A list of them, or a single one; a dataset is a map, or its path alone. Empty: none. Throws for a wrong one of them,
-// under the name `key`.
+// A list of datasets, or a single dataset. Each dataset is a map, or only its path. An empty node means an empty list.
+// A wrong item is an InputError for the key `key`.
 struct Datasets {
   const char* key;
 
@@ -227,7 +229,7 @@ struct Paths {
   nlohmann::ordered_json write(const std::vector<std::string>& value) const;
 };
 
-// A list of [A, B], A < B. Throws for a wrong one of them, under the name `key`.
+// A list of ranges [A, B] with A < B. A wrong item is an InputError for the key `key`.
 struct SampleRanges {
   const char* key;
 
@@ -236,7 +238,8 @@ struct SampleRanges {
   nlohmann::ordered_json write(const std::vector<SampleRange>& ranges) const;
 };
 
-// A list of maps, or a single one. Empty: none. Throws for a wrong one of them, under the name `key`.
+// A list of {batch_size, steps} maps, or a single map. An empty node means an empty list. A wrong item is an InputError
+// for the key `key`.
 struct BatchPhases {
   const char* key;
   Integers batch_size;
@@ -247,7 +250,8 @@ struct BatchPhases {
   nlohmann::ordered_json write(const std::vector<BatchPhase>& phases) const;
 };
 
-// Whether there is a section of keys; empty or `none`: there is not. The keys in it have rules of their own.
+// A section that may be absent. An empty node or `none` means that there is none. The keys of the section have their
+// own rules.
 struct OptionalSection {
   std::string expected() const { return "a section of keys"; }
   bool read(const ConfigNode& node, std::optional<RopeScaling>& value) const;

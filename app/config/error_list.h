@@ -1,4 +1,4 @@
-// Collects the errors of a config, so that one run reports all of them.
+// Collects the errors of a config, so that all of them are reported together.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-// Calls visit(sentence) for each of the sentences of an InputError.
+// Calls visit(sentence) for each sentence in the message of an InputError.
 template <typename Visit>
 void for_each_sentence(std::string_view message, const Visit& visit) {
   for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
@@ -21,7 +21,7 @@ void for_each_sentence(std::string_view message, const Visit& visit) {
 
 class ErrorList {
  public:
-  // Runs `check` and keeps the InputError that it throws, if any.
+  // Runs `check` and adds the message of the InputError that it throws, if any.
   template <typename Check>
   void collect(const Check& check) {
     try {
@@ -31,7 +31,7 @@ class ErrorList {
     }
   }
 
-  // Adds a message. A message that is in the list already is added only once.
+  // Adds a message unless the list already contains it.
   void add(const std::string& message) {
     if (std::find(messages_.begin(), messages_.end(), message) == messages_.end()) messages_.push_back(message);
   }

@@ -167,7 +167,7 @@ constexpr OtherName kOtherNames[] = {
     {"compile", "", "Octavo's kernels are compiled when it is built"},
 };
 
-// Returns whether `written` is `name`, or ends with it after a dot.
+// Returns whether `written` equals `name` or ends with "." and `name`.
 bool names(std::string_view written, std::string_view name) {
   if (!written.ends_with(name)) return false;
   return written.size() == name.size() || written[written.size() - name.size() - 1] == '.';

@@ -1,4 +1,5 @@
-// Names that torchtitan, Megatron-LM and Hugging Face's Trainer give to settings, and the keys of Octavo for them.
+// The names that torchtitan, Megatron-LM and Hugging Face's Trainer use for settings, and the keys of Octavo that
+// correspond to them. Errors for unknown keys use this table.
 #pragma once
 
 #include <span>
@@ -7,16 +8,16 @@
 namespace octavo {
 
 struct OtherName {
-  const char* name;  // as the other program writes it: the last part of a key, or "section.key"
-  const char* key;   // Octavo's key; empty if there is none
-  const char* note;  // what else a user has to know; empty if the names mean the same
+  const char* name;  // Name in the other program: the last part of a key, or "section.key".
+  const char* key;   // Octavo's key, or empty if there is none.
+  const char* note;  // Difference between the two settings, or empty if they mean the same.
 };
 
-// The table, sorted by Octavo's keys.
+// Returns the table, sorted by Octavo's keys.
 std::span<const OtherName> other_names();
 
-// Returns the row for a key that somebody wrote, or null. Hyphens count as underscores. A row with a section is
-// preferred to one without.
+// Returns the row for an unknown key in a config, or null. Hyphens count as underscores. A row that names a section
+// takes precedence over a row without a section.
 const OtherName* find_other_name(std::string_view written);
 
 }  // namespace octavo

@@ -36,14 +36,14 @@ bool is_changeable(const ConfigKey& key) {
 
 bool is_of_schedule(const std::string& key) { return key.starts_with("optimizer."); }
 
-// "data", "train" of "data.train".
+// Splits "data.train" into "data" and "train".
 std::pair<std::string, std::string> parts(const std::string& name) {
   const size_t dot = name.find('.');
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
 struct StagesRule {
-  std::vector<ConfigKey> keys;  // that a stage may change
+  std::vector<ConfigKey> keys;  // Keys that a stage may change.
   static constexpr Integers kSteps{1, kMaxSteps};
 
   std::string expected() const { return "a list of {steps: STEPS, data: {...}, training: {...}, optimizer: {...}}"; }
@@ -97,7 +97,7 @@ struct StagesRule {
   }
 };
 
-// The config with what a stage changes, and nothing of where that is.
+// Returns the config with the changes of a stage, without setting where the stage begins.
 Config changed_config(const Config& config, size_t stage) {
   Config changed = config;
   const OrderedJson& changes = config.stages[stage].changes;
@@ -110,7 +110,8 @@ Config changed_config(const Config& config, size_t stage) {
     CHECK(good, "stages: {} does not read what it wrote", key.name);
   }
   changed.stage.whole["training.steps"] = config.training.steps;
-  // The weights are warm, and a decay belongs to the schedule that it was given for.
+  // A later stage starts from trained weights and needs no warm-up. The keys of a decay belong to the schedule that
+  // they were given with.
   OptimizerConfig& optimizer = changed.optimizer;
   if (changed.stage.own_schedule && stage > 0 && !states("optimizer.warmup_steps")) optimizer.warmup_steps = 0;
   if (states("optimizer.schedule") && !states("optimizer.decay_steps")) optimizer.decay_steps = 0;
@@ -118,10 +119,10 @@ Config changed_config(const Config& config, size_t stage) {
   return changed;
 }
 
-// How far the datasets of the stages so far were read. One that comes again is known by its paths.
+// Records how far the stages so far have read each dataset. A dataset is identified by its paths.
 class DatasetsRead {
  public:
-  // Where a stage begins in its datasets.
+  // Returns the position in each dataset at which the next stage begins.
   std::vector<DatasetOrigin> origins(const DataConfig& data) {
     std::vector<DatasetOrigin> origins;
     origins.reserve(data.train.size());
@@ -135,7 +136,7 @@ class DatasetsRead {
     }
     return origins;
   }
-  // A stage takes so many samples, from its origins on.
+  // Adds the samples that a stage reads, starting from its origins.
   void read(const DataConfig& data, int64_t samples) {
     std::vector<double> weights;
     weights.reserve(data.train.size());
@@ -145,7 +146,7 @@ class DatasetsRead {
     std::map<std::vector<std::string>, int64_t> times;
     for (size_t d = 0; d < data.train.size(); ++d) {
       const std::vector<std::string>& paths = data.train[d].paths;
-      // No dataset is a whole sample ahead of its weight (data/mixture.h).
+      // The mixture never draws a whole sample more from a dataset than its weight implies (data/mixture.h).
       const long double part = static_cast<long double>(samples % total) * shares[d] / total;
       const int64_t taken = samples / total * shares[d] + static_cast<int64_t>(std::ceil(part));
       const int64_t draws = data.origin.datasets[d].draws + taken;

@@ -1,8 +1,9 @@
-// The stages of a run: one config that changes some keys from certain steps on.
+// The stages of a run. One config can change some of its keys from certain steps on; each part of the run between two
+// changes is a stage.
 //
-// A stage is a run of its own: its config is the whole config with what the stage changes, and begins at the step and
-// the sample at which the stage before ends. All of that follows from the config alone: where a stage begins, and how
-// far each dataset was read by then, so that a dataset of several stages repeats nothing.
+// The config of a stage is the config of the whole run with the changes of the stage. It begins at the step and the
+// sample at which the previous stage ends. The config alone determines where each stage begins and how far the earlier
+// stages have read each dataset, so a dataset that several stages use continues where the earlier stage stopped.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,22 @@
 
 namespace octavo {
 
-// Returns the number of stages, at least 1. A run without stages is one stage.
+// Returns the number of stages. A run without stages has one.
 size_t num_stages(const Config& config);
-// Returns the stage of a step, which counts from 1. Steps after the run belong to the last stage. `config`: that of the
-// whole run or of a stage.
+// Returns the stage of a step. Stages count from 0 and steps from 1. Steps after the end of the run belong to the last
+// stage. `config` is the config of the whole run or of one of its stages.
 size_t stage_of_step(const Config& config, int64_t step);
 
-// Returns the config of a stage, from 0, or the config itself if it has no stages. Throws an InputError if it is
-// invalid.
+// Returns the config of a stage, counted from 0. Returns `config` itself if it has no stages. Throws an InputError if
+// the result is invalid.
 Config stage_config(const Config& config, size_t stage);
 Config config_of_step(const Config& config, int64_t step);
 // Returns the configs of all stages, in order.
 std::vector<Config> stage_configs(const Config& config);
-// Returns the config from which stage_config() made this one.
+// Returns the config of the whole run, given the config of one of its stages.
 Config whole_config(const Config& of_stage);
 
-// Returns the key `stages`, whose items may give any of the keys that a stage may change. These are among `keys`.
+// Makes the key `stages`. Its items may give any of `keys` that a stage may change.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);
 
 }  // namespace octavo

@@ -24,8 +24,7 @@ std::string join(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
 }
 
-// How far a known key is from what was written. A key of the same section is taken before an equally near one of
-// another, but a key in the wrong section finds the right one.
+// Returns the edit distance between the last parts of two full names, plus 2 if the sections differ.
 size_t key_distance(std::string_view written, std::string_view known) {
   const size_t moved = section_of(written) == section_of(known) ? 0 : 2;
   return moved + name_distance(last_part(written), last_part(known));
@@ -40,7 +39,7 @@ bool is_section(const std::string& key, const std::vector<std::string>& known_ke
                      [&](const std::string& known) { return known.starts_with(key + "."); });
 }
 
-// Returns the known key that is so near that it was probably meant, or null.
+// Returns the known key that is similar enough to be the one that was meant, or null.
 const std::string* near_key(const std::string& key, const std::vector<std::string>& known_keys) {
   const auto nearest = std::min_element(
       known_keys.begin(), known_keys.end(),
@@ -48,7 +47,7 @@ const std::string* near_key(const std::string& key, const std::vector<std::strin
   return key_distance(key, *nearest) <= largest_slip(last_part(key)) ? &*nearest : nullptr;
 }
 
-// Returns what was probably meant by a key that does not exist.
+// Returns a suggestion for an unknown key.
 std::string hint(const std::string& key, const std::vector<std::string>& known_keys) {
   if (const OtherName* other = find_other_name(key)) {
     const std::string note = other->note;
@@ -64,7 +63,7 @@ std::string hint(const std::string& key, const std::vector<std::string>& known_k
   return fmt::format("{} has the keys {}", section.empty() ? "a config" : section, siblings);
 }
 
-// Returns whether a section that does not exist has keys that say what was meant.
+// Returns whether a section that Octavo does not have contains keys for which a suggestion exists.
 bool is_foreign_section(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys) {
   if (node.kind != Kind::kMap || find_other_name(name) != nullptr) return false;
   const std::string* near = near_key(name, known_keys);
@@ -80,10 +79,11 @@ void find_below(const ConfigNode& node, const std::string& name, const std::vect
                 ErrorList& errors) {
   for (size_t i = 0; i < node.children.size(); ++i) {
     const ConfigNode& child = node.children[i];
-    // The items of a list share the names of their keys, so that one known key covers all of them.
+    // All items of a list have the same keys, so one known key covers all of them.
     const std::string key = node.kind == Kind::kList ? name : join(name, node.keys[i]);
     const bool has_keys = is_section(key, known_keys);
-    if (node.kind == Kind::kMap && !has_keys && is_known(key, known_keys)) continue;  // its reader judges the value
+    // The key's own rule checks the value.
+    if (node.kind == Kind::kMap && !has_keys && is_known(key, known_keys)) continue;
     if (node.kind == Kind::kMap && !has_keys && !is_foreign_section(child, key, known_keys)) {
       errors.add(fmt::format("{}: unknown key {}; {}", child.where, key, hint(key, known_keys)));
     } else {

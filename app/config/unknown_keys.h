@@ -1,4 +1,4 @@
-// Finds the keys of a config that Octavo does not have, and says which keys were probably meant.
+// Reports the keys of a config that Octavo does not have, and suggests the keys that were probably meant.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace octavo {
 
-// Adds an error to `errors` for each key of `root` that is not one of the full names `known_keys`, which include the
-// sections. The error names Octavo's key if another program uses the name (app/config/other_names.h), else the nearest
-// known key, else the keys of the section.
+// Adds an error to `errors` for each key of `root` that is not in `known_keys`, the full names of all keys and
+// sections. The error names Octavo's key if another program uses the unknown name (app/config/other_names.h). Otherwise
+// it names the most similar key, or else lists the keys of the section.
 void find_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys, ErrorList& errors);
 
 }  // namespace octavo

@@ -29,8 +29,8 @@ std::vector<std::string> token_files(const Config& config, Purpose purpose) {
   return files;
 }
 
-// The loader state of the checkpoint that the run resumes; null where there is none that can be read: whoever opens the
-// checkpoint says what is wrong with it.
+// Returns the loader state of the checkpoint that the run resumes. Returns null if there is no readable checkpoint; the
+// error is reported when the run opens the checkpoint.
 nlohmann::json recorded_loader(const CheckpointConfig& config) {
   try {
     if (config.resume == "never") return {};
@@ -71,7 +71,7 @@ std::string resolve_document_tokens(Config& config, Purpose purpose) {
   take_document_tokens(loader, data);
   try {
     find_document_tokens(named, token_files(config, purpose));
-  } catch (const InputError&) {  // what the files name does not matter to this run
+  } catch (const InputError&) {  // Ignored, because this run does not use the ids in the sidecars.
     return "";
   }
   if (named.bos_id == data.bos_id && named.eos_id == data.eos_id) return "";

@@ -1,4 +1,4 @@
-// The tokens around the documents of a run, where the config leaves them to the token files (data.bos_id: auto).
+// Resolves the tokens around documents if the config leaves them to the token files (data.bos_id: auto).
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace octavo {
 
-// Sets data.bos_id and data.eos_id where they are auto: to what the checkpoint that a run of this config resumes was
-// trained with; without one, to what the sidecars of the token files name. Token files are those of data.train, of all
-// stages, and of data.validation; to evaluate, those of data.validation alone. Synthetic data needs none, so nothing is
-// read and nothing set. Returns a sentence where a checkpoint and the sidecars differ, else an empty text.
-// Throws as find_document_tokens() (data/sidecar.h).
+// Resolves data.bos_id and data.eos_id if they are auto. A run that resumes a checkpoint uses the ids that the
+// checkpoint was trained with; any other command uses the ids in the sidecars of the token files. These are the files
+// of data.train in all stages and of data.validation, or of data.validation only for an evaluation. For synthetic data
+// nothing is read or set. Returns a sentence if a checkpoint and the sidecars differ, else an empty text. Throws like
+// find_document_tokens() (data/sidecar.h).
 std::string resolve_document_tokens(Config& config, Purpose purpose);
 
-// Sets data.bos_id and data.eos_id, where they are auto, to the ids at these keys of `recorded`, a loader state or the
-// data of a config.
+// Sets data.bos_id and data.eos_id, if they are auto, to the ids in `recorded`, which is a loader state or the data
+// section of a config.
 void take_document_tokens(const nlohmann::json& recorded, DataConfig& data);
 
 }  // namespace octavo

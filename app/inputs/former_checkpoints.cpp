@@ -24,12 +24,12 @@ fs::path absolute_path(const std::string& path) {
   return (error ? fs::path(path) : found) / "";
 }
 
-// The logging.dir of the newest checkpoint that can be read and was saved by a run.
+// Returns the logging.dir of the newest readable checkpoint that a run saved.
 std::optional<std::string> newest_logging_dir(const std::vector<FoundCheckpoint>& checkpoints) {
   for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {
     try {
       if (const auto logging_dir = recorded_logging_dir(Checkpoint(one.path.string()).meta())) return logging_dir;
-    } catch (const Error&) {  // whoever resumes it says what is wrong with it
+    } catch (const Error&) {  // Ignored here. The error is reported when the checkpoint is resumed.
     }
   }
   return std::nullopt;

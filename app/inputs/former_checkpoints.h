@@ -1,5 +1,5 @@
-// Runs of earlier versions whose config named no checkpoint.dir: their checkpoints are in ./checkpoints, whatever the
-// run, instead of in the run's own directory.
+// Finds the checkpoints of runs of earlier versions. Their default directory was ./checkpoints for every run, while it
+// now lies in the run's own folder.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace octavo {
 
-// Sets checkpoint.dir to ./checkpoints if it is the default and holds no checkpoint, and the newest readable checkpoint
-// in ./checkpoints records this run's logging.dir. Returns a line for the log that names both directories; empty where
-// ./checkpoints holds nothing that this run could have been meant to resume. InputError where a directory cannot be
-// looked at.
+// Sets checkpoint.dir to ./checkpoints if two conditions hold: checkpoint.dir is the default and holds no checkpoint,
+// and the newest readable checkpoint in ./checkpoints records the logging.dir of this run. Returns a line for the log
+// that names both directories, or an empty text if ./checkpoints holds nothing that this run could resume. Throws an
+// InputError if a directory cannot be read.
 std::string find_former_checkpoints(Config& config);
 
 }  // namespace octavo

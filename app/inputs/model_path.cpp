@@ -41,27 +41,29 @@ RecordedPlaces read_places(const fs::path& run) {
   if (!path_exists(run / "starts.jsonl")) return places;
   InputFile starts(run / "starts.jsonl");
   for (std::string line; starts.read_line(line);) {
-    const nlohmann::json start = nlohmann::json::parse(line, nullptr, false);  // discarded if a crash cut it short
+    // Becomes discarded JSON if a crash cut the line short.
+    const nlohmann::json start = nlohmann::json::parse(line, nullptr, false);
     if (start.is_object() && start.contains("directory") && start["directory"].is_string())
       places.directory = start["directory"];
   }
   return places;
 }
 
-// Returns an absolute path without a trailing slash for a path that the run recorded.
+// Returns a path that the run recorded as an absolute path without a trailing slash.
 fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
   const fs::path place = (fs::path(places.directory) / path).lexically_normal();
   return place.has_filename() ? place : place.parent_path();
 }
 
-// Returns the directory of checkpoints of a run whose project was moved or copied as a whole: `run` still ends with the
-// relative path that the run recorded, and the checkpoints lie where they did beside it. Empty if there are none.
+// Returns the checkpoint directory of a run whose whole project was moved or copied. In this case `run` still ends with
+// the relative path that the run recorded, and the checkpoints are at their recorded path relative to the new project.
+// Empty if there are none.
 fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
   const fs::path folder = fs::path(places.logging_dir).lexically_normal();
   if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
   fs::path project = fs::weakly_canonical(run);
   for (fs::path rest = folder; !rest.empty(); rest = rest.parent_path()) {
-    if (!rest.has_filename()) continue;  // after a trailing slash
+    if (!rest.has_filename()) continue;  // The path had a trailing slash.
     if (project.filename() != rest.filename()) return {};
     project = project.parent_path();
   }
@@ -69,8 +71,8 @@ fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlac
   return Checkpoint::newest(dir).has_value() ? dir : fs::path();
 }
 
-// Whether `path` may be a checkpoint of the run: runs of earlier versions shared a directory unless told otherwise. A
-// checkpoint inside the run's own folder is the run's.
+// Returns whether the checkpoint at `path` may belong to the run. Runs of earlier versions shared one directory by
+// default. A checkpoint inside the run's own folder always belongs to the run.
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
   const fs::path inside = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(run));
   if (!inside.empty() && *inside.begin() != "..") return true;

@@ -18,7 +18,7 @@ bool has_tensor(const Checkpoint& checkpoint, const char* state, const Parameter
   return found != nullptr && found->shape == parameter.whole_shape;
 }
 
-// Returns whether the checkpoint has all that an optimizer keeps of the parameter.
+// Returns whether the checkpoint has all optimizer states of the parameter.
 bool has_optimizer_states(const Checkpoint& checkpoint, const ParameterSpec& parameter) {
   return std::ranges::any_of(kOptimizers, [&](const OptimizerTraits& optimizer) {
     return std::ranges::all_of(optimizer.states, [&](const OptimizerStateTraits& state) {

@@ -1,13 +1,14 @@
-// Whether a checkpoint has all that a run needs to resume.
+// Checks that a checkpoint has everything that a run needs to resume.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
 
 namespace octavo {
 
-// DamagedCheckpoint that names the manifest unless it lists all weights of its model, each in its shape, and is either
-// of an imported model or also has what a run saves: the states of its optimizer, its config and its loader state. What
-// the manifest belongs to (another model, other data) is not looked at. Reads no shard.
+// Checks the manifest of a checkpoint. It must list all weights of its model with their shapes. Unless the checkpoint
+// is an imported model, it must also list what a run saves: the optimizer states, the config and the loader state.
+// Throws a DamagedCheckpoint that names the manifest. Does not check whether model and data are those of the current
+// run, and reads no shard.
 void check_resumable(const Checkpoint& checkpoint);
 
 }  // namespace octavo

@@ -16,10 +16,10 @@ namespace octavo {
 
 namespace {
 
-// Keys of the weights that the command line gives.
+// Values of model.init_from and checkpoint.resume that the command line gives.
 struct GivenWeights {
   std::string init_from;
-  std::string resume;  // empty too where it names no checkpoint
+  std::string resume;  // Also empty if the value does not name a checkpoint (auto or never).
   std::string checkpoint_dir;
 };
 
@@ -37,7 +37,7 @@ GivenWeights given_weights(std::span<const std::string> overrides) {
   return given;
 }
 
-// The config that a checkpoint was saved with; of an imported one there is no more than the shape of the model.
+// Returns the config that a checkpoint was saved with. For an imported checkpoint it only has the shape of the model.
 nlohmann::json recorded_config(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
   nlohmann::json json = meta.contains("config") ? meta.at("config") : nlohmann::json::object();
@@ -49,7 +49,7 @@ nlohmann::json recorded_config(const Checkpoint& checkpoint) {
   return json;
 }
 
-// To evaluate the model at `path`.
+// Returns the config for evaluating the model at `path`.
 Config config_of_model(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
   group.agree([&] {
     const GivenWeights given = given_weights(overrides);
@@ -71,9 +71,9 @@ Config config_of_model(const std::string& path, std::span<const std::string> ove
   return config;
 }
 
-// Takes the shape of the checkpoint that a run resumes, where the shape would come from model.init_from otherwise: a
-// run that began with these weights needs them no more. Returns false where no checkpoint can be opened; whoever
-// resumes it says what is wrong with it.
+// Takes the shape from the checkpoint that a run resumes, if the shape would otherwise come from model.init_from: a
+// resumed run no longer needs those weights. Returns false if no checkpoint can be opened; the error is reported when
+// the run resumes it.
 bool adopt_resumed_model(Config& config, ProcessGroup& group) {
   try {
     const std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
@@ -93,7 +93,7 @@ void check_is_directory(const std::string& dir) {
               "checkpoint.dir {}: is not a directory, expected one or a path where there is nothing yet", dir);
 }
 
-// Ranks may see other directories than rank 0.
+// Decides on rank 0, because other ranks may see other directories.
 void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
@@ -105,7 +105,7 @@ void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpos
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 
-// Rank 0 looks at the token files, and every rank takes what it finds.
+// Resolves the ids on rank 0, which reads the token files, and sends them to all ranks.
 void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
@@ -141,7 +141,8 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (config.source.empty()) {
       config = load_config(arguments.path, arguments.overrides);
       const GivenWeights given = given_weights(arguments.overrides);
-      if (!given.init_from.empty()) config.init_from_given = config.init_from;  // with ~ and ${NAME} replaced
+      // The path after replacing ~ and ${NAME}.
+      if (!given.init_from.empty()) config.init_from_given = config.init_from;
       CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
                   "model.init_from={} and checkpoint.resume={} are both given as the weights to evaluate, expected one "
                   "of them",
@@ -157,7 +158,8 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   group.agree([&] {
     if (resumes_with_shape) validate(config, ranks, purpose);
     if (!weights) return;
-    config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
+    // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
+    config.init_from = weights->path().string();
     if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
       const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
       config.checkpoint.resume = is_checkpoint ? config.init_from : "never";

@@ -1,4 +1,4 @@
-// The config of a command that runs a model.
+// Loads the config of a command that runs a model.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,26 @@
 namespace octavo {
 
 struct ConfigArguments {
-  std::string path;                    // CONFIG.yaml; to evaluate also a model (app/inputs/model_path.h)
-  std::vector<std::string> overrides;  // key=value
+  // Path of the config. For an evaluation it may also be a model (app/inputs/model_path.h).
+  std::string path;
+  std::vector<std::string> overrides;  // Overrides in the form key=value.
 };
 
-// Loads, checks and completes a config on every rank alike: the shape comes from model.init_from where none is given.
-// A checkpoint is evaluated with its own config, except for the ranks and the device; a model that was imported, and a
-// Hugging Face directory, with their shape alone. What is evaluated is the model that is given, or else the one that
-// model.init_from names on the command line, or else the newest checkpoint of the config's run. data.bos_id and
-// data.eos_id are found where they are auto (app/inputs/document_tokens.h), except for synthetic data. A run that
-// resumes a checkpoint takes the shape from it, and does not open model.init_from unless the command line gives it. The
-// config is checked for `planned_ranks` ranks, or for those of `group` if that is 0.
+// Loads, checks and completes a config, with the same result on every rank. The config is checked for `planned_ranks`
+// ranks, or for the ranks of `group` if that is 0.
+//
+// If the config gives no shape, the shape comes from model.init_from. A run that resumes a checkpoint takes the shape
+// from the checkpoint, and reads model.init_from only if the command line gives it. data.bos_id and data.eos_id are
+// resolved if they are auto (app/inputs/document_tokens.h), except for synthetic data.
+//
+// An evaluation uses the model that is given, or else the model.init_from of the command line, or else the newest
+// checkpoint of the config's run. A checkpoint is evaluated with its own config except for parallel settings and the
+// device. An imported model or Hugging Face directory provides only its shape.
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose,
                        int64_t planned_ranks = 0);
 
-// Takes the shape of the weights that config.init_from names (adopt_model). Returns the note of the weights
-// (WeightSource::note). Throws an InputError if the config contradicts them.
+// Completes the config with the shape of the weights that config.init_from names (adopt_model). Returns the note of the
+// weights (WeightSource::note). Throws an InputError if the config contradicts the weights.
 std::string adopt_initial_model(Config& config, const WeightSource& source);
 
 }  // namespace octavo

@@ -18,9 +18,9 @@ namespace octavo {
 
 namespace {
 
-constexpr const char* kCheckpoint = "the checkpoint";  // in messages
+constexpr const char* kCheckpoint = "the checkpoint";  // Name of the checkpoint in messages.
 
-// Returns what `look` finds, or the message of its error.
+// Returns the result of `look`, or the message of its error.
 std::string found_by(const std::function<std::string()>& look) {
   try {
     return look();
@@ -29,15 +29,15 @@ std::string found_by(const std::function<std::string()>& look) {
   }
 }
 
-// Returns the identities of all token files that `path` names.
+// Returns the identities of all token files in the dataset `path`.
 std::string identities(const std::string& path) {
   std::string lines;
   for (const std::string& file : find_token_files(path)) lines += token_file_identity(file) + "; ";
   return lines;
 }
 
-// The manifest of the checkpoint that rank 0 chooses, of those that it sees, on every rank: so a shared file system is
-// asked for it once, whatever the ranks. The path is empty where it chooses none.
+// Returns on every rank the manifest of the checkpoint that `choose` selects on rank 0. A shared file system is thus
+// read once, whatever the number of ranks. The path is empty if rank 0 selects none.
 ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, ProcessGroup& group) {
   ManifestFile manifest;
   group.agree_on_files("reading what rank 0 chose", [&] {
@@ -49,8 +49,8 @@ ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, P
   return manifest;
 }
 
-// Checks that the other ranks have the same checkpoint under its path. They read only as much of their manifests as
-// tells checkpoints apart.
+// Checks that the other ranks see the same checkpoint under its path. They read only the part of their manifests that
+// distinguishes checkpoints.
 void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
                          ProcessGroup& group) {
   std::string found = checkpoint.identity();
@@ -74,7 +74,7 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   return checkpoint;
 }
 
-// Returns the damage that `look` finds on the lowest rank that finds any. Empty if no rank does.
+// Returns the damage that `look` reports on the lowest rank that finds any, or an empty text.
 std::string damage_found(const std::function<void()>& look, ProcessGroup& group) {
   std::string damage;
   group.agree_on_files("comparing the checksums of a checkpoint", [&] {
@@ -92,7 +92,8 @@ struct DamagedPath {
   std::string damage;
 };
 
-// Not under a name that another checkpoint needs; never removed.
+// Renames damaged checkpoints to names that no other checkpoint needs, and never removes them. Without `renames` only
+// logs that they are skipped.
 void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead, bool renames) {
   for (const auto& [path, damage] : damaged) {
     if (!renames) {
@@ -112,10 +113,10 @@ void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, c
   for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);
 }
 
-// The newest checkpoint that every rank sees undamaged; none where there are none at all.
+// Returns the newest checkpoint that every rank finds undamaged, or nothing if there are no checkpoints.
 std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
                                                 ProcessGroup& group, bool renames) {
-  std::vector<FoundCheckpoint> left;  // on rank 0, of those that were not opened yet
+  std::vector<FoundCheckpoint> left;  // On rank 0, checkpoints that were not opened yet.
   group.agree_on_files("looking for checkpoints", [&] {
     if (group.is_root()) left = find_checkpoints(dir);
   });
@@ -148,7 +149,7 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
   return std::nullopt;
 }
 
-// A file of a name of its own, as long as the object lives.
+// A file with a unique name that is removed when the object is destroyed.
 class ProbeFile {
  public:
   ProbeFile(const char* key, const std::string& dir)

@@ -1,9 +1,9 @@
-// Several ranks read the same files: rank 0 chooses, where there is a choice, and the others must see the same as it
-// does before anything is computed. A rank may see another folder (a relative path, a disk of its own, a stale mount)
-// and would train on with other weights or tokens without a word.
+// Ensures that all ranks read the same files. Rank 0 decides which files are read, and the other ranks compare what
+// they see before anything is computed. A rank may see different files under the same path (a relative path, a local
+// disk, a stale mount), and would silently train with other weights or tokens.
 //
-// All are collectives; what a rank sees otherwise is an InputError on every rank that names the rank, the path and what
-// it and rank 0 have there.
+// All functions are collectives. If a rank sees different files, every rank throws an InputError that names the rank,
+// the path, and what that rank and rank 0 found there.
 #pragma once
 
 #include <functional>
@@ -21,34 +21,35 @@
 
 namespace octavo {
 
-// Returns on every rank what `find` returns on rank 0, which alone calls it. `what` names the work in messages.
+// Calls `find` on rank 0 and returns its result on every rank. `what` names the work in messages.
 std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find);
 
-// The checkpoint of a run: the one that checkpoint.resume names (resolve_checkpoint), with auto the newest of
-// checkpoint.dir; none where there is none. Its checksums are compared when it is read.
+// Returns the checkpoint that checkpoint.resume names (resolve_checkpoint), or with auto the newest in checkpoint.dir.
+// Returns nothing if there is none. Its checksums are compared later, when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
-// The checkpoint that a run resumes, in a directory that it has locked. It has all that a run needs (check_resumable).
-// Each rank compares the checksums of the parts that it needs, and rank 0 those of the files. With auto it is the
-// newest in which no rank finds damage. Newer ones are renamed (kDamagedPrefix), with a warning; where all are damaged,
-// that is an InputError and nothing is renamed. Without `renames` the warning is all that happens to
-// damaged ones.
+// Returns the checkpoint that a run resumes from a directory that the run has locked, or nothing if there is none. The
+// checkpoint has everything that a run needs (check_resumable). Each rank verifies the checksums of the parts in
+// `needed`, and rank 0 those of the other files. With auto, this is the newest checkpoint in which no rank finds
+// damage. Newer damaged checkpoints are renamed (kDamagedPrefix) with a warning; without `renames` there is only the
+// warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
                                                     ProcessGroup& group, bool renames = true);
 
-// The checkpoint at `path`, or the newest in it.
+// Opens the checkpoint at `path`, or the newest checkpoint in the directory `path`.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);
 
-// The model at `path` as rank 0 resolves it (resolve_model).
+// Returns the model at `path` as rank 0 resolves it (resolve_model).
 ModelPath resolve_same_model(const std::string& path, ProcessGroup& group);
 
-// The weights of the model at `path` (resolve_model); null where it is empty.
+// Opens the weights of the model at `path` (resolve_model). Returns null if `path` is empty.
 std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group);
 
-// Every rank's `dir`, of the key `key`, is the one that rank 0 writes to: the others see a file that it makes there.
+// Checks that `dir`, the value of the config key `key`, is the same directory on all ranks: rank 0 creates a file in it
+// that every rank must see.
 void check_shared_directory(const char* key, const std::string& dir, ProcessGroup& group);
 
-// Compares the token files that `sources`, the datasets of the key `key`, name.
+// Checks that all ranks see the same token files for `sources`, the datasets of the config key `key`.
 void check_same_data(const char* key, const std::vector<DatasetSource>& sources, ProcessGroup& group);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Sentences on a config that can be trained with, but is surely a mistake. A run says them once, when it starts.
+// Warnings about a config that can be trained with but is probably a mistake. A run logs them once, when it starts.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace octavo {
 
-// Number of epochs over a dataset beyond which a config without max_epochs is warned of: up to four epochs lower the
-// loss almost as fresh tokens do (Muennighoff et al., arXiv 2305.16264, section 6).
+// Number of epochs over a dataset above which a run warns unless the dataset sets max_epochs. Up to four epochs lower
+// the loss almost as much as new tokens (Muennighoff et al., arXiv 2305.16264, section 6).
 inline constexpr double kManyEpochs = 4;
 
-// Returns a sentence for each mistake: a warm-up that does not end, more than kManyEpochs epochs over a dataset that
-// states no max_epochs, and datasets for validation that are never used. `datasets` are those of config.data.train, in
-// its order.
+// Returns one sentence per mistake: a warm-up that does not end before the run, more than kManyEpochs epochs over a
+// dataset without max_epochs, and validation datasets that are never used. `datasets` are those of config.data.train,
+// in its order.
 std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets);
 
 }  // namespace octavo

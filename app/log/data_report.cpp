@@ -9,7 +9,7 @@ namespace octavo {
 DataReport::DataReport(const DataConfig& config, const Loader& loader, int64_t samples)
     : config_(config), loader_(loader), samples_(samples), draws_(loader.state().draws) {}
 
-// Does not count the samples that data.skip will skip.
+// Returns the epochs at the end of the run, ignoring samples that data.skip will skip.
 double DataReport::epochs_at_end(int64_t dataset) const {
   const SampleStream& stream = loader_.stream();
   return stream.epochs(dataset, stream.expected_draws(dataset, loader_.state().next_sample + samples_));

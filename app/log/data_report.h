@@ -1,4 +1,4 @@
-// Reports on the data of a run: how much of each dataset it takes, when an epoch begins, and which samples are skipped.
+// Reports on the data of a run: how much of each dataset it uses, when an epoch begins, and which samples are skipped.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,31 @@
 
 namespace octavo {
 
-// The use that a run makes of a dataset.
+// How much of a dataset a run uses.
 struct DatasetUse {
   std::string name;
-  int64_t tokens = 0;  // of one pass
+  int64_t tokens = 0;  // Number of tokens in one epoch.
   double weight = 0;
-  double epochs = 0;  // epochs so far, and at the end of the run
-  double epochs_at_end = 0;
+  double epochs = 0;         // Number of epochs that the run has done so far.
+  double epochs_at_end = 0;  // Number of epochs at the end of the run.
 };
 
 class DataReport {
  public:
-  // `loader` must outlive it. `samples` are still to be trained on, up to the end of the run or of a stage of it.
+  // `loader` must outlive the object. `samples` is the number of samples that remain until the end of the run or of its
+  // current stage.
   DataReport(const DataConfig& config, const Loader& loader, int64_t samples);
 
-  // InputError where the run would pass a dataset's max_epochs and data.on_max_epochs is error.
+  // Throws an InputError if the run would exceed a dataset's max_epochs and data.on_max_epochs is error.
   void check_max_epochs() const;
   std::vector<DatasetUse> datasets() const;
   int64_t next_sample() const { return loader_.state().next_sample; }
-  // Logs the events of the batch of a step: ranges that are skipped, epochs that begin, a max_epochs that is exceeded.
+  // Logs the events in the batch of a step: skipped ranges, beginning epochs, and an exceeded max_epochs.
   void log_events(const Batch& batch, int64_t step);
 
   NumbersByName epochs(const StreamState& state) const;
-  // Returns the mean of each dataset that has targets, from sums and numbers of targets by dataset. Empty for a single
-  // dataset.
+  // Returns the mean of each dataset that has targets, given sums and numbers of targets by dataset. Empty if there is
+  // only one dataset.
   NumbersByName means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const;
 
  private:
@@ -44,7 +45,7 @@ class DataReport {
   const DataConfig& config_;
   const Loader& loader_;
   int64_t samples_;
-  std::vector<int64_t> draws_;  // windows of each dataset that are reported
+  std::vector<int64_t> draws_;  // Number of windows of each dataset that was reported so far.
 };
 
 }  // namespace octavo

@@ -16,20 +16,20 @@ namespace {
 constexpr int kMostColumns = 100;
 constexpr const char* kGap = "  ";
 
-// One field of the line.
+// A field of the progress line.
 struct Field {
   std::string text;
-  int worth;  // that of the least is left out first
+  int worth;  // Importance. The least important fields are omitted first.
 };
 
-// Returns the epochs over the dataset that has the most.
+// Returns the number of epochs over the dataset with the most epochs.
 double most_epochs(const MetricRow& row) {
   double most = 0;
   for (const auto& [name, epochs] : row.by_dataset("epochs")) most = std::max(most, epochs);
   return most;
 }
 
-// In the order of the line.
+// Returns the fields in the order of the line.
 std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib) {
   const double share = static_cast<double>(row.step) / static_cast<double>(std::max<int64_t>(row.total_steps, 1));
   const double wps = row.at("wps");
@@ -66,7 +66,8 @@ void Smoothed::add(double value) {
 double Smoothed::value() const { return weight_ > 0 ? sum_ / weight_ : std::numeric_limits<double>::quiet_NaN(); }
 
 std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
-  // A line as long as the terminal is wide would leave it to the terminal where the next character goes.
+  // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
+  // terminal.
   const auto room = static_cast<size_t>(std::clamp(columns - 1, 1, kMostColumns));
   std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
   const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };

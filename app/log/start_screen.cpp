@@ -24,10 +24,11 @@ constexpr size_t kLongestName = 32;
 
 struct Row {
   std::string label;
-  std::vector<std::string> texts;  // each begins a line
+  std::vector<std::string> texts;  // Texts, each of which begins a line.
 };
 
-// Its end, which tells one path from another.
+// Returns the end of a path that is longer than `most` characters, because the end distinguishes paths better than the
+// beginning.
 std::string shortened(const std::string& text, size_t most) {
   return text.size() <= most ? text : "..." + text.substr(text.size() - most + 3);
 }
@@ -50,7 +51,7 @@ std::string weights_text(const StartFacts& facts) {
   return fmt::format("random, seed {}", facts.config.training.seed);
 }
 
-// A table of the datasets with the largest weights.
+// Returns a table of the datasets with the largest weights.
 std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
   double weights = 0;
   for (const DatasetUse& one : datasets) weights += one.weight;
@@ -165,7 +166,7 @@ std::vector<std::string> labeled_lines(const std::string& label, const std::stri
   std::string line = fmt::format("{:<{}}", label.empty() ? "" : "  " + label, kLabelColumns);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(' ', begin), text.size());
-    // Spaces that stand together keep a table's columns.
+    // Keeps consecutive spaces, which align the columns of a table.
     const size_t next = std::min(text.find_first_not_of(' ', end), text.size());
     const std::string word = shortened(text.substr(begin, end - begin), kColumns - kLabelColumns);
     if (line.size() > kLabelColumns && line.size() + word.size() > kColumns) {

@@ -1,4 +1,4 @@
-// The start screen: the first lines of the log of a run, which say what it is about to do.
+// The start screen: the first lines in the log of a run, which describe what the run will do.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,30 @@ namespace octavo {
 
 struct StartFacts {
   const Config& config;
-  std::string runs_on;  // Runtime::describe()
+  std::string runs_on;  // Result of Runtime::describe().
   MeshShape mesh;
-  std::string mesh_reason = {};  // why it is that one, where the config leaves it
-  // The activations that one rank saves and recomputes, the bytes that it allocates, and the memory budget that it had.
+  std::string mesh_reason = {};  // Reason for the mesh. Empty if the config determines the mesh.
+  // Options that determine which activations one rank saves and recomputes. planned_bytes is what the rank allocates,
+  // and room is its memory budget.
   const TrainingOptions& options;
   int64_t planned_bytes = 0;
   MemoryRoom room;
   std::vector<DatasetUse> datasets;
   int64_t next_sample = 0;
   std::vector<ValidationSet::Dataset> validation;
-  std::string resumes_from;  // a checkpoint; empty if the run begins
-  int64_t step = 0;          // done
-  int64_t tokens = 0;        // seen
-  std::string time;          // what is known of how long it takes
+  std::string resumes_from;  // Path of the resumed checkpoint. Empty if the run starts from step 0.
+  int64_t step = 0;          // Number of completed steps.
+  int64_t tokens = 0;        // Number of tokens that the run was trained on so far.
+  std::string time;          // Estimate of the run's duration, if known.
 };
 
-// Its title, known before all else: "octavo train CONFIG.yaml".
+// Returns the title of the start screen, which is known before anything else: "octavo train CONFIG.yaml".
 std::string start_title(const std::string& config_path);
-// Lines of at most 100 columns.
+// Returns the lines of the start screen, each with at most 100 columns.
 std::vector<std::string> start_screen(const StartFacts& facts);
 
-// `text` in lines of at most 100 columns, cut at spaces: the first behind `label`, the others below its beginning.
+// Breaks `text` at spaces into lines of at most 100 columns. The first line follows `label`; the others are indented to
+// the same column.
 std::vector<std::string> labeled_lines(const std::string& label, const std::string& text);
 
 }  // namespace octavo

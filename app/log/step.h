@@ -1,4 +1,4 @@
-// Step: all that is known of one step, from its batch to its line in the log.
+// Step holds everything that is known about one training step, from its batch to its line in the log.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +11,47 @@
 
 namespace octavo {
 
-// The judgement of a step that went wrong, or that stands out from the steps before it (app/observers/step_guard.h).
+// The decision of StepGuard about a step: whether it was skipped, and what is unusual compared with the steps before
+// (app/observers/step_guard.h).
 struct Judgement {
-  bool skipped = false;                    // The step changed nothing.
-  bool spike = false;                      // The step changed the state, and its loss is a spike.
+  bool skipped = false;                    // Whether the step was skipped and changed nothing.
+  bool spike = false;                      // Whether the step changed the state and its loss is a spike.
   std::optional<double> loss_z = {};       // Z-score of the loss if it is a spike.
   std::optional<double> grad_norm_z = {};  // Z-score of the gradient norm if it is a spike.
-  std::optional<double> slowdown = {};     // Time of a slow step divided by the mean time of the steps before it.
-  bool warns_of_slowdown = false;          // The step is the first slow one of its logging interval.
+  // Time of the step divided by the mean time of the steps before, if the step is slow.
+  std::optional<double> slowdown = {};
+  bool warns_of_slowdown = false;  // Whether the step is the first slow one of its logging interval.
 
   bool stands_out() const { return loss_z || grad_norm_z || slowdown; }
 };
 
 struct Step {
-  int64_t number = 0;  // From 1.
+  int64_t number = 0;  // Number of the step, from 1.
 
-  // Known when the step is queued.
-  const Batch* batch = nullptr;       // Valid until the step is queued.
-  SampleRange samples = {};           // Samples of all ranks, skipped ones included.
+  // Known when the step is queued:
+  const Batch* batch = nullptr;       // Batch of the step. Valid until the step is queued.
+  SampleRange samples = {};           // Global samples of all ranks, including samples that are skipped.
   nlohmann::json loader_state = {};   // State of the loader after the batch.
   double data_ms = 0;                 // Time that the host waited for the batch.
-  double data_lost_ms = 0;            // Part of data_ms in which the device was idle.
-  std::vector<int64_t> targets = {};  // Number of targets that the loss counts, by dataset.
+  double data_lost_ms = 0;            // Part of data_ms during which the device was idle.
+  std::vector<int64_t> targets = {};  // Number of targets that the loss counts in each dataset.
 
-  // Known once its result is on the host.
-  std::vector<double> loss_sums = {};  // Sum of the losses of the targets, by dataset.
-  double grad_norm = 0;                // Before clipping.
-  bool skipped = false;                // The step changed nothing.
-  double step_ms = 0;                  // Time since the end of the step before, or since StepResults::start().
-  double pause_ms = 0;  // Time from the end of the step before to StepResults::start(), if it was called.
+  // Known once the step's result is on the host:
+  std::vector<double> loss_sums = {};  // Sum of the losses over the targets of each dataset.
+  double grad_norm = 0;                // Gradient norm before clipping.
+  bool skipped = false;                // Whether the step was skipped and changed nothing.
+  double step_ms = 0;                  // Time since the end of the previous step, or since StepResults::start().
+  double pause_ms = 0;  // Time from the end of the previous step to StepResults::start(), if it was called.
 
   Judgement judgement = {};
-  MetricRow row = {};  // The values that are reported of the step.
+  MetricRow row = {};  // Metrics of the step that are reported.
 
-  int64_t num_targets() const;    // The number of targets of all datasets.
-  double mean(double sum) const;  // The mean over the targets of what sums to `sum`.
-  double loss() const;            // The mean loss.
+  int64_t num_targets() const;    // Returns the number of targets in all datasets.
+  double mean(double sum) const;  // Returns `sum` divided by the number of targets.
+  double loss() const;            // Returns the mean loss over all targets.
 };
 
-// Warns of what is wrong with a step, or stands out from the steps before it.
+// Logs warnings about what went wrong in a step or is unusual compared with the steps before.
 void warn_of(const Step& step);
 
 }  // namespace octavo

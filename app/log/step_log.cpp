@@ -52,7 +52,7 @@ void StepLog::count(const MetricRow& row) {
   if (shows_progress()) show_progress();
 }
 
-// So seldom that it costs nothing, so often that it looks alive.
+// Limits the updates, so that they cost nothing and the line still looks alive.
 void StepLog::show_progress() {
   constexpr std::chrono::milliseconds kPause{250};
   const auto now = std::chrono::steady_clock::now();
@@ -104,8 +104,8 @@ void StepLog::report(MetricRow row) {
   });
 }
 
-// Sets what rank 0's GPU drew since the row before. The first row opens the counters. The driver may need milliseconds
-// for an answer, so the loop does not wait for it.
+// Sets the energy metrics of rank 0's GPU since the previous row. The first row opens the counters. Runs on the thread
+// that writes files, because the driver may take milliseconds to answer.
 void StepLog::set_energy(MetricRow& row) {
   constexpr double kMinMs = 1000;
   try {
@@ -116,7 +116,7 @@ void StepLog::set_energy(MetricRow& row) {
     row.set("watts", use->watts);
     row.set("sm_mhz", use->sm_mhz);
     row.set("joules_per_token", use->watts / row.at("wps"));
-  } catch (const std::exception&) {  // A run needs no counters.
+  } catch (const std::exception&) {  // Ignored, because the counters are optional.
     energy_.reset();
   }
 }

@@ -1,4 +1,5 @@
-// Reports the steps of a run: the console line, or a terminal's progress, metrics.jsonl, TensorBoard events, warnings.
+// Reports the steps of a run: console lines, the progress line of a terminal, metrics.jsonl, TensorBoard events and
+// warnings.
 #pragma once
 
 #include <chrono>
@@ -22,34 +23,36 @@ std::string describe_steps(int64_t first, int64_t last);
 
 class StepLog {
  public:
-  // `resumes_after`: see MetricsWriter, which only the rank that `writes` has. `console`: where that one shows the
-  // progress, if it is a terminal; or null. InputError where a file cannot be opened.
+  // Only the rank with `writes` set reports anything. It has a MetricsWriter, to which `resumes_after` is passed.
+  // `console` shows the progress line if it is a terminal, and may be null. Throws an InputError if a file cannot be
+  // opened.
   StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
           Console* console);
   ~StepLog();
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Counts each step, once it is judged, before it is reported.
+  // Adds a step to the current logging interval. Called for each step, after it was judged and before it is reported.
   void count(const MetricRow& row);
-  // Reports a step with the means since the last one reported. Not a collective; only the rank that writes says
-  // anything.
+  // Reports a step, with means over the steps since the last reported one. Not a collective; does nothing on ranks that
+  // do not write.
   void report(MetricRow row);
-  // Files are written by a thread: beside a checkpoint that fills the disk a write can take seconds. Other such work of
-  // the rank that writes; what it throws is a warning, once.
+  // Queues `work` for the thread that writes files. Files are written by a thread, because a write can take seconds
+  // while a checkpoint fills the disk. If `work` throws, the first error is logged as a warning. Does nothing on ranks
+  // that do not write.
   void post(std::function<void()> work);
-  // Waits until all lines are written: before a checkpoint, so that no line is missing of what a restart does not
-  // repeat.
+  // Waits until all lines are written. Called before a checkpoint, because a restart from it does not repeat the
+  // earlier steps.
   void flush() { queue_.wait(); }
-  // Waits until all lines are written, and warns of lines that are only in memory.
+  // Waits until all lines are written, and warns about lines that are only in memory.
   void end();
 
  private:
   bool shows_progress() const { return console_ != nullptr && console_->columns() > 0; }
   void show_progress();
   std::string progress();
-  double tokens_left(int64_t step) const;  // Up to the end of the run.
-  // Sets the rates of a run whose tokens, of all ranks, take `token_s` seconds each.
+  double tokens_left(int64_t step) const;  // Returns the number of tokens from `step` to the end of the run.
+  // Sets the rates in `row`. `token_s` is the time per token in seconds, over the tokens of all ranks.
   void set_rates(MetricRow& row, double token_s) const;
   void set_energy(MetricRow& row);
 
@@ -57,19 +60,19 @@ class StepLog {
   const BatchSchedule batches_;
   const Runtime& runtime_;
   Console* console_;
-  int64_t gpu_bytes_ = 0;    // that there are; 0 on the CPU
+  int64_t gpu_bytes_ = 0;    // and the number of their samples.
   MetricInterval interval_;  // The steps since the last one reported,
   int64_t samples_ = 0;      // and their samples.
   Smoothed loss_;
-  Smoothed token_s_;                                            // of all ranks
-  MetricRow progress_;                                          // The last step, with smoothed loss and rates.
-  std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
-  // Used by the thread alone.
-  std::optional<GpuEnergy> energy_;  // Empty where the driver has no counters.
+  Smoothed token_s_;                                            // Time per token, over the tokens of all ranks.
+  MetricRow progress_;                                          // Row of the last step, with smoothed loss and rates.
+  std::optional<std::chrono::steady_clock::time_point> shown_;  // Time at which the progress line was last shown.
+  // The following members are used only by the thread that writes files.
+  std::optional<GpuEnergy> energy_;  // Empty if the driver has no counters.
   bool has_opened_energy_ = false;
   std::optional<MetricsWriter> metrics_;
   bool warned_ = false;
-  WorkQueue queue_;  // last, so that it ends first
+  WorkQueue queue_;  // Last member, so that it is destroyed first.
 };
 
 }  // namespace octavo

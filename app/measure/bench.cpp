@@ -18,13 +18,13 @@ namespace {
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
 
-constexpr double kStepsMs = 2000;  // time over which the power of steps is measured
+constexpr double kStepsMs = 2000;  // Time over which power and clock are measured.
 
-constexpr double kMeanDocument = 1024;  // tokens
+constexpr double kMeanDocument = 1024;  // Mean length of a synthetic document in tokens.
 
-// Returns a batch of random tokens: real work for the embedding and the loss, without data files. With a document mask
-// they are documents whose lengths are distributed exponentially, cut at the ends of the sequences. Of each row the
-// batch has the share of this rank.
+// Returns this rank's share of a batch of random tokens, which give the embedding and the loss realistic work without
+// data files. With a document mask, the tokens form documents whose lengths are exponentially distributed and which end
+// at the end of their sequence.
 Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
   std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(mesh.data_rank()));
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));
@@ -95,7 +95,7 @@ ProfiledStep Bench::profile_step() {
   stream.set_profiler(&profiler);
   ProfiledStep profiled;
   for (int64_t i = 0; i <= kProfiledSteps; ++i) {
-    if (i == 1) profiler.clear();  // the events of the first step were created in it
+    if (i == 1) profiler.clear();  // Discards the first step, during which the profiler's events were created.
     begin.record(stream);
     step();
     end.record(stream);

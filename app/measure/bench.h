@@ -1,4 +1,4 @@
-// Bench: training steps of a config on synthetic tokens, timed. `octavo bench` is made of it.
+// Times training steps of a config on synthetic tokens, for `octavo bench`.
 #pragma once
 
 #include <optional>
@@ -16,22 +16,23 @@ namespace octavo {
 
 class Bench {
  public:
-  // Allocates what training allocates, with weights from model.init_from, or random ones. A collective. `config` and
-  // `runtime` must outlive the bench.
+  // Allocates what training allocates, with weights from model.init_from or random ones. A collective. `config` and
+  // `runtime` must outlive the object.
   Bench(const Config& config, Runtime& runtime);
 
-  // Returns the bytes of the arena of this rank.
+  // Returns the size of this rank's arena in bytes.
   int64_t allocated_bytes() { return model_.arena().used(); }
-  // Returns the milliseconds of each of `steps` steps after `warmup` others, on the slowest rank. A collective.
-  std::vector<double> time_steps(int64_t warmup, int64_t steps);
-  // Returns the milliseconds of the forward and backward passes of each of `steps` steps. A collective.
-  std::vector<double> time_forward_backward(int64_t steps);
-  // Returns a step with its ops, the mean of a few. A collective.
-  ProfiledStep profile_step();
-  // Returns what the GPUs draw over at least two more seconds of steps, of `step_ms` each: the mean of all ranks. A
+  // Runs `warmup` steps, then returns the time of each of `steps` further steps on the slowest rank, in milliseconds. A
   // collective.
+  std::vector<double> time_steps(int64_t warmup, int64_t steps);
+  // Returns the time of the forward and backward passes of each of `steps` steps, in milliseconds. A collective.
+  std::vector<double> time_forward_backward(int64_t steps);
+  // Returns the times of a step and of its ops, averaged over a few steps. A collective.
+  ProfiledStep profile_step();
+  // Runs steps of `step_ms` each for at least two seconds and returns the power and clock of the GPUs, averaged over
+  // all ranks. A collective.
   GpuUse measure_use(GpuEnergy& energy, double step_ms);
-  // A trace of one step (app/run/step_trace.h). A collective.
+  // Writes a trace of one step to `path` (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 
  private:
@@ -41,14 +42,15 @@ class Bench {
   const Config& config_;
   Runtime& runtime_;
   TrainingModel model_;
-  TrainingState& state_;  // of model_
+  TrainingState& state_;  // Part of model_.
   int64_t step_ = 0;
-  int64_t targets_ = 0;  // of a step, all ranks'
+  int64_t targets_ = 0;  // Number of targets per step on all ranks.
 };
 
-// Adds a row with the throughput of steps of `config` that took `step_times`, in milliseconds: parameters, compute (the
-// dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops,
-// memory_gib, on GPUs mfu, and with `use` sm_mhz, watts (per GPU) and joules_per_token. `batch` names the row.
+// Adds a row with the throughput of steps of `config` that took `step_times` milliseconds each. Columns: parameters,
+// compute (the dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max,
+// wps, tflops, memory_gib; mfu on GPUs; with `use` also sm_mhz, watts (per GPU) and joules_per_token. `batch` is the
+// name of the row.
 void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
                     const std::vector<double>& step_times, const std::optional<GpuUse>& use);
 

@@ -14,7 +14,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Adds a row. `floor` is null where there is none, and not shown without `with_floors`.
+// Adds a row to the table. `floor` is null if the op has no lower bound, and is shown only if `with_floors` is true.
 void add_row(Table& table, const ProfiledStep& profiled, const std::string& name, const Profiler::Total& total,
              bool with_floors, const OrderedJson& floor) {
   const double seconds = total.milliseconds / 1e3;
@@ -32,7 +32,7 @@ void add_row(Table& table, const ProfiledStep& profiled, const std::string& name
            floor.is_null() ? floor : OrderedJson(total.milliseconds / floor.get<double>()));
 }
 
-// The ops, the longest first; `floors` may be null.
+// Returns a table of the ops, the longest first. `floors` may be null.
 Table ops_table(const ProfiledStep& profiled, const Floors* floors) {
   std::vector<std::pair<std::string, Profiler::Total>> sorted(profiled.ops.begin(), profiled.ops.end());
   std::stable_sort(sorted.begin(), sorted.end(),

@@ -48,7 +48,7 @@ void fill_rows(const Tensor& matrix, const std::vector<float>& values, Stream& s
   for (int64_t row = 0; row < matrix.dim(0); row += rows) {
     stream.copy(matrix.rows(row, row + rows).raw(), buffer.data(), buffer.bytes());
   }
-  stream.synchronize();  // the host values end here
+  stream.synchronize();  // The host values are destroyed at the end of this function.
 }
 
 void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_tensor, Stream& stream) {
@@ -58,7 +58,7 @@ void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_t
   quantize({.rows = rows, .columns = {}, .x = x, .amax = per_tensor ? amax_tensor : Tensor(), .amax_out = {}}, stream);
 }
 
-// Runs that bring a GPU's clock to where it stays, and that a CPU does in a moment.
+// Returns a number of runs after which a GPU's clock has settled, and which a CPU completes quickly.
 int64_t product_runs(double flops, const Stream& stream) {
   const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
   return std::clamp<int64_t>(static_cast<int64_t>(enough_flops / flops), 10, 400);
@@ -117,7 +117,7 @@ double measure_product(const ProductSize& size, const PrecisionConfig& precision
 }
 
 double measure_multiply_adds(Stream& stream) {
-  constexpr int64_t kRounds = 1'000'000;  // milliseconds
+  constexpr int64_t kRounds = 1'000'000;  // Takes milliseconds.
   constexpr int64_t kRuns = 20;
   double flops = 0;
   const double seconds = time_runs(
@@ -126,7 +126,7 @@ double measure_multiply_adds(Stream& stream) {
 }
 
 double measure_bandwidth(Stream& stream) {
-  const int64_t bytes = stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // beyond any cache
+  const int64_t bytes = stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // More than fits into any cache.
   Arena arena(stream.device(), 2 * bytes);
   const Tensor source = arena.allocate("source", DType::kUInt8, {bytes});
   const Tensor target = arena.allocate("target", DType::kUInt8, {bytes});

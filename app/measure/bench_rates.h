@@ -1,4 +1,4 @@
-// Measures the rates of this device at matmuls and memory. `octavo bench --ops` and `octavo doctor` use them.
+// Measures the rates of this device for matmuls and memory, for `octavo bench --ops` and `octavo doctor`.
 #pragma once
 
 #include <functional>
@@ -11,34 +11,34 @@
 namespace octavo {
 
 struct DeviceRates {
-  double product = 0;      // FLOP/s of a large matrix multiplication in the compute dtype
-  double fp8_product = 0;  // FLOP/s of a large FP8 matrix multiplication by the config's recipe; 0 without FP8
-  double bandwidth = 0;    // bytes/s, read and written together, of a large copy
+  double product = 0;      // FLOP/s of a large matmul in the compute dtype.
+  double fp8_product = 0;  // FLOP/s of a large FP8 matmul with the config's recipe. 0 without FP8.
+  double bandwidth = 0;    // Bytes/s of a large copy, counting bytes read and written.
 };
 
-// Returns medians over runs with random data, long enough for the clock to settle; well under a second on a GPU.
-// Temporarily takes a few GiB of a GPU's memory, and removes the stream's workspace.
+// Returns the medians over runs with random data that are long enough for the GPU's clock to settle. Takes well under a
+// second on a GPU. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's workspace.
 DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream);
 
-// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype (linear: bfloat16) or with quantized
-// operands of the FP8 recipe, with fast accumulation unless the config or the recipe has none. m, n and k must be
-// multiples of 128. Removes the stream's workspace.
+// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
+// else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
+// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
 double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream);
 // Returns the FLOP/s of multiply-adds in registers on this process's threads. CPU only.
 double measure_multiply_adds(Stream& stream);
 // Returns the bytes/s of a large copy, counting bytes read and written.
 double measure_bandwidth(Stream& stream);
 
-// Returns the seconds of each of `runs` runs.
+// Returns the time of each of `runs` runs in seconds.
 std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Returns the median seconds of the second half of `runs` runs. The first half lets the clock settle.
+// Returns the median time of the second half of `runs` runs in seconds. The first half lets the clock settle.
 double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Fills a matrix [rows, columns] in float32 or bfloat16 with normal random values, some of the rows repeatedly. rows
-// must be a multiple of 64. Zeros would multiply faster than real data.
+// Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
+// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
 void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream);
 
-// Returns the least time that an op's FLOPs and bytes take at these rates, in milliseconds. Returns 0 for
-// communication, which they do not bound.
+// Returns a lower bound for the time of an op in milliseconds, from its FLOPs and bytes at these rates. Returns 0 for
+// communication, which these rates do not bound.
 double floor_ms(const Profiler::Total& total, const DeviceRates& rates);
 
 }  // namespace octavo

@@ -12,13 +12,14 @@ namespace octavo {
 
 namespace {
 
-// A CUDA context takes about half a GiB, and the process that looks has one.
+// Size of a CUDA context. The process that runs the check has one on the GPU.
 constexpr int64_t kOwnContextBytes = kGiB / 2;
 constexpr int64_t kForeignBytes = kGiB;
-// Share of a GPU's memory. If others use more, too little is left; an earlier run may have left it behind.
+// Share of a GPU's memory that other processes may use without a finding. Processes of an earlier run may still hold
+// memory.
 constexpr double kForeignShare = 0.1;
 constexpr int64_t kFreeDiskBytes = kGiB;
-constexpr double kLeastFreeMemory = 0.1;  // of the host's
+constexpr double kLeastFreeMemory = 0.1;  // Smallest acceptable share of free memory on the host.
 constexpr int64_t kSharedMemoryBytes = 64 * kMiB;
 constexpr int64_t kLockedMemoryBytes = kGiB;
 constexpr int64_t kOpenFiles = 4096;
@@ -39,7 +40,7 @@ class Findings {
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// Minor versions of one major version work together, whichever is newer.
+// Returns whether the driver is too old. All minor versions of one major version of CUDA are compatible.
 bool is_driver_too_old(const RankFacts& r) {
   return r.has_cuda && r.driver_cuda > 0 && r.driver_cuda / 1000 < r.runtime_cuda / 1000;
 }
@@ -190,7 +191,7 @@ void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {
   }
 }
 
-// All ranks must compute on the same kind of device, with the same libraries.
+// Checks that all ranks compute on the same kind of device and with the same libraries.
 void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
   const RankFacts& first = ranks.front();
   for (const RankFacts& r : ranks) {
@@ -226,7 +227,7 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
 
 std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates) {
   Findings findings;
-  std::set<std::string> hosts;  // each is told once
+  std::set<std::string> hosts;  // Hosts whose findings were added already.
   for (size_t i = 0; i < ranks.size(); ++i) {
     const double most = rates[i].multiply_add_flops;
     const auto product = rates[i].product_flops.find("float32");

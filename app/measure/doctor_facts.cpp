@@ -24,7 +24,7 @@ namespace octavo {
 
 namespace {
 
-// The text behind "KEY: " in a file of the kernel's such as /proc/meminfo; empty when it has none.
+// Returns the text after "KEY: " in a file of the kernel such as /proc/meminfo. Empty if there is none.
 std::string kernel_value(const char* path, const std::string& key) {
   std::istringstream file(read_system_file(path));
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +48,7 @@ int64_t shared_memory_bytes() {
   return static_cast<int64_t>(fs.f_blocks) * static_cast<int64_t>(fs.f_frsize);
 }
 
-// Errors of the host's memory that its controllers could not correct.
+// Returns the number of errors that the host's memory controllers could not correct.
 int64_t memory_errors() {
   std::error_code error;
   int64_t errors = 0;
@@ -59,7 +59,7 @@ int64_t memory_errors() {
   return errors;
 }
 
-// `dir`, or the nearest directory above it that is there.
+// Returns `dir`, or its nearest ancestor that exists.
 std::string existing_directory(const std::string& dir) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(dir, error);

@@ -1,4 +1,4 @@
-// Gathers the facts of each rank that `octavo doctor` reports and checks.
+// Collects the facts about each rank that `octavo doctor` reports and checks.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,12 +9,12 @@
 
 namespace octavo {
 
-// Returns the facts of every rank on every rank, in rank order. A collective. Makes a CUDA context on the GPUs that it
-// inspects. `planned_ranks` is as in RankFacts. `disk` is the directory of checkpoints, which may not exist yet; empty
-// for none.
+// Returns the facts of all ranks, in rank order, on every rank. Creates a CUDA context on the GPUs that it examines.
+// `planned_ranks` is RankFacts::planned_ranks. `disk` is the checkpoint directory, which need not exist; empty if there
+// is none. A collective.
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group);
 
-// JSON of the facts. The keys are the names of the members.
+// Conversions of the facts to and from JSON. The keys are the names of the members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,
                                    free_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuHealth, setting, uncorrected_errors, remapping_pending, remapping_failed,

@@ -39,7 +39,7 @@ void print_rank(const RankFacts& r) {
   }
 }
 
-// The rates of ranks that measured the same. The text has the ranks where there are several.
+// Returns a table of rates. Rows name the slowest and fastest rank if there are several.
 Table rates_table(std::span<const MachineRates> ranks) {
   Table table;
   const int wide = ranks.size() > 1 ? 14 : 0;

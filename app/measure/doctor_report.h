@@ -1,4 +1,4 @@
-// The report of `octavo doctor`.
+// Formats the results of `octavo doctor`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,24 +11,24 @@
 
 namespace octavo {
 
-// One rate over all ranks.
+// Range of one measured rate over all ranks.
 struct RateSpread {
   std::string name;
-  std::string unit;  // FLOP/s or B/s.
+  std::string unit;  // Either FLOP/s or B/s.
   double slowest = 0;
   double fastest = 0;
   int slowest_rank = 0;
   int fastest_rank = 0;
 };
-// Returns the spread of each rate of ranks that measured the same things, given in rank order.
+// Returns the range of each rate. All ranks, given in rank order, must have measured the same rates.
 std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
 
 struct DoctorReport {
   std::vector<RankFacts> ranks;
   std::vector<Finding> findings;
-  std::vector<MachineRates> rates;  // One element per rank. Empty if measuring failed.
+  std::vector<MachineRates> rates;  // Rates by rank. Empty if measuring failed.
 
-  // Returns whether nothing prevents training.
+  // Returns whether no finding prevents training.
   bool is_ok() const;
 };
 
@@ -36,8 +36,9 @@ struct DoctorReport {
 // fastest_rank}], machine: the machine file, or null}.
 nlohmann::ordered_json to_json(const DoctorReport& report);
 
-// Print to standard output: the whole report, and only the findings and the verdict.
+// Prints the whole report to standard output.
 void print_report(const DoctorReport& report);
+// Prints only the findings and the verdict to standard output.
 void print_findings(const DoctorReport& report);
 
 }  // namespace octavo

@@ -46,13 +46,14 @@ void read_line(const std::string& section, const std::string& key, const std::st
   if (section == "Volatile" && uncorrectable) gpu.uncorrected_errors += std::strtoll(value.c_str(), nullptr, 10);
   if (section == "Remapped Rows" && key == "Pending") gpu.remapping_pending = value == "Yes";
   if (section == "Remapped Rows" && key == "Remapping Failure Occurred") gpu.remapping_failed = value == "Yes";
-  const bool slows = key.ends_with("Slowdown") && key != "HW Slowdown";  // that is any of the HW ones
+  // "HW Slowdown" is skipped, because it is set with any of the specific HW reasons.
+  const bool slows = key.ends_with("Slowdown") && key != "HW Slowdown";
   if (slows && value == "Active") gpu.slowdowns.push_back(key);
 }
 
 }  // namespace
 
-// nvidia-smi writes eight digits of the domain, CUDA four.
+// nvidia-smi prints eight digits of the PCI domain, and CUDA four.
 std::string gpu_health_key(const std::string& bus_id) {
   constexpr size_t kLength = 12;
   std::string key = bus_id.size() > kLength ? bus_id.substr(bus_id.size() - kLength) : bus_id;

@@ -21,16 +21,16 @@ namespace {
 
 struct MeasureSizes {
   DType compute;
-  std::vector<ProductSize> products;  // the last square is the largest
+  std::vector<ProductSize> products;  // The last square shape is the largest.
   SdpaShape attention;
   int64_t attention_runs;
-  std::vector<int64_t> collective_bytes;  // the largest last
+  std::vector<int64_t> collective_bytes;  // Sizes in ascending order.
   int64_t collective_runs;
   int64_t disk_bytes;
 };
 
-// On a GPU squares, then the products of a Llama-3 8B's block on 16,384 tokens, then two of a 70B's on 8,192 tokens
-// divided over 8 tensor-parallel ranks.
+// Returns the sizes for a GPU: squares, then the matmuls of a block of Llama-3 8B for 16,384 tokens, then two matmuls
+// of a 70B model for 8,192 tokens with 8 tensor-parallel ranks.
 MeasureSizes gpu_sizes() {
   return {.compute = DType::kBFloat16,
           .products = {{4096, 4096, 4096},
@@ -58,17 +58,18 @@ MeasureSizes cpu_sizes() {
           .disk_bytes = 65536 * kKiB};
 }
 
-constexpr int64_t kSmallBytes = 16;  // a rank, of a collective that measures latency
+constexpr int64_t kSmallBytes = 16;  // Bytes per rank of a collective that measures latency.
 constexpr int64_t kSmallRuns = 100;
 
-// All ranks do `work` at the same time, and all fail when one does.
+// Runs `work` on all ranks at the same time. If it throws on one rank, it fails on all.
 template <typename Work>
 void together(ProcessGroup& group, Work work) {
   group.barrier();
   group.agree(work);
 }
 
-// The kinds of product that a config can ask of the device; on the CPU FP8 is emulated, which says nothing of a rate.
+// Returns the kinds of matmul that a config can use on the device. On the CPU FP8 is emulated, so its rate is not
+// measured.
 std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) {
   std::vector<PrecisionConfig> kinds(1);
   kinds[0].compute = compute;
@@ -87,7 +88,8 @@ void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& st
   for (const PrecisionConfig& kind : product_kinds(sizes.compute, stream)) {
     const std::string precision = precision_name(kind);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
-    const bool is_first = !rates.product_flops.contains(precision);  // with fast accumulation where there is
+    // The first rate of each precision uses fast accumulation if there is one.
+    const bool is_first = !rates.product_flops.contains(precision);
     for (const ProductSize& shape : sizes.products) {
       const double flops = measure_product(shape, kind, stream);
       rates.products.push_back({precision, fast, shape.m, shape.n, shape.k, flops});
@@ -136,7 +138,7 @@ AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
   return rates;
 }
 
-// Times collectives of the world on parts of one tensor.
+// Measures collectives over all ranks on parts of one tensor.
 class CollectiveMeasure {
  public:
   CollectiveMeasure(const MeasureSizes& sizes, ProcessGroup& group, Stream& stream)
@@ -166,7 +168,7 @@ class CollectiveMeasure {
   }
 
  private:
-  // Elements of each rank of a tensor of about `bytes`, in units of 16 bytes.
+  // Returns the number of elements per rank of a tensor of about `bytes`, rounded to units of 16 bytes.
   int64_t per_rank(int64_t bytes) const {
     const int64_t unit = 16 / dtype_bytes(sizes_.compute);
     return std::max<int64_t>(1, bytes / group_.size() / 16) * unit;
@@ -197,13 +199,14 @@ class CollectiveMeasure {
   std::unique_ptr<Communicator> world_;
 };
 
-// Random bytes, which no file system can make smaller.
+// Measures the write speed with random bytes, which no file system can compress.
 double measure_disk(const std::string& dir, int64_t bytes, int rank) {
   constexpr int64_t kBlockBytes = 4 << 20;
   std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
   std::mt19937_64 random(static_cast<uint64_t>(rank) + 1);
   std::generate(block.begin(), block.end(), std::ref(random));
-  OutputFile file(fmt::format("{}/.octavo_doctor_{}_{}", dir, rank, ::getpid()));  // is removed, as it is not renamed
+  // Removed when it is destroyed, because it is never renamed to its final name.
+  OutputFile file(fmt::format("{}/.octavo_doctor_{}_{}", dir, rank, ::getpid()));
   const auto start = std::chrono::steady_clock::now();
   for (int64_t written = 0; written < bytes; written += kBlockBytes) file.write(std::span<const uint64_t>(block));
   file.finish();

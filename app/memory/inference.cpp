@@ -21,7 +21,7 @@ LlamaOptions options_of(const Config& config, const BatchShape& shape, KvCache* 
           .cache = cache};
 }
 
-// Returns the shape of the prompt, or of a micro-batch to validate.
+// Returns the shape of the prompt, or of a micro-batch of validation.
 BatchShape batch_shape(const Config& config, const std::optional<GenerationShape>& shape, const Mesh& mesh) {
   if (shape) return {.micro_batch_size = 1, .seq_len = shape->prompt_length};
   return batch_shape(config, mesh);

@@ -1,4 +1,4 @@
-// A model for forward passes only, with weights loaded from the place that the config or the user names.
+// A model for forward passes only, whose weights come from a checkpoint or from model.init_from.
 #pragma once
 
 #include <optional>
@@ -10,26 +10,27 @@
 
 namespace octavo {
 
-// The sequences to generate, which begin with the same prompt.
+// Number and lengths of the sequences to generate. All of them begin with the same prompt.
 struct GenerationShape {
   int64_t sequences = 1;
   int64_t prompt_length = 0;
   int64_t capacity = 0;  // Maximum number of tokens per sequence, including the prompt.
 };
 
-// The buffers of generation alongside the model, which runs on the prompt.
+// Buffers of generation, in addition to those of the model that processes the prompt.
 struct GenerationState {
   GenerationState(const Config& config, const GenerationShape& shape, Arena& arena);
 
   KvCache cache;
   Tensor prompt;              // [prompt_length] int32
   Tensor tokens;              // [sequences] int32
-  std::optional<Llama> step;  // runs on one token of each sequence
+  std::optional<Llama> step;  // The model for one token of each sequence.
 };
 
-// The buffers of a model without gradients and moments.
+// Buffers of a model without gradients and optimizer states.
 struct InferenceState {
-  // Lays out buffers for generation, or for a Validator of config.data.validation. `layout` must outlive the state.
+  // Lays out buffers for generation if `shape` is given, or else for a Validator of config.data.validation. `layout`
+  // must outlive the state.
   InferenceState(const Config& config, const ParameterLayout& layout, const std::optional<GenerationShape>& shape,
                  Arena& arena, Runtime& runtime);
   InferenceState(const InferenceState&) = delete;
@@ -41,14 +42,14 @@ struct InferenceState {
   std::optional<Validator> validator;
 };
 
-// Plans and allocates the buffers of a model and holds them.
+// Plans, allocates and owns the buffers of a model.
 class InferenceModel {
  public:
-  // Prepares to generate `shape`, or to validate without one. Throws an InputError with the needed memory if it does
-  // not fit.
+  // Prepares to generate sequences of `shape`, or to compute the validation loss if there is no shape. Throws an
+  // InputError with the required memory if it does not fit.
   InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime);
 
-  // Loads the weights from a checkpoint, or from config.model.init_from if there is none.
+  // Loads the weights `which` from a checkpoint, or from config.model.init_from if `checkpoint` is null.
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
   InferenceState& state() { return *state_; }

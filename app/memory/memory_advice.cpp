@@ -23,7 +23,7 @@ struct Change {
   std::function<void(Config&)> apply;
 };
 
-// Single changes, the least costly first.
+// Returns changes of single keys, the least costly first.
 std::vector<Change> changes_to_try(const Config& config) {
   std::vector<Change> changes;
   if (config.parallel.reshard_after_forward == Reshard::kFalse) {
@@ -51,10 +51,10 @@ std::vector<Change> changes_to_try(const Config& config) {
   return changes;
 }
 
-// Whether a config fits on a number of ranks with some of the changes.
+// Function that returns whether a config fits on a number of ranks with some changes.
 using Fits = std::function<bool(Config config, int64_t ranks, std::initializer_list<const Change*> changes)>;
 
-// The least number of ranks to shard over with `change`.
+// Finds the smallest number of ranks, doubled each time, on which the config fits with `change`.
 FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change& change, const Fits& fits) {
   constexpr int64_t kMostRanks = 1 << 14;
   for (int64_t factor = 2; factor * ranks <= kMostRanks; factor *= 2) {

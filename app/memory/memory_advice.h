@@ -1,4 +1,4 @@
-// The advice for a run that does not fit, before it begins or in a plan of it.
+// Advice for runs that do not fit into memory, both before they begin and in a plan.
 #pragma once
 
 #include <string>
@@ -8,18 +8,19 @@
 
 namespace octavo {
 
-// Changes that make a config fit.
+// Changes of a config that make it fit.
 struct FittingChange {
-  std::string overrides;  // Overrides of keys, as on the command line. Empty if nothing was found.
+  std::string overrides;  // Overrides in the form of the command line. Empty if no change was found.
   int64_t ranks = 0;      // Number of ranks of the run with the overrides.
 };
 
-// Returns the smallest change by which `config`, valid for a run on `ranks` ranks, fits: one key, otherwise two,
-// otherwise more ranks with a proportionally larger batch. `group` is used only to plan. Not a collective.
+// Returns the smallest change that makes `config`, valid for `ranks` ranks, fit into memory: one key if possible,
+// otherwise two keys, otherwise more ranks with a proportionally larger batch. `group` is used for planning only. Not a
+// collective.
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group);
 
-// Returns one sentence with the needed and the available memory, the largest items, and `advice`, a phrase that says
+// Returns one sentence with the required and the available memory, the largest items, and `advice`, a phrase that says
 // what would fit. `advice` may be empty.
 std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice);
 

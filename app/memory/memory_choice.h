@@ -1,11 +1,15 @@
-// The choices of what a run keeps in memory and what it recomputes, cheapest first: the full weights, gathered again in
-// backward or not (parallel.reshard_after_forward), and the activations (activation_checkpointing.mode). If the config
-// says auto, the first choice that fits is taken:
+// The choices between keeping tensors in memory and recomputing them, cheapest first. They combine whether backward
+// gathers the full weights again (parallel.reshard_after_forward) and which activations are recomputed
+// (activation_checkpointing.mode). If the config says auto, the first choice that fits is used:
 //
-//   all activations, weights kept;  all activations;  selective, weights kept;  selective;
-//   2, 3, ... of the blocks recomputed whole;  all of them
+//   1. All activations and all gathered weights are kept.
+//   2. All activations are kept, and weights are gathered again.
+//   3. Mode selective, and gathered weights are kept.
+//   4. Mode selective, and weights are gathered again.
+//   5. Mode block with 2, 3, ... recomputed blocks.
+//   6. All blocks are recomputed.
 //
-// The activations of the last recomputed block are still in memory, so recomputing one block alone would save nothing.
+// The activations of the last recomputed block are in memory anyway, so recomputing a single block would save nothing.
 #pragma once
 
 #include <functional>
@@ -21,14 +25,15 @@ struct MemoryChoice {
   bool reshard_after_forward = false;
 };
 
-// Returns the choices that the config leaves open, one or more. `sharded` says whether weights are gathered at all.
+// Returns the choices that the config leaves open, at least one. `sharded` says whether weights are sharded and have to
+// be gathered.
 std::vector<MemoryChoice> memory_choices(const Config& config, bool sharded);
 
-// Returns the index of the first choice that fits, or the number of choices. `fits` is called for few numbers of
-// blocks, because recomputing more of them takes less memory.
+// Returns the index of the first choice that fits, or the number of choices if none fits. Uses bisection over the
+// number of recomputed blocks, because recomputing more blocks takes less memory.
 size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::function<bool(const MemoryChoice&)>& fits);
 
-// Returns "selective, weights gathered again in backward".
+// Describes a choice, such as "selective, weights gathered again in backward".
 std::string describe(const MemoryChoice& choice, int64_t num_layers);
 
 }  // namespace octavo

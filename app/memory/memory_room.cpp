@@ -8,30 +8,30 @@ namespace octavo {
 
 namespace {
 
-// A run that was planned to take 98% of a GPU of 139.8 GiB ran out of memory inside NCCL.
+// Chosen because a run that was planned to use 98% of a GPU with 139.8 GiB ran out of memory inside NCCL.
 constexpr int64_t kGpuMargin = 1536 * kMiB;
 constexpr int64_t kCpuMarginShare = 20;
 
-// Memory of a GPU outside the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN; from
-// the second rank on, NCCL with its buffers, and what it takes to have memory registered.
+// Memory of a GPU outside of the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN. With two or
+// more ranks also NCCL with its buffers, and the cost of registering memory.
 struct OutsideArena {
-  int64_t early = 0;  // by the time a run decides, at most
+  int64_t early = 0;  // Upper limit of what is allocated before a run decides.
   int64_t later = 0;
   int64_t bytes() const { return early + later; }
 };
 
-constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};  // of one GPU
+constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};  // Memory of the CUDA context on one GPU.
 
-// Returns the memory that NCCL takes for the ranks of the first axis. NCCL's own buffers depend on how it connects the
-// GPUs: on two of them 1.4 GiB were measured, on four 0.9; with registered memory 0.4 to 0.9, and 2.3.
+// Returns the memory of NCCL for the ranks of the first axis. It depends on how NCCL connects the GPUs: measured were
+// 1.4 GiB on two GPUs and 0.9 on four, and with registered memory 0.4 to 0.9 on two and 2.3 on four.
 OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
   if (!registered) return {900 * kMiB, 250 * kMiB};
   return ranks == 2 ? OutsideArena{450 * kMiB, 450 * kMiB} : OutsideArena{500 * kMiB, 1900 * kMiB};
 }
 
-// The sums are measured, what of them is early is assumed.
+// Returns the memory outside of the arena. The sums are measured; their division into early and later is an assumption.
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
-  constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // of each axis but the first
+  constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each further axis.
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
   const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
@@ -68,7 +68,7 @@ MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const Planne
   const bool one_node = mesh.ranks() <= device.gpus_per_node;
   const OutsideArena outside = outside_arena(mesh, config.parallel.registers_memory(mesh, one_node));
   if (!device.free_bytes) return {.available = device.memory_bytes, .outside = outside.bytes(), .margin = kGpuMargin};
-  // Less than a plan assumes may be taken early; then it is taken later.
+  // If less than expected was allocated early, the rest is allocated later.
   const int64_t available = std::min(*device.free_bytes, device.memory_bytes - outside.early);
   return {.available = available, .outside = outside.later, .margin = kGpuMargin};
 }

@@ -16,13 +16,13 @@ namespace octavo {
 
 namespace {
 
-// Orders modes other than auto by how much they recompute.
+// Orders modes, other than auto, by the amount of recomputation.
 std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationCheckpointing& checkpointing) {
   const bool has_ratio = checkpointing.mode == ActivationCheckpointing::Mode::kBlock;
   return {checkpointing.mode, has_ratio ? checkpointing.ratio : 0};
 }
 
-// Returns the reason why replicas on `nodes` nodes are impossible, or nothing.
+// Returns the reason why there cannot be one replica per node on `nodes` nodes, or nothing.
 std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
                                           const PlannedDevice& device, ProcessGroup& group) {
   for (const Config& stage : stage_configs(config)) {
@@ -81,7 +81,7 @@ Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
     if (machines.count() == 1) return choice;
     group.agree(
         [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
-    // If ranks choose differently, some have less memory.
+    // If the ranks' choices differ, some ranks have less memory.
     const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
     const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
     if (other != reasons.end()) choice = {.mesh = {}, .reason = *other};

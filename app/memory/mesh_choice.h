@@ -1,7 +1,7 @@
-// Chooses the mesh if the config leaves it open (ParallelConfig::leaves_copies). On several nodes each node gets a
-// replica of the state, sharded over its ranks, if that fits and needs no more recomputation than if all ranks shard
-// one replica; otherwise all ranks shard one. With a replica per node gathers stay within nodes, and only sums of
-// gradients go between them, once per step.
+// Chooses the mesh if the config leaves it open (ParallelConfig::leaves_copies). With several nodes, each node gets a
+// replica of the state, sharded over its ranks, if that fits and needs no more recomputation than one replica for all
+// ranks. Otherwise all ranks shard one replica. With one replica per node, gathers stay within the nodes, and only
+// gradient sums cross the network, once per step.
 #pragma once
 
 #include "app/config/config.h"
@@ -12,19 +12,20 @@
 
 namespace octavo {
 
-// Returns the sizes of the axes: "replicate 2 x shard 4".
+// Describes the sizes of the axes, such as "replicate 2 x shard 4".
 std::string describe(const MeshShape& mesh);
 
-// Returns the mesh of a run of `config`, all its stages, on `ranks` ranks. `ranks_per_node` of them are on each node,
-// in their order; it is 0 if nodes have different numbers of ranks, or in another order. `group` is used for planning
-// alone.
+// Returns the mesh of a run of `config`, with all its stages, on `ranks` ranks. `ranks_per_node` is the number of ranks
+// on each node, which must be consecutive. It is 0 if the numbers differ or ranks are not consecutive. `group` is used
+// for planning only.
 MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
                        ProcessGroup& group);
-// Returns what a Runtime of a run that trains is given: a collective by which all ranks choose alike. `config` and
-// `group` must outlive it.
+// Returns a collective that chooses the mesh of a training run, for the constructor of Runtime. All ranks choose the
+// same mesh. `config` and `group` must outlive the result.
 Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group);
 
-// Returns the number of ranks of each machine if all have as many, in their order; otherwise 0.
+// Returns the number of ranks per machine if it is the same on all machines and their ranks are consecutive. Otherwise
+// returns 0.
 int64_t ranks_per_node(const Machines& machines);
 
 }  // namespace octavo

@@ -9,7 +9,7 @@ namespace octavo {
 
 namespace {
 
-// The largest first.
+// Groups the tensors by name, the largest group first.
 std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
   std::map<std::string, MemoryItem> by_name;
   for (const Arena::Item& item : arena.items()) {

@@ -1,7 +1,7 @@
-// The memory of a run, item by item, for any number of ranks and without a GPU: the same TrainingState that a run
-// allocates, laid out in a planning arena on a dry-run stream, among dry-run communicators. Exact, except for cuDNN's
-// workspace of a GPU (kernels/attention/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which
-// are estimates.
+// Plans the memory of a run, item by item, for any number of ranks and without a GPU. The plan lays out the
+// TrainingState that a run allocates in a planning arena, with a dry-run stream and dry-run communicators. It is exact,
+// with two exceptions that are estimates: cuDNN's workspace on a GPU (kernels/attention/sdpa.h), and memory outside of
+// the arena (app/memory/memory_budget.h).
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace octavo {
 
 const char* lifetime_name(Lifetime lifetime);  // Returns "whole run", "one step" or "one block".
 
-// All tensors with one name.
+// All tensors of one name.
 struct MemoryItem {
   std::string name;
   int64_t count = 0;
@@ -27,30 +27,31 @@ struct MemoryItem {
 };
 
 struct MemoryPlan {
-  ShardingOptions sharding;  // Options chosen by the available memory.
+  ShardingOptions sharding;  // Options that were chosen by the available memory.
   ActivationCheckpointing checkpointing;
-  // Items of the arena, the largest first. The padding between tensors is the last item.
+  // Items of the arena, the largest first. The last item is the padding between tensors.
   std::vector<MemoryItem> items;
-  std::vector<MemoryItem> overlaid;  // Items that use the memory of these at other times.
-  int64_t arena_bytes = 0;           // Sum of the items, which is what the run allocates.
+  std::vector<MemoryItem> overlaid;  // Items that share memory with `items` at other times.
+  int64_t arena_bytes = 0;           // Size of the arena in bytes, the sum of `items`. This is what the run allocates.
   MemoryRoom room;
   int64_t total_bytes() const { return arena_bytes + room.outside; }
   bool fits() const { return room.fits(arena_bytes); }
 };
 
-// Returns what `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for
-// the device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.
+// Returns what `octavo train` allocates on rank 0 of the mesh, which needs as much as any rank. `config` must be
+// resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must contain only this process.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
-// Plans the memory of a rank whose choices are made.
+// Plans the memory of a rank whose options are already chosen.
 MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room);
-// Returns the bytes of the rank's arena.
+// Returns the size of the rank's arena in bytes.
 int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh);
-// Returns the bytes without those of validation: of the state, or of the state with linears in bfloat16 if
-// precision.guard needs it and it is larger.
+// Returns the size of the training state without validation in bytes. If precision.guard compares FP8 with bfloat16,
+// this is the larger of the two states.
 int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh);
 
-// Return whether precision.guard compares FP8 with bfloat16, and the config with linears in bfloat16.
+// Returns whether precision.guard compares FP8 with bfloat16.
 bool has_precision_guard(const Config& config);
+// Returns the config with linears in bfloat16.
 Config without_fp8(const Config& config);
 
 }  // namespace octavo

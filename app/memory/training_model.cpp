@@ -23,7 +23,7 @@ void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
   runtime.stream().synchronize();
   state_.reset();
   runtime.stream().zero(state_memory_);
-  runtime.stream().synchronize();  // other streams come to use it
+  runtime.stream().synchronize();  // Other streams will use this memory.
   lay_out(in_bfloat16 ? options_.with(bfloat16_config_) : options_, runtime);
 }
 

@@ -1,4 +1,4 @@
-// A model that is ready to be trained: laid out by the plan, in one allocation.
+// A model that is ready to be trained, laid out by the plan in one allocation.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,23 @@ namespace octavo {
 
 class TrainingModel {
  public:
-  // The weights are not yet set. `validating` reserves space in the arena for a Validator of config.data.validation. A
-  // collective. Throws an InputError if it does not fit. `config` and `runtime` must outlive it.
+  // Plans and allocates the state; the weights are not initialized. `validating` adds buffers for a Validator of
+  // config.data.validation. A collective. Throws an InputError if the state does not fit. `config` and `runtime` must
+  // outlive the object.
   TrainingModel(const Config& config, bool validating, Runtime& runtime);
   TrainingModel(const TrainingModel&) = delete;
   TrainingModel& operator=(const TrainingModel&) = delete;
 
   const TrainingOptions& options() const { return options_; }
-  // The address of the state does not change.
+  // Returns the training state. Its address never changes.
   TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
-  int64_t bytes() const { return memory_.arena.buffer().bytes(); }  // Bytes that the run allocated.
+  int64_t bytes() const { return memory_.arena.buffer().bytes(); }  // Returns the number of allocated bytes.
 
-  // Returns whether the linears are in bfloat16 although the config has them in FP8.
+  // Returns whether the linears currently use bfloat16 although the config selects FP8.
   bool in_bfloat16() const { return in_bfloat16_; }
-  // Lays the state out again, with the linears in bfloat16 or as the config has them. The values of the state are lost,
-  // and references to its parts (the FP8 statistics) are no longer valid. Only with precision.guard.every.
+  // Lays the state out again, with linears in bfloat16 or in the precision of the config. The values of the state are
+  // lost, and references to its parts (the FP8 statistics) become invalid. Requires precision.guard.every > 0.
   void use_bfloat16(bool in_bfloat16, Runtime& runtime);
 
  private:
@@ -36,7 +37,7 @@ class TrainingModel {
   TrainingOptions options_;
   Config bfloat16_config_;
   RunMemory memory_;
-  Tensor state_memory_;  // uint8, for either layout.
+  Tensor state_memory_;  // Memory of the state (uint8), large enough for both precisions.
   bool in_bfloat16_ = false;
   std::optional<TrainingState> state_;
 };

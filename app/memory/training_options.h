@@ -1,4 +1,4 @@
-// The options of a rank, decided by its memory budget, and the error if nothing fits.
+// Chooses the options of a rank by its memory budget, and reports if no choice fits.
 #pragma once
 
 #include <functional>
@@ -7,14 +7,15 @@
 
 namespace octavo {
 
-// Returns the options of a rank. If the config leaves a choice to the memory (app/memory/memory_choice.h), it is the
-// first choice that `fits`, or the last one if none does. `fits` must give the same answer on every rank of a run.
+// Returns the options of a rank. If the config leaves a choice open (app/memory/memory_choice.h), takes the first
+// choice for which `fits` is true, or the last one if none fits. `fits` must give the same answer on every rank of a
+// run.
 using FitsTraining = std::function<bool(const TrainingOptions&)>;
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
                                         const FitsTraining& fits);
 
-// Returns the options of a run by the available memory (app/memory/memory_room.h). Throws an InputError if the plan
-// cannot fit. A collective. `config` and `layout` must outlive the options.
+// Returns the options of a run, chosen by the available memory (app/memory/memory_budget.h). Throws an InputError if no
+// choice fits. A collective. `config` and `layout` must outlive the options.
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 
 }  // namespace octavo

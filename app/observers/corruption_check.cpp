@@ -41,15 +41,15 @@ void CorruptionCheck::begin_step(const TrainingStep& step) {
   hash_results(0);
   state_.model.forward_backward(state_.batch.micro_batch(0), loss_scale(step), true,
                                 state_.batch.num_micro_batches() == 1);
-  state_.parameters.fsdp().weights_changed();  // so that the step gathers and casts, and measures, all of them
+  state_.parameters.fsdp().weights_changed();  // Makes the step gather, cast and measure all weights again.
   hash_results(1);
 }
 
-// Hashes what the next micro-batch leaves. The losses are complete, and not yet overwritten, when the first gradient is
-// complete on the compute stream.
+// Queues hashing of the results of the next micro-batch. The losses are hashed when the first gradient is complete on
+// the compute stream: at that time the losses are complete and not yet overwritten.
 void CorruptionCheck::hash_results(int64_t pass) {
   auto hash = [this, pass, hashed = std::vector<bool>(results_.size())](size_t result, const Tensor& x) mutable {
-    if (hashed[result]) return;  // later micro-batches are not hashed
+    if (hashed[result]) return;  // Only the first micro-batch is hashed.
     hashed[result] = true;
     const int64_t row = pass * std::ssize(results_) + static_cast<int64_t>(result);
     bit_hash({.out = hashes_.rows(row, row + 1).view({2}), .x = x}, stream_);

@@ -12,15 +12,15 @@ namespace {
 
 using RankSet = std::set<int>;
 
-// The finding of one of the comparisons.
+// A difference that one of the comparisons found.
 struct Difference {
-  RankSet suspects;               // ranks of which one, several or all are wrong
-  std::vector<std::string> what;  // names of what differs, in the order of the first rank that has it
+  RankSet suspects;               // Ranks of which at least one is wrong.
+  std::vector<std::string> what;  // Names of the parts that differ, in the order of the first rank that holds them.
 
   bool found() const { return !suspects.empty(); }
 };
 
-// "weights of block 3 and 5 others"
+// Formats names as "weights of block 3 and 5 others".
 std::string list(const std::vector<std::string>& what) {
   if (what.size() == 1) return what.front();
   return fmt::format("{} and {} other{}", what.front(), what.size() - 1, what.size() == 2 ? "" : "s");
@@ -37,8 +37,9 @@ std::string names(const RankSet& ranks, std::span<const CheckedRank> all) {
   return text;
 }
 
-// Combines two findings. If one lies within the other, the narrower one is right: a sum is of several ranks' stretches,
-// and two copies have no majority. Otherwise both are findings of their own.
+// Combines the suspects of two findings. If one set contains the other, the smaller one is right, because the larger
+// one resulted from a sum over several ranks' slices or from two replicas without a majority. Otherwise both sets are
+// suspects.
 RankSet merge(const RankSet& a, const RankSet& b) {
   if (!b.empty() && std::includes(a.begin(), a.end(), b.begin(), b.end())) return b;
   if (!a.empty() && std::includes(b.begin(), b.end(), a.begin(), a.end())) return a;
@@ -47,14 +48,14 @@ RankSet merge(const RankSet& a, const RankSet& b) {
   return both;
 }
 
-// One of the copies of a part.
+// One of the replicas of a part.
 struct Copy {
   uint64_t hash = 0;
-  RankSet ranks;  // ranks that have stretches of the copy
+  RankSet ranks;  // Ranks that hold slices of the replica.
 };
 using Copies = std::map<std::string, Copy>;
 
-// Returns the ranks of the copies that differ from the most frequent hash, or of all copies where no hash has a
+// Returns the ranks of the replicas whose hash differs from that of the majority, or of all replicas if no hash has a
 // majority.
 RankSet minority(const Copies& copies) {
   std::map<uint64_t, size_t> counts;

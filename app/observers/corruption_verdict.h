@@ -1,10 +1,9 @@
 // Decides from the hashes of all ranks which ranks may be wrong:
 //
-//   copies           Of what several ranks hold alike, a copy whose hash most of the copies do not have is wrong. Where
-//                    no hash has a majority, any of the copies may be wrong.
-//   computed twice   A rank whose micro-batch gave other bits the second time is wrong. That also decides between
-//   copies
-//                    without a majority.
+//   replicas        If several ranks hold the same state, a replica whose hash differs from the hash of the majority is
+//                   wrong. If no hash has a majority, any of the replicas may be wrong.
+//   computed twice  A rank whose micro-batch gave different bits the second time is wrong. This also decides between
+//                   replicas without a majority.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +13,35 @@
 
 namespace octavo {
 
-// A hash of something that a rank holds.
+// A part of the state that a rank holds and hashes.
 struct HashedPart {
-  std::string what;  // equal for parts that must be equal: "exp_avg of block 3 (shard 1)"
-  // Where ranks share a copy: the copy of which this part is a stretch. The hashes of its stretches add up to the hash
-  // of the copy. Empty where this rank has a copy for itself.
+  std::string what;  // Name of the part, such as "exp_avg of block 3 (shard 1)". Parts of equal names must be equal.
+  // Name of a replica that several ranks share, of which this part is a slice. The hashes of its slices add up to the
+  // hash of the replica. Empty if this rank holds a replica alone.
   std::string copy;
 };
 
-// Facts about a rank that are known from the start.
+// Facts about a rank that do not change during the run.
 struct CheckedRank {
   std::string place;  // "node7, GPU 3 (GPU-4f1c...)"
   std::vector<HashedPart> parts;
 };
 
-// The hashes of a rank in one check.
+// Hashes of a rank in one check.
 struct RankHashes {
-  std::vector<uint64_t> first, second;  // by result, of the micro-batch computed twice; equal where none was computed
-  std::vector<uint64_t> parts;          // by CheckedRank::parts
+  // Hashes of the results of both passes. Both vectors are equal if no micro-batch was computed twice.
+  std::vector<uint64_t> first, second;
+  std::vector<uint64_t> parts;  // Hashes of CheckedRank::parts, in the same order.
 };
 
 struct CorruptionVerdict {
-  std::vector<int> ranks;      // ranks that may be wrong, in order; empty where nothing differs
-  bool copies_differ = false;  // whether what ranks hold differs, so that it is not to be saved
-  std::string message;         // names the ranks, where they are, and what differs
+  std::vector<int> ranks;      // Ranks that may be wrong, in ascending order. Empty if nothing differs.
+  bool copies_differ = false;  // Whether the ranks' replicas of the state differ, so that the state must not be saved.
+  std::string message;         // Names the ranks, their machines and GPUs, and what differs.
 };
 
-// `results`: the names of what a micro-batch leaves, "losses" and "gradients of block 3".
+// Compares the hashes of all ranks. `results` has the names of a micro-batch's results, such as "losses" and "gradients
+// of block 3".
 CorruptionVerdict judge(std::span<const CheckedRank> ranks, std::span<const RankHashes> hashes,
                         std::span<const std::string> results);
 

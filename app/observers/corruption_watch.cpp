@@ -1,6 +1,6 @@
-// Watches for silent corruption: checks for it (app/observers/corruption_check.h) every training.check_every steps,
-// acts on a difference (training.on_corruption), and refuses to save a state whose replicas are known to differ. Does
-// nothing if training.check_every is 0.
+// Observer that runs the check for silent corruption (app/observers/corruption_check.h) every training.check_every
+// steps, acts on differences as training.on_corruption says, and refuses to save a state whose replicas are known to
+// differ. Does nothing if training.check_every is 0.
 #include <optional>
 #include <set>
 #include <string>
@@ -18,8 +18,8 @@ namespace octavo {
 
 namespace {
 
-// on_result() and allows_save() throw AgreedError, with the rank, its machine and GPU, what differs and the last
-// checkpoint, if something differs and the run is to end.
+// If something differs and the run must end, on_result() and allows_save() throw an AgreedError that names the rank,
+// its machine and GPU, what differs, and the last checkpoint.
 class CorruptionWatch : public StepObserver {
  public:
   explicit CorruptionWatch(const ObserverContext& context) : context_(context) {
@@ -43,7 +43,7 @@ class CorruptionWatch : public StepObserver {
     if (due(step.number)) take(step.number, check_->finish());
   }
 
-  // Compares the replicas, unless on_result() just has. Logs a refusal.
+  // Compares the replicas unless on_result() has just done so. Logs why saving is refused.
   bool allows_save(int64_t step) override {
     if (check_ && !check_->due(step)) take(step, check_->check_state());
     if (copies_differ_ && context_.runtime.group().is_root()) {
@@ -69,7 +69,8 @@ class CorruptionWatch : public StepObserver {
     copies_differ_ = verdict.copies_differ;
     if (verdict.ranks.empty()) return;
     const bool ends = context_.config.training.on_corruption != OnCorruption::kWarn;
-    if (ends) context_.checkpoints.complete_pending_save();  // so that the one that is named is there
+    // Completes the pending save, so that the checkpoint that the message names exists.
+    if (ends) context_.checkpoints.complete_pending_save();
     std::string message =
         fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, context_.checkpoints.last());
     if (context_.config.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
@@ -77,7 +78,8 @@ class CorruptionWatch : public StepObserver {
     if (context_.runtime.group().is_root()) log_event(EventKind::kWarning, step, message);
   }
 
-  // Writes the machines of these ranks, with the reason, where the launchers find them. Returns what came of it.
+  // Writes the machines of `ranks` with the reason to the file that launchers read. Returns a sentence about the
+  // result.
   std::string exclude(const std::vector<int>& ranks, const std::string& why) {
     ProcessGroup& group = context_.runtime.group();
     const std::vector<std::string> by_rank = group.all_gather(host_name());
@@ -87,7 +89,8 @@ class CorruptionWatch : public StepObserver {
     if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
       return fmt::format("; {} cannot be excluded, as there is no other machine", names);
     }
-    // The run ends for what was found, even if the file cannot be written. scripts/launching.sh reads the file.
+    // The run ends with the message about the corruption even if the file cannot be written. scripts/launching.sh reads
+    // it.
     const std::string path = context_.config.checkpoint.dir + "/excluded_hosts";
     std::string failure;
     try {
@@ -106,7 +109,7 @@ class CorruptionWatch : public StepObserver {
 
   const ObserverContext context_;
   std::optional<CorruptionCheck> check_;
-  bool copies_differ_ = false;  // as the last comparison says
+  bool copies_differ_ = false;  // Result of the last comparison of the replicas.
 };
 
 }  // namespace

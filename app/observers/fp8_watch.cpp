@@ -1,4 +1,5 @@
-// Reports the statistics of a step's FP8 casts (app/run/fp8_report.h) every logging.fp8_stats_every steps.
+// Observer that reports the statistics of a step's FP8 casts (app/run/fp8_report.h) every logging.fp8_stats_every
+// steps.
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kSlots = 2;  // Steps that are pending at most, as in StepResults.
+constexpr int64_t kSlots = 2;  // Maximum number of pending steps, as in StepResults.
 
 const char* tensor_name(AmaxTable::Kind kind) {
   switch (kind) {
@@ -42,8 +43,8 @@ class Fp8Watch : public StepObserver {
     if (due(step.number)) table_->begin(context_.runtime.stream());
   }
 
-  // Queues the sums over the ranks and their copy to the host, which comes before that of the step's results, so it is
-  // done when they are there.
+  // Queues the sums over the ranks and the copy to the host. The copy precedes that of the step's results, so it is
+  // complete when they arrive.
   void after_step(int64_t step) override {
     if (!due(step)) return;
     CHECK(pushed_ - popped_ < kSlots, "{} steps' FP8 statistics are pending", pushed_ - popped_);
@@ -70,7 +71,7 @@ class Fp8Watch : public StepObserver {
  private:
   bool due(int64_t step) const { return table_ != nullptr && step % context_.config.logging.fp8_stats_every == 0; }
 
-  // Returns the statistics of the oldest pending step, by layer, linear and tensor.
+  // Returns the statistics of the oldest pending step, ordered by layer, linear and tensor.
   std::vector<Fp8TensorReport> pop() {
     CHECK(popped_ < pushed_, "no FP8 statistics are pending");
     const int64_t slot = popped_++ % kSlots;
@@ -94,7 +95,7 @@ class Fp8Watch : public StepObserver {
   }
 
   const ObserverContext context_;
-  const std::vector<LinearSpec> linears_;  // Linears of a block.
+  const std::vector<LinearSpec> linears_;  // FP8 linears of a block.
   Fp8StatsTable* table_ = nullptr;         // Null if the model takes no statistics.
   Buffer host_;                            // [kSlots, the table's values] float32
   int64_t pushed_ = 0;

@@ -11,7 +11,7 @@ constexpr double kLeastShare = 0.1;
 constexpr double kLeastMs = 2;
 constexpr int kSteps = 3;
 
-// Returns the upper median of two or more ranks: of two ranks that is the one that waits.
+// Returns the upper median. With two ranks that is the rank that waits longer.
 double median(std::span<const RankTimes> ranks, double RankTimes::*time) {
   std::vector<double> times;
   for (const RankTimes& rank : ranks) times.push_back(rank.*time);

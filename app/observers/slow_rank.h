@@ -1,9 +1,9 @@
 // Finds the rank that the others wait for.
 //
-// In synchronous training every rank's step takes as long as that of the slowest one; the others spend the difference
-// in collectives. So the slowest rank is the one that spends the least time in them, and
+// In synchronous training every rank's step takes as long as that of the slowest rank, and the other ranks spend the
+// difference waiting in collectives. So the slowest rank is the one with the least time in collectives, and
 //   held_ms = median(collectives_ms of all ranks) - collectives_ms of this rank
-// is how long it holds the others up.
+// is the time by which it delays the others.
 #pragma once
 
 #include <optional>
@@ -13,23 +13,25 @@ namespace octavo {
 
 // The times of a rank in one step.
 struct RankTimes {
-  double collectives_ms = 0;  // In collectives, waiting for other ranks included.
-  double data_ms = 0;         // Waiting for the data loader while the device had nothing to do.
+  double collectives_ms = 0;  // Time in collectives, including the time of waiting for other ranks.
+  double data_ms = 0;         // Time of waiting for the data loader while the device was idle.
 };
 
 struct SlowRank {
   int rank = 0;
   double held_ms = 0;
-  bool in_data = false;  // It waits for its data loader. Otherwise it computes more slowly.
+  bool in_data = false;  // Whether the rank waits for its data loader. Otherwise its computation is slow.
 };
 
-// Returns the slowest rank if it holds the others up for a tenth of the step and at least 2 ms.
+// Returns the slowest rank if it delays the others by at least a tenth of the step and at least 2 ms. Otherwise returns
+// nothing.
 std::optional<SlowRank> find_slow_rank(std::span<const RankTimes> ranks, double step_ms);
 
-// Names a rank once, when it is the slowest in three measured steps in a row: single steps are slow for many reasons.
+// Reports a rank once if it is the slowest in three consecutive measured steps. A single slow step can have many
+// causes.
 class SlowRanks {
  public:
-  // Takes the result of a measured step. Returns the rank to name.
+  // Adds the result of a measured step. Returns the rank to report, if any.
   std::optional<SlowRank> judge(const std::optional<SlowRank>& found);
 
  private:

@@ -1,6 +1,6 @@
-// Names the rank that the others wait for (app/observers/slow_rank.h), and whether it is slow in computing or in
-// reading data. Every logging.slow_rank_every steps all ranks time their collectives; on a GPU such a step records two
-// events per collective, which nothing waits for. A run of one rank does nothing.
+// Observer that reports the rank that the others wait for (app/observers/slow_rank.h), and whether computing or reading
+// data makes it slow. Every logging.slow_rank_every steps all ranks measure their collectives; on a GPU that records
+// two events per collective, without any waiting. Does nothing in a run with one rank.
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,7 +20,7 @@ class SlowRankWatch : public StepObserver {
  public:
   explicit SlowRankWatch(const ObserverContext& context)
       : context_(context), every_(context.runtime.group().size() > 1 ? context.config.logging.slow_rank_every : 0) {}
-  SlowRankWatch(const SlowRankWatch&) = delete;  // Streams point to its profilers.
+  SlowRankWatch(const SlowRankWatch&) = delete;  // Not copyable, because the streams point to its profilers.
   SlowRankWatch& operator=(const SlowRankWatch&) = delete;
 
   void before_step(const TrainingStep& step) override {
@@ -81,7 +81,7 @@ class SlowRankWatch : public StepObserver {
   std::vector<Profiler> profilers_;  // One per stream.
   Event origin_{Device::kCpu};
   bool is_first_ = true;             // The first step is not measured, because it differs from the others.
-  std::optional<int64_t> measured_;  // The step whose times are recorded.
+  std::optional<int64_t> measured_;  // Step whose times are being recorded.
   SlowRanks slow_ranks_;             // Used on rank 0.
 };
 

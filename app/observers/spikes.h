@@ -1,9 +1,9 @@
-// Spikes of a number that each step has (the loss, the gradient norm, how long the step took): how far a step's lies
-// above the mean of those before it, in their standard deviations (a z-score over a window, as PaLM's and OPT's authors
-// watched their losses by eye: arXiv 2204.02311, 5.1).
+// Detects spikes of a number that each step has: the loss, the gradient norm, or the duration of the step. A spike is a
+// value whose z-score is above a threshold: its distance from the mean of the previous values, in standard deviations.
+// The authors of PaLM and OPT looked for such spikes by eye (arXiv 2204.02311, section 5.1).
 //
-// The limit of a step is made of the values up to two steps before it: as many as are known on every device when the
-// step is queued, so that a run that was stopped in between decides as one that was not.
+// The window of a step ends two steps before it. These values are known on every device when the step is queued, so a
+// run that was stopped and resumed decides like one that was not.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ namespace octavo {
 
 class Spikes {
  public:
-  // `window`: values that are looked at; none is a spike before there are as many. 0: none ever is. A deviation below
-  // `least_spread` of the mean counts as that: a value that hardly moves is no measure of what is unusual.
+  // `window` is the number of previous values that are used. No value is a spike until that many are known, and 0
+  // disables the detection. A standard deviation below `least_spread` times the mean is replaced by that product,
+  // because small changes of a nearly constant number are not spikes.
   Spikes(int64_t window, double threshold, double least_spread)
       : window_(window), threshold_(threshold), least_spread_(least_spread) {}
 
@@ -31,7 +32,7 @@ class Spikes {
   // Returns the mean of the window of steps before this one, or 0 if too few values are known.
   double mean(int64_t step) const { return spread_before(step).mean; }
 
-  // The values, for checkpoints; from_json ignores what is no such state.
+  // Convert the values to and from JSON for checkpoints. from_json ignores JSON that to_json did not write.
   nlohmann::json to_json() const;
   void from_json(const nlohmann::json& json);
 
@@ -46,7 +47,8 @@ class Spikes {
   int64_t window_;
   double threshold_;
   double least_spread_;
-  std::deque<std::pair<int64_t, double>> values_;  // steps rising; kLag more than the window
+  // Pairs of step and value in ascending order, kLag more than the window.
+  std::deque<std::pair<int64_t, double>> values_;
 };
 
 }  // namespace octavo

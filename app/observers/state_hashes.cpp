@@ -10,7 +10,8 @@ namespace octavo {
 
 namespace {
 
-// "(shard 1 of tensor rank 0)"; the norms' shards are the same on every tensor rank.
+// Returns the place of a shard, "(shard 1 of tensor rank 0)". For norms, it does not name the tensor rank, because
+// their shards are equal on all of them.
 std::string place_of(const ParameterUnit& unit, const Mesh& mesh) {
   const int shard = mesh.shard().rank();
   if (unit.is_norms || mesh.tensor().size() == 1) return fmt::format("(shard {})", shard);
@@ -43,15 +44,16 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
   return false;
 }
 
-// Adds head by head, by the place in the head, because the copies are cut into shards at different places.
+// Adds the kv heads that several ranks hold. They are hashed head by head at offsets within the head, because the
+// ranks' replicas are cut into shards at different offsets.
 void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept,
                    std::vector<HashedStretch>& all) {
   const ShardedParameters& parameters = state.parameters;
-  const int64_t elements = config.head_dim * config.hidden_size;  // of a head
+  const int64_t elements = config.head_dim * config.hidden_size;  // Number of elements of a head.
   for (const ParameterPiece& piece : parameters.pieces()) {
     const ParameterSpec& spec = *piece.spec;
     if (!is_of_kv_heads(config, spec)) continue;
-    const int64_t first = spec.whole_index(0);  // of its rows, which are whole
+    const int64_t first = spec.whole_index(0);  // Index of the first row in the whole tensor.
     const int64_t end = first + piece.end;
     for (int64_t begin = first + piece.begin; begin < end;) {
       const int64_t head = begin / elements;

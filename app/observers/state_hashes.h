@@ -1,10 +1,12 @@
-// The parts of the state that a rank of a training run holds and another rank holds as well:
+// Lists the parts of the training state that more than one rank holds:
 //
-//   over the replicate axis   each unit's shard of the master weights, of the weights that are cast from them and
-//                             travel, and of what the optimizer keeps
-//   over the tensor axis      the norms' shards, which all its ranks hold alike; each kv head that has copies, of which
-//                             a rank has the stretches in its shard
-//   over all ranks            the amax history of delayed FP8 scaling
+//   replicate axis  each unit's shard of the master weights, of the weights that are cast from them and gathered, and
+// of
+//                   the optimizer states
+//   tensor axis     the shards of the norms, which are equal on all tensor-parallel ranks; and each kv head that
+// several
+//                   ranks hold, of which each rank has the slices in its shard
+//   all ranks       the amax history of delayed FP8 scaling
 #pragma once
 
 #include <vector>
@@ -14,14 +16,14 @@
 
 namespace octavo {
 
-// A stretch of a part, whose hash (kernels/math/bit_hash.h) is the sum of the hashes of its stretches.
+// A slice of a part. The hash of the part is the sum of its slices' hashes (kernels/math/bit_hash.h).
 struct HashedStretch {
   HashedPart part;
   Tensor data;
-  int64_t begin = 0;  // the place of the stretch in the part, in elements
+  int64_t begin = 0;  // Offset of the slice in the part, in elements.
 };
 
-// The tensors are views of what `state` holds.
+// Returns the slices of all parts. Their tensors are views of the tensors in `state`.
 std::vector<HashedStretch> replicated_parts(const ModelConfig& config, TrainingState& state);
 
 }  // namespace octavo

@@ -8,14 +8,14 @@ namespace octavo {
 
 namespace {
 
-// Least standard deviation that counts, as a share of the mean (Spikes). Losses hardly move from step to step, norms
-// and times do.
+// Smallest standard deviation that is assumed, as a share of the mean (Spikes). Losses hardly change from step to step,
+// while norms and durations do.
 constexpr double kLeastSpreadOfLosses = 0.005;
 constexpr double kLeastSpreadOfGradNorms = 0.05;
 constexpr double kLeastSpreadOfTimes = 0.1;
 
-// A slow step takes at least 1.6 times as long as the steps before it, and at least kLeastDelayMs longer. Other
-// processes and the system delay any process by tens of milliseconds now and then.
+// A step is slow if it takes at least 1.6 times as long as the steps before it and at least kLeastDelayMs longer. Other
+// processes and the system occasionally delay a process by tens of milliseconds.
 constexpr int64_t kTimesWindow = 50;
 constexpr double kTimesZ = 6;
 constexpr double kLeastDelayMs = 100;
@@ -60,9 +60,9 @@ Judgement StepGuard::judge(const Step& step) {
     return judgement;
   }
   in_a_row_ = 0;
-  // A spike counts too, so that a run that continues gets used to a new level. A rollback restores the earlier values.
+  // Spikes are added too, so that a run that continues adapts to a new level. A rollback restores the earlier values.
   losses_.add(number, loss);
-  // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
+  // The first steps are omitted, because their norms fall so fast that they do not show which later norm is unusual.
   if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
   return judgement;
 }

@@ -1,5 +1,5 @@
-// StepObserver: what watches the steps of a run. An observer is a file, and here a declaration and an entry of
-// kObservers.
+// StepObserver is the interface of objects that watch the steps of a run. A new observer is a file, and a declaration
+// and an entry of kObservers in this header.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@ namespace octavo {
 
 class DiskCheckpoints;
 
-// Every method is called on all ranks in the same order, so it may be a collective.
+// All methods are called on all ranks in the same order, so they may run collectives.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
 
-  // Called before the step's batch is known.
+  // Called before the step's batch is read.
   virtual void before_batch(int64_t /*step*/) {}
-  // The batch is uploaded, and nothing else of the step is queued.
+  // Called after the batch was uploaded and before any other work of the step is queued.
   virtual void before_step(const TrainingStep& /*step*/) {}
-  // The step is queued, except for the copy of its results to the host.
+  // Called after the step was queued, before the copy of its results to the host is queued.
   virtual void after_step(int64_t /*step*/) {}
-  // Whether the loop waits for the step's result before it queues the next step. Equal on all ranks.
+  // Returns whether the loop must wait for the step's result before it queues the next step. Equal on all ranks.
   virtual bool wants_result(int64_t /*step*/) const { return false; }
-  // The step's result is on the host. Steps come in order. May add values to step.row, and may throw.
+  // Called when the step's result is on the host, in the order of steps. May add values to step.row, and may throw.
   virtual void on_result(Step& /*step*/) {}
-  // The step, whose result was wanted, is done, and the device is idle.
+  // Called after a step for which wants_result() is true, while the device is idle.
   virtual void while_idle(int64_t /*step*/) {}
-  // Whether the state after the step may be saved. Its result is known.
+  // Returns whether the state after the step may be saved. Called after on_result().
   virtual bool allows_save(int64_t /*step*/) { return true; }
-  // The state was laid out again or set back, and no step is in flight.
+  // Called after the state was laid out again or rolled back, while no step is in flight.
   virtual void on_new_state() {}
 };
 
-// The parts of a run that observers see. All of them outlive the observers.
+// The parts of a run that observers may use. All of them outlive the observers.
 struct ObserverContext {
   const Config& config;
   Runtime& runtime;

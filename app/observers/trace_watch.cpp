@@ -1,4 +1,4 @@
-// Writes a trace of step trace.step (app/run/step_trace.h) into the run's folder.
+// Observer that writes a trace of step logging.trace.step (app/run/step_trace.h) to the run's folder.
 #include <string>
 #include <utility>
 
@@ -21,7 +21,7 @@ class TraceWatch : public StepObserver {
 
   bool wants_result(int64_t step) const override { return step == context_.config.trace.step; }
 
-  // A trace that cannot be written is a warning, because the run is worth more.
+  // Writes the trace. A failure is only a warning, so that it does not end the run.
   void while_idle(int64_t step) override {
     const std::unique_ptr<StepTrace> trace = std::move(trace_);
     if (!trace) return;

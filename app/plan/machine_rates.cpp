@@ -28,7 +28,7 @@ OrderedJson collectives_json(const CollectiveRates& collectives) {
           {"sizes", sizes}};
 }
 
-// An object of a machine file, read key by key.
+// Reads the keys of an object in a machine file.
 class Reader {
  public:
   Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {

@@ -1,5 +1,6 @@
-// MachineRates: the rates of a machine at the parts of a training step, measured and written by `octavo doctor --save
-// FILE`, for predictions of a step's time. The machine file is one JSON object whose keys are the names of the members:
+// MachineRates holds the measured rates of a machine for the parts of a training step. `octavo doctor --save FILE`
+// writes them to a machine file, and plans read it to predict the time of a step. The machine file is one JSON object
+// whose keys are the names of the members:
 //
 //   {"format": "octavo machine", "version": 1, "name": "node7", "device": "NVIDIA H200", ...,
 //    "product_flops": {"bfloat16": 7.1e14, ...}, "products": [{"precision": "bfloat16", "fast_accumulation": false,
@@ -7,7 +8,8 @@
 //    "collectives": null or {"ranks": 8, "hosts": 1, ..., "sizes": [{"op": "all_gather", "bytes": 268435456,
 //    "seconds": 7.4e-4, "bus_bytes_per_s": 3.2e11}, ...]}, ...}
 //
-// Every rate is that of the slowest rank while all ranks measure, because a training step waits for the slowest rank.
+// Every rate is the rate of the slowest rank while all ranks measure, because a training step waits for the slowest
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ namespace octavo {
 
 inline constexpr OutputKind kMachineFile{"a machine file of octavo doctor", R"("format": "octavo machine")"};
 
-// Sizes of a matmul d [m, n] = a b^T over k.
+// Sizes of a matmul with an output [m, n] and the contracted dimension k.
 struct ProductSize {
   int64_t m = 0;
   int64_t n = 0;
@@ -33,15 +35,15 @@ struct ProductSize {
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-// Rate of a matmul d = a b^T with a [m, k] and b [n, k], both with k innermost as in forward, and d in the compute
-// dtype.
+// Rate of a matmul d = a b^T with a [m, k] and b [n, k]. k is the innermost dimension of both, as in forward, and d is
+// in the compute dtype.
 struct ProductRate {
-  std::string precision;  // Name as in product_flops.
+  std::string precision;  // Name of the precision, a key of product_flops.
   bool fast_accumulation = false;
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  double flops = 0;  // FLOP/s, counting 2 m n k FLOPs.
+  double flops = 0;  // FLOP/s, counting 2 m n k FLOPs per matmul.
 };
 
 // Rates of causal attention (kernels/attention/sdpa.h).
@@ -51,65 +53,65 @@ struct AttentionRates {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  // FLOP/s, counting only the causal half: forward has 2 batch num_heads seq_len^2 head_dim FLOPs, backward 2.5 times
-  // as many.
+  // FLOP/s, counting only the causal half: forward has 2 batch num_heads seq_len^2 head_dim FLOPs, and backward has 2.5
+  // times as many.
   double forward_flops = 0;
   double backward_flops = 0;
 };
 
-// Rate of a collective among all ranks. The slowest rank counts.
+// Rate of a collective over all ranks, measured on the slowest rank.
 struct CollectiveRate {
-  std::string op;      // all_gather, reduce_scatter or all_reduce.
-  int64_t bytes = 0;   // Bytes of the whole tensor: gathered, before scattering, or reduced.
-  double seconds = 0;  // Time of one collective among many queued ones.
-  // bytes (n-1)/n / seconds, and twice that for all_reduce, which sends everything twice.
+  std::string op;      // Name: all_gather, reduce_scatter or all_reduce.
+  int64_t bytes = 0;   // Size of the whole tensor: gathered, before scattering, or reduced.
+  double seconds = 0;  // Time of one collective when many are queued.
+  // bytes (n-1)/n / seconds; twice that for all_reduce, which sends everything twice.
   double bus_bytes_per_s = 0;
 };
 
 struct CollectiveRates {
   int64_t ranks = 0;
   int64_t hosts = 0;
-  double bus_bytes_per_s = 0;  // The lower of the rates of all_gather and reduce_scatter at the largest size.
+  double bus_bytes_per_s = 0;  // Smaller rate of all_gather and reduce_scatter at the largest size.
   double latency_s = 0;        // Time of an all_reduce of a few bytes per rank.
   std::vector<CollectiveRate> sizes;
 };
 
 struct MachineRates {
-  std::string name;              // Name of the first rank's host.
-  std::string device;            // "NVIDIA H200", or "cpu".
-  int64_t gpu_memory_bytes = 0;  // Memory of one GPU, the least among the ranks; 0 on the CPU.
-  int64_t multiprocessors = 0;   // Multiprocessors of one GPU; 0 on the CPU.
+  std::string name;              // Host name of the first rank.
+  std::string device;            // Name such as "NVIDIA H200", or "cpu".
+  int64_t gpu_memory_bytes = 0;  // Smallest memory of a GPU among the ranks. 0 on the CPU.
+  int64_t multiprocessors = 0;   // Number of multiprocessors of a GPU. 0 on the CPU.
 
-  // FLOP/s of the largest square matmul by precision: the compute dtype (bfloat16 on GPUs, float32 on CPUs) and, on
-  // GPUs, fp8_tensorwise (which also holds for fp8_delayed), fp8_rowwise and fp8_blockwise, with fast accumulation if
-  // there is one.
+  // FLOP/s of the largest square matmul by precision. The keys are the compute dtype (bfloat16 on GPUs, float32 on
+  // CPUs) and, on GPUs, fp8_tensorwise (which also applies to fp8_delayed), fp8_rowwise and fp8_blockwise. Fast
+  // accumulation is used if the precision has it.
   std::map<std::string, double> product_flops;
-  std::vector<ProductRate> products;  // Every measured shape, including the squares.
-  AttentionRates attention;           // The file has them as attention_forward_flops and attention_backward_flops.
-  // CPU only: FLOP/s of multiply-adds in registers on the rank's threads, an upper bound of matmuls. 0 on a GPU, and
-  // null or missing in the file.
+  std::vector<ProductRate> products;  // Rates of all measured shapes, including the squares.
+  AttentionRates attention;           // Written as attention_forward_flops and attention_backward_flops.
+  // FLOP/s of multiply-adds in registers on the rank's threads, which is an upper limit of the rate of matmuls. CPU
+  // only; 0 on a GPU, and null or missing in the file.
   double multiply_add_flops = 0;
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
-  std::optional<CollectiveRates> collectives;  // Set if there were several ranks.
-  // Factor by which links between leaf switches are slower (app/plan/network_model.h). It is stated, not measured, and
-  // missing in the file if it is 1.
+  std::optional<CollectiveRates> collectives;  // Set if several ranks measured.
+  // Oversubscription of the links between leaf switches (app/plan/network_model.h). Given by the user instead of
+  // measured, and missing in the file if it is 1.
   double network_oversubscription = 1;
-  double disk_write_bytes_per_s = 0;  // Rate of one rank while all ranks write to the device.
+  double disk_write_bytes_per_s = 0;  // Write rate of one rank while all ranks write.
   std::map<std::string, std::string> versions;
 };
 
 nlohmann::ordered_json to_json(const MachineRates& rates);
-// Throws an InputError with the file (`where`), the key, what was found and what was expected.
+// Parses a machine file. Throws an InputError with the file (`where`), the key, what was found and what was expected.
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
-// Reads a machine file. Throws the same InputErrors.
+// Reads a machine file. Throws like machine_rates_from_json().
 MachineRates load_machine_rates(const std::string& path);
 
-// Calls visit(name, unit, value) with each rate, always in the same order, such as "bfloat16 8192 x 8192 x 8192" and
-// "FLOP/s".
+// Calls visit(name, unit, value) for each rate, always in the same order. An example is the name "bfloat16 8192 x 8192
+// x 8192" with the unit "FLOP/s".
 using RateVisitor = std::function<void(const std::string& name, const std::string& unit, double& value)>;
 void visit_rates(MachineRates& rates, const RateVisitor& visit);
-// Returns the lowest of each rate, and of the GPU's memory, among ranks that measured the same things. Other members
-// are those of the first rank.
+// Returns the smallest value of each rate, and of the GPU's memory, among ranks that measured the same things. All
+// other members are those of the first rank.
 MachineRates slowest_of(std::span<const MachineRates> ranks);
 
 }  // namespace octavo

@@ -11,32 +11,32 @@ namespace octavo {
 
 namespace {
 
-// A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
-// layers of 70B and 405B over 4 GPUs.
+// Slowdown of a collective over NVLink that overlaps with matmuls. Published factors are 1.1 to 3.5; this value agrees
+// with the times of layers of 70B and 405B models on 4 GPUs.
 constexpr double kBesideCompute = 1.5;
-// Share of a network card that NCCL reaches: 46 to 48 of 50 GB/s.
+// Share of a network card's rate that NCCL reaches: 46 to 48 of 50 GB/s.
 constexpr double kNetworkShare = 0.94;
 constexpr double kLeafNodes = 32;
-// Time that the host takes to post a message to one of many ranks.
+// Time that the host takes to post a message to one rank of an all_to_all.
 constexpr double kPost_s = 1e-6;
 
 struct Protocol {
-  double nvlink_hop_s;  // within a node of several; posting to the network bounds it
-  double ring_hop;      // between nodes, of Cluster's
-  double tree_hop;      // also of a ring with one rank a node, which nothing covers
-  double ring_share;    // of the bus
+  double nvlink_hop_s;  // Latency within a node; the network's posting rate limits it.
+  double ring_hop;      // Latency between nodes as a share of Cluster's.
+  double tree_hop;      // Also used for rings with one rank per node, where nothing hides the latency.
+  double ring_share;    // Share of the bus bandwidth.
   double tree_share;
-  double two_nodes_bytes_per_s;  // at most
-  double nodes_bytes_per_s;      // at most, on more
+  double two_nodes_bytes_per_s;  // Maximum rate on two nodes.
+  double nodes_bytes_per_s;      // Maximum rate on more than two nodes.
 };
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
 constexpr double kSimpleHop_us = 14;
 constexpr auto kProtocols = std::to_array<Protocol>({
-    {1.0e-6, 2.7 / kSimpleHop_us, 5.0 / kSimpleHop_us, 0.5, 0.92 / 3.8, 39e9, 20.4e9},               // LL
-    {1.9e-6, 4.0 / kSimpleHop_us, 8.5 / kSimpleHop_us, 0.92, 0.92 * 120 / 128, kNoBound, kNoBound},  // LL128
-    {3.4e-6, 14.0 / kSimpleHop_us, 14.0 / kSimpleHop_us, 1.0, 0.92, kNoBound, kNoBound},             // Simple
+    {1.0e-6, 2.7 / kSimpleHop_us, 5.0 / kSimpleHop_us, 0.5, 0.92 / 3.8, 39e9, 20.4e9},               // Protocol LL.
+    {1.9e-6, 4.0 / kSimpleHop_us, 8.5 / kSimpleHop_us, 0.92, 0.92 * 120 / 128, kNoBound, kNoBound},  // Protocol LL128.
+    {3.4e-6, 14.0 / kSimpleHop_us, 14.0 / kSimpleHop_us, 1.0, 0.92, kNoBound, kNoBound},             // Protocol Simple.
 });
-// PAT, which has Simple alone.
+// Constants of PAT, which only uses the protocol Simple.
 constexpr double kPatShare = 0.75;
 constexpr double kPatHop = 1 / 3.5;
 constexpr double kPatRank_s = 2.8e-6;
@@ -51,13 +51,13 @@ const CollectiveRates& collectives_of(const MachineRates& machine) {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Returns the share of a tensor that the other ranks of the group have.
+// Returns the share of a tensor that other ranks of the group hold.
 double peers_share(const RankSpread& group) { return real(group.ranks - 1) / real(group.ranks); }
 
 double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }
 
-// Returns a group's share of the links between leaf switches, at most 1. `crossing`: the share of a leaf's cards that
-// need them.
+// Returns the share of its bandwidth that a group gets on the links between leaf switches, at most 1. `crossing` is the
+// share of a leaf switch's cards that use these links.
 double uplink_share(const Cluster& cluster, const RankSpread& group, double crossing) {
   if (real(group.nodes() * group.node_stride) <= kLeafNodes) return 1;
   return std::min(1.0, 1 / (cluster.network_oversubscription * crossing));
@@ -65,11 +65,11 @@ double uplink_share(const Cluster& cluster, const RankSpread& group, double cros
 
 double ring_crossing(const RankSpread& group) { return std::min(real(group.node_stride), kLeafNodes) / kLeafNodes; }
 
-// Each of these to the latency within a node.
+// Properties of the network for one group.
 struct Network {
-  double bus = 0;  // of g ranks a node, all of them together
+  double bus = 0;  // Bandwidth of all ranks of the group on a node together.
   double hop_s = 0;
-  double levels = 0;  // of a tree of nodes
+  double levels = 0;  // Number of levels in a tree of the nodes.
 };
 
 double ring_seconds(const Network& network, const RankSpread& group, double rounds, double bytes, const Protocol& p) {

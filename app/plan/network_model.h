@@ -1,29 +1,35 @@
-// Predicts the time of collectives with NCCL's rings, trees and parallel aggregated trees (PAT) from the ranks, the
-// bytes and the places of the ranks. Units are seconds and bytes. A node has g ranks of the group, and the group has n
-// ranks on m nodes.
+// Predicts the time of collectives that NCCL executes with rings, trees and parallel aggregated trees (PAT). The inputs
+// are the number of ranks, the bytes, and the nodes that the ranks are on. Units are seconds and bytes. In the
+// formulas, the group has n ranks on m nodes, with g ranks per node.
 //
-// Within a node the time is what the machine file measured, whatever algorithm NCCL chose:
-//   rounds bytes (n-1)/n / bus + latency         rounds: 2 of all_reduce, which sends everything twice; else 1
-// Between nodes it is the shortest time among NCCL's algorithms, each with a latency of
+// Within a node, the time follows from the rates in the machine file, whatever algorithm NCCL chose:
+//   rounds bytes (n-1)/n / bus + latency
+// Here rounds is 2 for all_reduce, which sends everything twice, and 1 otherwise.
+// Between nodes, the fastest of NCCL's algorithms is assumed. In addition to the latency within a node, they take
 //   ring        rounds ((m-1) (hop + (g-1) nvlink_hop) + bytes (n-1)/n / (bus share))
-//   tree        2 (ceil(log2 m) hop + bytes / (bus share))                            all_reduce
-//   PAT         ceil(log2 m) hop / 3.5 + 2.8 us n + bytes (n-1)/n / (bus share)       g = 1, all_gather, reduce_scatter
-// each by a protocol: LL and LL128 have short hops and a share of the bus, Simple long hops and all of it. In
-//   bus = min(NVLink's as measured, g cards of network_gbps as NCCL reaches them)
-// g is what a group that fills its nodes has over one whose ranks lie on one rail (equal local ranks: g = 1).
-// all_to_all has neither rings nor trees: what goes to other nodes goes through each rank's own card,
+//   tree        2 (ceil(log2 m) hop + bytes / (bus share))
+//   PAT         ceil(log2 m) hop / 3.5 + 2.8 us n + bytes (n-1)/n / (bus share)
+// Trees are used for all_reduce, and PAT for all_gather and reduce_scatter with g = 1.
+// Each algorithm uses the best protocol. LL and LL128 have short hops and reach a share of the bus; Simple has long
+// hops and reaches all of it. The bandwidth is
+//   bus = min(NVLink as measured, g network cards of network_gbps at the rate that NCCL reaches)
+// A group that fills its nodes therefore has g times the network bandwidth of a group whose ranks lie on one rail
+// (ranks with equal local numbers, g = 1). all_to_all uses neither rings nor trees. Each rank sends its data for other
+// nodes through its own card:
 //   max(bytes (g-1)/n / NVLink's bus, bytes (n-g)/n / card) + (n-g) 1 us
 //
-// Rails: the cards of equal local rank of 32 nodes hang on one leaf switch, and leaf switches are joined by links that
-// are `network_oversubscription` times too few for all cards at once. A ring of adjacent nodes leaves a leaf through
-// one card in 32; one whose neighbours lie s nodes apart runs beside s - 1 others, and needs min(s, 32)/32 of the
-// links. It is assumed that ranks are numbered along the network, as launchers with its topology do.
+// Rails: the cards with equal local numbers in 32 nodes share one leaf switch. The links between leaf switches carry
+// 1/network_oversubscription of the traffic of all cards at full rate. A ring of adjacent nodes leaves a leaf switch
+// through one card in 32. A ring whose neighbours are s nodes apart shares the links with s - 1 other rings, so
+// min(s, 32)/32 of the cards need these links at the same time. Ranks are assumed to be numbered along the network, as
+// launchers that know its topology number them.
 //
-// Sources: latencies, shares and formulas NCCL 2.28.3, src/graph/tuning.cc (its model of itself, H100 and Intel); bus
-// bandwidth nccl-tests, doc/PERFORMANCE.md; 46 to 48 GB/s of a card of 400 Gbit/s https://github.com/NVIDIA/nccl-tests/
-// issues/290; all_to_all by single cards https://github.com/NVIDIA/nccl-tests/issues/267; PAT https://arxiv.org/abs/
-// 2506.20252; 32 nodes a leaf: NVIDIA DGX SuperPOD H100 reference architecture. Reductions within switches (SHARP,
-// NVLink's multicast) are not in it. docs/internals/prediction.md compares it with published measurements.
+// Sources. Latencies, shares and formulas: NCCL 2.28.3, src/graph/tuning.cc (NCCL's own model, for H100 and Intel
+// CPUs). Bus bandwidth: nccl-tests, doc/PERFORMANCE.md. 46 to 48 GB/s for a card of 400 Gbit/s:
+// https://github.com/NVIDIA/nccl-tests/issues/290. all_to_all through single cards:
+// https://github.com/NVIDIA/nccl-tests/issues/267. PAT: https://arxiv.org/abs/2506.20252. 32 nodes per leaf switch:
+// NVIDIA DGX SuperPOD H100 reference architecture. Reductions inside of switches (SHARP, NVLink multicast) are not
+// modelled. docs/internals/prediction.md compares the predictions with published measurements.
 #pragma once
 
 #include <cstdint>
@@ -33,40 +39,41 @@
 
 namespace octavo {
 
-// Connection of GPUs beyond the measured machine.
+// Network between nodes, which are assumed to be like the measured machine.
 struct Cluster {
   int64_t gpus_per_node = 8;
-  double network_gbps = 400;  // Gbit/s of each GPU's card to other nodes.
-  // Latency of one hop between nodes with the protocol Simple. Those of the other protocols scale with it.
+  double network_gbps = 400;  // Rate of each GPU's network card in Gbit/s.
+  // Latency of one hop between nodes with the protocol Simple in microseconds. The latencies of the other protocols are
+  // proportional to it.
   double network_latency_us = 14;
   double network_oversubscription = 1;  // Oversubscription of the links between leaf switches, at least 1.
 };
 
-// Ranks of a collective, the number of them that share a node, and the distance in nodes of neighbours on different
-// nodes.
+// Number of ranks of a collective, the number of them that share a node, and the distance in nodes between neighbours
+// on different nodes.
 struct RankSpread {
   int64_t ranks = 1;
   int64_t per_node = 1;
   int64_t node_stride = 1;
   int64_t nodes() const { return (ranks + per_node - 1) / per_node; }
 };
-// Returns the ranks of an axis whose neighbours are `stride` ranks apart.
+// Returns the spread of an axis whose neighbouring ranks differ by `stride` in their rank numbers.
 RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster);
 
 enum class CollectiveKind : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
-// Returns the collective with the name that parallel/communicator.h records.
+// Returns the kind of the collective that parallel/communicator.h records with the name `op`.
 CollectiveKind collective_named(std::string_view op);
 
-// Whether a collective has the machine to itself, or shares its multiprocessors and memory with matmuls.
+// Work that runs at the same time as a collective. Matmuls take some of the GPU's multiprocessors and memory bandwidth.
 enum class Beside : uint8_t { kNothing, kCompute };
 
-// Returns the time of a collective. `bytes` is the size of the whole tensor: gathered, before scattering, reduced, or
-// everything that a rank receives and keeps. It is 0 for one rank, and never decreases with more bytes or more ranks of
-// the same kind. Throws an InputError if the machine has no collectives.
+// Returns the time of a collective in seconds. `bytes` is the size of the whole tensor: gathered, before scattering,
+// reduced, or for all_to_all everything that a rank receives and keeps. The time is 0 for one rank, and never decreases
+// if bytes or the number of ranks grow. Throws an InputError if the machine file has no collectives.
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
                           CollectiveKind op, double bytes, Beside beside = Beside::kNothing);
 
-// Returns the bandwidth as nccl-tests and machine files count it: bytes (n-1)/n over the seconds, twice that for
+// Returns the bus bandwidth as nccl-tests and machine files define it: bytes (n-1)/n / seconds, and twice that for
 // all_reduce.
 double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,
                        double bytes);

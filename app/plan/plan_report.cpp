@@ -17,12 +17,12 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kShownItems = 10;  // of memory and of a step, unless all are asked for
+constexpr size_t kShownItems = 10;  // Number of items of memory and of a step that are printed without --all.
 constexpr double kSecondsADay = 86400;
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 
-// Adds a row; `total` is what its share is relative to.
+// Adds a row. Its share is relative to `total`.
 void add_item(Table& table, const MemoryItem& item, int64_t total, const char* needed_for) {
   table.row()
       .add({"name", "memory, one rank", -34}, item.name)
@@ -80,7 +80,7 @@ OrderedJson prediction_json(const StepPrediction& p) {
           {"parts", parts.json()}};
 }
 
-// "selective", or "block 0.25".
+// Returns a text such as "selective" or "block 0.25".
 std::string checkpointing_text(const ActivationCheckpointing& checkpointing) {
   const std::string mode = name_of(config_names::kMode, checkpointing.mode);
   const bool has_ratio = checkpointing.mode == ActivationCheckpointing::Mode::kBlock;
@@ -93,10 +93,10 @@ OrderedJson mesh_json(const MeshShape& mesh) {
   return sizes;
 }
 
-// Dollars of a billion tokens.
+// Returns the cost of a billion tokens in dollars.
 double cost_of_billion(double price, double wps) { return price / 3600 / wps * 1e9; }
 
-// Returns the steps of the run, or of the stage that is planned.
+// Returns the number of steps of the run, or of the planned stage.
 int64_t num_steps(const Config& config) { return config.training.steps - config.stage.steps_before; }
 
 int64_t num_tokens(const Config& config) {
@@ -104,7 +104,8 @@ int64_t num_tokens(const Config& config) {
   return (batches.samples(config.training.steps) - batches.samples(config.stage.steps_before)) * config.data.seq_len;
 }
 
-// Returns the seconds of steps between two saves of any kind, at most those of the whole run, `steps_s`.
+// Returns the seconds of steps between two saves of any kind. The maximum is `steps_s`, the time of all steps of the
+// run.
 double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double steps_s) {
   double interval_s = steps_s;
   const auto saves_every = [&](double seconds) {
@@ -116,10 +117,10 @@ double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double
   return interval_s;
 }
 
-// Time and cost of the planned steps, without validation.
+// Estimated time and cost of the planned steps, without validation.
 struct RunEstimate {
-  double seconds;    // of steps alone
-  double gpu_hours;  // of steps alone
+  double seconds;    // Seconds of steps only.
+  double gpu_hours;  // GPU hours of steps only.
   double steps_between_saves;
   double goodput;
   double best_steps_between_saves;
@@ -196,7 +197,7 @@ Table search_table(const PlanReport& report) {
 
 std::string device_of(const PlanTarget& target) { return target.machine ? target.machine->device : "cpu"; }
 
-// Whether it fits, and how fast it would be.
+// Prints whether the plan fits, and the predicted speed.
 void print_verdict(const PlanReport& r) {
   const MemoryPlan& memory = r.plan.memory;
   const std::string where = fmt::format("{} x {}", r.target.gpus, device_of(r.target));
@@ -232,7 +233,7 @@ void print_set_up(const PlanReport& r) {
       checkpointing_text(r.plan.memory.checkpointing));
 }
 
-// Returns the first items, all of them or kShownItems, and the sum of the others as one more, if there are any.
+// Returns the first kShownItems items and their remainder summed up as one more item, or all items if `all` is true.
 template <typename Item, typename Number>
 std::vector<Item> shown(std::vector<Item> items, bool all, Number Item::*number) {
   if (all || items.size() <= kShownItems) return items;

@@ -1,4 +1,4 @@
-// The output of `octavo plan`, as text and as JSON.
+// Formats the results of `octavo plan` as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,17 +13,19 @@ namespace octavo {
 struct PlanReport {
   const PlanTarget& target;
   Plan plan;
-  std::string mesh_reason;        // Reason for the mesh, if the config leaves it open.
-  std::string advice;             // Overrides of the config that are faster, or that make it fit. May be empty.
-  double advice_wps = 0;          // Speed with the advice, if it is faster.
+  std::string mesh_reason;  // Reason for the mesh. Empty if the config determines the mesh.
+  // Overrides of the config that make the step faster, or that make the config fit. Empty if there are none.
+  std::string advice;
+  double advice_wps = 0;          // Tokens per second and GPU with the advice. 0 if the advice is about memory.
   std::vector<Plan> found;        // Plans found by --search.
-  double price_per_gpu_hour = 0;  // Price in dollars. 0 means that no price was given.
+  double price_per_gpu_hour = 0;  // Price of a GPU hour in dollars. 0 if no price was given.
   FailureRates failures;
 };
 
 nlohmann::ordered_json plan_json(const PlanReport& report);
-// Print to standard output. `all` prints every item of the memory and of the step, not only the largest.
+// Prints the plan to standard output. `all` prints every item of memory and of the step, not only the largest.
 void print_plan(const PlanReport& report, bool all);
+// Prints the plans that --search found to standard output.
 void print_search(const PlanReport& report);
 
 }  // namespace octavo

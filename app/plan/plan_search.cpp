@@ -25,12 +25,13 @@ bool is_valid(const Config& config, int64_t gpus) {
   return true;
 }
 
-// One of a search, not yet known to fit.
+// A candidate of the search, which may not fit into memory.
 struct Candidate {
   Config config;
   MeshShape mesh;
-  bool open = false;       // of block mode, whose number of blocks is not found yet
-  bool predicted = false;  // else it stands in the queue by the seconds that it takes at least
+  bool open = false;  // Whether mode block is selected and its number of blocks is not yet determined.
+  // Whether the time is predicted. Otherwise the candidate is in the queue with a lower bound of its time.
+  bool predicted = false;
 };
 
 Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group, Predictor* predictor) {
@@ -42,8 +43,8 @@ Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group
   return plan;
 }
 
-// Plans, the fastest first. What memory may ask for of a mesh and micro-batch is predicted, and planned, only when its
-// turn comes.
+// Finds plans in the order of their times, the fastest first. Candidates of a mesh and micro-batch are predicted, and
+// their memory planned, only when they reach the front of the queue.
 class Search {
  public:
   Search(const Config& config, const PlanTarget& target, double at_most_s, ProcessGroup& group)
@@ -64,7 +65,7 @@ class Search {
     }
   }
 
-  // The next that fits, if any.
+  // Returns the next fastest plan that fits, if any.
   std::optional<Plan> next() {
     while (!queue_.empty()) {
       Candidate candidate = std::move(queue_.extract(queue_.begin()).mapped());
@@ -85,7 +86,7 @@ class Search {
   }
 
  private:
-  // Micro-batches from the smallest, as long as they fit on the most shards.
+  // Adds micro-batches in ascending order, as long as they fit on the largest number of shards.
   void add_mesh(const MeshShape& mesh) {
     MeshShape one_copy = mesh;
     one_copy.replicate = 1;
@@ -106,7 +107,8 @@ class Search {
     }
   }
 
-  // Puts the candidate in its place, and those that take at least as long for less memory.
+  // Adds a candidate to the queue with its predicted time, together with its variants that take at least as long but
+  // need less memory.
   void predict(Candidate candidate) {
     const StepPrediction p = prediction(candidate);
     candidate.predicted = true;
@@ -119,7 +121,7 @@ class Search {
     if (least_s < at_most_s_) queue_.emplace(least_s, candidate);
   }
 
-  // Adds what differs from a candidate that recomputes nothing.
+  // Adds the variants of a candidate that recomputes nothing.
   void add_variants(const Candidate& candidate, const StepPrediction& p) {
     const ParallelConfig& parallel = candidate.config.parallel;
     const TrainingConfig& training = candidate.config.training;
@@ -145,7 +147,8 @@ class Search {
     }
   }
 
-  // Gradients reduced once a step take memory, and must be faster for it.
+  // Returns false for candidates that reduce gradients once per step without being faster, because that takes more
+  // memory.
   bool is_worthwhile(const Candidate& candidate) {
     if (candidate.mesh.shards() == 1 || !candidate.config.parallel.accumulate_unsharded) return true;
     Candidate each = candidate;
@@ -153,7 +156,7 @@ class Search {
     return prediction(candidate).step_s < prediction(each).step_s;
   }
 
-  // Properties with which memory grows, apart from checkpointing.
+  // Properties that increase the memory, apart from activation checkpointing.
   struct Needs {
     int64_t tensor, replicate, micro_batch_size;
     bool keeps_weights, keeps_gradients;
@@ -163,7 +166,7 @@ class Search {
     }
   };
 
-  // Whether the config fits with all blocks recomputed, which takes the least memory.
+  // Returns whether the config fits if all blocks are recomputed, which takes the least memory.
   bool can_fit(Config config, const MeshShape& mesh) {
     const Needs needs{.tensor = mesh.tensor,
                       .replicate = mesh.replicate,
@@ -184,7 +187,8 @@ class Search {
     return plan_memory(config, mesh, target_.device, group_).fits();
   }
 
-  // Sets the least number of blocks that fits, if one does and none at all does not.
+  // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
+  // recomputing any block.
   void find_blocks(Candidate candidate) {
     const std::vector<MemoryChoice> choices = block_choices(candidate.config);
     ActivationCheckpointing& checkpointing = candidate.config.activation_checkpointing;
@@ -198,7 +202,7 @@ class Search {
     predict(std::move(candidate));
   }
 
-  // Returns the choices of mode auto that recompute none of the blocks, or some of them.
+  // Returns the choices of mode auto that recompute no blocks, or some of them.
   static std::vector<MemoryChoice> block_choices(Config config) {
     config.activation_checkpointing = {};
     std::vector<MemoryChoice> choices = memory_choices(config, true);
@@ -221,8 +225,8 @@ class Search {
   ProcessGroup& group_;
   Predictor predictor_;
   double at_most_s_;
-  std::multimap<double, Candidate> queue_;  // by the seconds of a step
-  std::vector<Needs> fitting_, unfitting_;  // what is known of them
+  std::multimap<double, Candidate> queue_;  // Candidates by the predicted time of a step in seconds.
+  std::vector<Needs> fitting_, unfitting_;  // Known results of can_fit().
 };
 
 }  // namespace
@@ -251,7 +255,7 @@ std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, s
     if (!plan) break;
     plans.push_back(std::move(*plan));
   }
-  // The prediction of a plan may differ in its last digits from the one by which its candidate was placed.
+  // The prediction of a plan may differ in the last digits from the prediction that placed its candidate.
   std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return a.prediction.value().step_s < b.prediction.value().step_s;
   });
@@ -266,10 +270,10 @@ std::string differences(const Plan& plan, const Plan& found) {
   const Config& a = plan.config;
   const Config& b = found.config;
   for (const MeshAxis& axis : kMeshAxes) {
-    if (&axis == filling_axis(a.parallel)) continue;  // what the other axes leave
+    if (&axis == filling_axis(a.parallel)) continue;  // This axis gets the ranks that the other axes leave.
     add(fmt::format("parallel.{}", axis.key), plan.mesh.*axis.size, found.mesh.*axis.size);
   }
-  // auto keeps all where it fits.
+  // auto keeps all gathered weights if they fit.
   add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
       found.memory.sharding.reshard_after_forward);
   add("parallel.accumulate_unsharded", a.parallel.accumulate_unsharded, b.parallel.accumulate_unsharded);

@@ -1,4 +1,4 @@
-// Plans of one config: unchanged, and with other meshes, micro-batches and checkpointing modes.
+// Makes the plan of a config, and searches for faster plans with other meshes, micro-batches and recomputation.
 #pragma once
 
 #include <limits>
@@ -13,35 +13,37 @@
 
 namespace octavo {
 
-// The target of a plan.
+// GPUs, device, machine and network that a plan is made for.
 struct PlanTarget {
   int64_t gpus = 1;
   PlannedDevice device;
-  std::optional<MachineRates> machine;  // Without a machine only the memory is planned.
+  std::optional<MachineRates> machine;  // Rates of the machine. Without them only the memory is planned.
   Cluster cluster;
 };
 
 struct Plan {
-  Config config;  // The config with every default resolved.
+  Config config;  // Config of the plan, with all defaults resolved.
   MeshShape mesh;
   MemoryPlan memory;
   std::optional<StepPrediction> prediction;
 };
 
-// Reads the config like a run on target.gpus ranks, without its datasets. Throws an InputError.
+// Reads a config like a run on target.gpus ranks does, without opening its datasets. Throws an InputError.
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target);
 
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
 
-// The fastest plans that fit, at most `count`, over all meshes with 1, 2, 4 or 8 tensor-parallel ranks, micro-batches
-// of powers of two, the checkpointing modes there are (of block mode, the fewest blocks that fit), full weights kept or
-// gathered again, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
-// rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Those whose step
-// takes `at_most_s` or longer are left out. Needs target.machine.
+// Returns the fastest plans that fit, at most `count`. The search covers all meshes with 1, 2, 4 or 8 tensor-parallel
+// ranks, micro-batches that are powers of two, and all modes of activation checkpointing (for mode block, the smallest
+// number of blocks that fits). It also covers keeping gathered weights or gathering them again, and reducing gradients
+// per micro-batch or, if that is faster, once per step. The global batch and all other keys stay as configured. Memory
+// is planned only for candidates that are fast enough to be among the results. Plans whose step takes `at_most_s` or
+// longer are omitted. Requires target.machine.
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
                                double at_most_s = std::numeric_limits<double>::infinity());
 
-// Returns the keys in which a found plan differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
+// Returns the keys in which `found` differs from `plan`, such as "parallel.tensor_parallel=2
+// training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);
 
 }  // namespace octavo

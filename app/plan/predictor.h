@@ -1,14 +1,14 @@
 // Predicts the time of a training step on a machine with known rates (app/plan/machine_rates.h).
 //
-// The step itself says what it is made of: the model's own forward and backward, the collectives and the optimizer are
-// queued on a dry-run stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
-// (app/plan/predictor_rates.h): products (2 m n k FLOPs at the rate of the nearest shapes measured), causal attention,
-// ops bound by memory (the bytes they must move), and collectives (app/plan/network_model.h). A clock
-// (app/plan/step_clock.h) lets the streams run beside each other as their events do, and says what of the collectives
-// nothing covers.
+// The model's own forward and backward, the collectives and the optimizer are queued on a dry-run stream and recorded
+// (app/plan/recorded_step.h), so the record contains exactly the ops of a step. The time of each op is estimated
+// (app/plan/predictor_rates.h): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal
+// attention, memory-bound ops from the bytes that they must move, and collectives (app/plan/network_model.h). A
+// simulated clock (app/plan/step_clock.h) runs the streams concurrently, with the dependencies of their events, and
+// determines which part of the collectives is exposed.
 //
-// Constants that were not measured are in predictor_rates.cpp with their source. Predictions are within 8% of the
-// benchmarks (docs/benchmarks).
+// Constants that are not part of a machine file are in predictor_rates.cpp with their sources. Predictions are within
+// 8% of the benchmarks (docs/benchmarks).
 #pragma once
 
 #include <cstdint>
@@ -29,31 +29,31 @@ namespace octavo {
 enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
 inline constexpr CostKind kCostKinds[] = {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory,
                                           CostKind::kOptimizer, CostKind::kCommunication};
-const char* cost_kind_name(CostKind kind);  // Returns "exposed communication" and the like.
+const char* cost_kind_name(CostKind kind);  // Returns a name such as "exposed communication".
 
-// A part of a step on one rank.
+// Time that one kind of op takes in a step on one rank.
 struct StepCost {
   std::string name;
   CostKind kind = CostKind::kProduct;
-  double seconds = 0;  // Time that it adds to the step. For a collective, the exposed part.
+  double seconds = 0;  // Time that the op adds to the step. For a collective, this is the exposed part.
   double flops = 0;
-  double bytes = 0;  // Bytes moved in memory, or sent and received.
+  double bytes = 0;  // Bytes that are moved in memory, or sent and received.
 };
 
 struct StepPrediction {
-  std::vector<StepCost> costs;  // Sorted by time, the longest first.
+  std::vector<StepCost> costs;  // Costs sorted by time, the longest first.
   double floor_s = 0;           // Time of matmuls and attention only.
-  double communication_s = 0;   // Time of all collectives, hidden or not.
+  double communication_s = 0;   // Time of all collectives, exposed or not.
   double step_s = 0;
-  double tokens_per_step = 0;  // of all ranks
-  double wps = 0;              // tokens per second and GPU
-  double mfu = 0;              // as in training
-  double flops_per_token = 0;  // of all ranks, as mfu counts them
+  double tokens_per_step = 0;  // Number of tokens per step on all ranks.
+  double wps = 0;              // Tokens per second and GPU.
+  double mfu = 0;              // Model FLOPs utilization, as training reports it.
+  double flops_per_token = 0;  // Training FLOPs per token as mfu counts them.
   CostKind bound = CostKind::kProduct;
   double seconds(CostKind kind) const;
 };
 
-// Training FLOPs per token, by part. Attention counts its causal half.
+// Training FLOPs per token of one part of the model. Attention counts its causal half.
 struct TokenFlops {
   std::string part;
   double flops = 0;
@@ -61,7 +61,7 @@ struct TokenFlops {
 std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len);
 
 struct PredictedRun {
-  const Config& config;  // The config must be valid for the mesh.
+  const Config& config;  // Must be valid for the mesh.
   MeshShape mesh;
   ShardingOptions sharding;
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Mode auto counts as none.
@@ -73,18 +73,18 @@ class StepClock;
 // shards, replicas or micro-batches.
 class Predictor {
  public:
-  // The machine is borrowed.
+  // `machine` must outlive the object.
   Predictor(const MachineRates& machine, const Cluster& cluster);
   ~Predictor();
   Predictor(const Predictor&) = delete;
   Predictor& operator=(const Predictor&) = delete;
 
-  // Throws an InputError if the machine has no rates for the config's matmuls.
+  // Predicts a step of the run. Throws an InputError if the machine has no rates for the config's matmuls.
   StepPrediction predict(const PredictedRun& run);
 
  private:
-  // The properties on which a recorded step depends besides the config: the mesh on which it is recorded, how gradients
-  // in bfloat16 are summed, the size and number of micro-batches, the options of sharding, the checkpointing.
+  // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
+  // gradients are summed, the size and number of micro-batches, the sharding options, and the activation checkpointing.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double>;
   const StepClock& clock(const PredictedRun& run);
 

@@ -10,21 +10,22 @@ namespace octavo {
 
 namespace {
 
-// Launch, first and last wave of a kernel. Products and attention from the 1.8B at 1 x 1024 tokens
-// (docs/benchmarks/2026-11-20-one-gpu.md); the others assumed.
+// Time of a matmul kernel's launch and of its first and last waves. Matmuls and attention were fitted to the 1.8B model
+// with 1 x 1024 tokens (docs/benchmarks/2026-11-20-one-gpu.md); the other values are assumed.
 constexpr double kProductOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
 constexpr double kAttentionForwardOverhead_s = 12e-6;
 constexpr double kAttentionBackwardOverhead_s = 40e-6;
-// Attention in a step to attention alone, on the H200: 626 of 746 TFLOP/s and 493 of 550.
+// Rate of attention inside of a step divided by its rate alone, measured on the H200: 626 of 746 TFLOP/s forward and
+// 493 of 550 backward.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
-// Share of a large copy's bandwidth that ops reach: 3,500 to 4,060 GB/s of 4,250.
+// Share of a large copy's bandwidth that memory-bound ops reach: 3,500 to 4,060 of 4,250 GB/s.
 constexpr double kMemoryShare = 0.88;
-// Share of kMemoryShare that ops reach which cast their result to FP8 on the way: in keeping with steps of the 1.8B,
-// delayed and blockwise.
+// Share of kMemoryShare that memory-bound ops reach if they also cast their result to FP8. Fitted to steps of the 1.8B
+// model with the recipes delayed and blockwise.
 constexpr double kCastingShare = 0.73;
-// Ops bound by memory that are not like all others.
+// Memory-bound ops whose properties differ from the default.
 constexpr auto kMemoryOps = std::to_array<MemoryOp>({
     {.name = "adamw", .kind = CostKind::kOptimizer},
     {.name = "ema", .kind = CostKind::kOptimizer},
@@ -54,7 +55,7 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
   const auto known = machine.product_flops.find(precision);
   CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} products", machine.name,
               precision);
-  constexpr double kSame = 1e-6;  // keeps sizes measured twice finite
+  constexpr double kSame = 1e-6;  // Keeps the weight of a shape finite that equals a measured one.
   double weights = 0;
   double sum = 0;
   for (const ProductRate& p : machine.products) {

@@ -1,4 +1,4 @@
-// The times of single operations on a machine, from its measured rates: the parts that predict_step adds up.
+// Estimates the time of single ops on a machine from its measured rates.
 #pragma once
 
 #include <string_view>
@@ -10,26 +10,26 @@
 
 namespace octavo {
 
-// Returns the FLOP/s of a matmul of any size: the average of the rates measured in that precision (and kind of
-// accumulation, if there is one), weighted by the inverse fourth power of their distance in log2 of m, n and k. Throws
-// an InputError if the machine has no rate of the precision.
+// Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
+// precision, and with this kind of accumulation if the precision has several, weighted by the inverse fourth power of
+// their distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size);
 double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                        const ProductSize& size);
 
-// Returns the FLOPs of the causal half.
+// Returns the FLOPs of causal attention, counting only the causal half.
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
-// Returns the time of an op inside a step, where the machine is warmer than in measurements of single ops. Returns 0
-// for a collective.
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. Returns 0 for
+// a collective.
 double op_seconds(const MachineRates& machine, const Op& op);
 
-// Difference between memory-bound ops, by name.
+// Properties of a kind of memory-bound op.
 struct MemoryOp {
   std::string_view name;
-  double share = 1;  // Share of the usual memory rate that the op reaches.
+  double share = 1;  // Share of the usual memory bandwidth that the op reaches.
   CostKind kind = CostKind::kMemory;
 };
 const MemoryOp& memory_op(std::string_view name);

@@ -11,16 +11,18 @@ namespace octavo {
 namespace {
 
 constexpr int64_t kRecordedShards = 8;
-// Streams of Fsdp, in the order in which it makes them.
+// Streams of Fsdp, in the order in which Fsdp creates them.
 constexpr int kShardStream = 1;
 constexpr int kReplicaStream = 2;
 
-// Appends what a record has, whose ops lie apart by where they are queued.
+// Appends the entries of a record to a RecordedStep. Ops of the record become separate StepOps for each kind of stream
+// that they are queued on.
 class Appending {
  public:
   Appending(const OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
 
-  // Entries of the end of a step are of a rank's shard alone, as gradients are that were reduced.
+  // Appends all entries. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced
+  // gradients.
   void append(bool of_end) {
     for (OpRecord::Entry entry : record_.entries()) {
       if (entry.action == OpRecord::Action::kOp) entry.index = index_of(entry, of_end);
@@ -49,7 +51,7 @@ class Appending {
   static constexpr size_t kNone = SIZE_MAX;
   const OpRecord& record_;
   RecordedStep& step_;
-  std::vector<size_t> known_;  // by op of the record, stream and share
+  std::vector<size_t> known_;  // Index of the StepOp by op of the record, stream and `of_shard`.
 };
 
 }  // namespace
@@ -102,7 +104,7 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
                        .sharding = run.sharding,
                        .checkpointing = checkpointing},
                       mesh, arena);
-  state.model.end_step({});  // that of the step before
+  state.model.end_step({});  // Ends the previous step.
 
   RecordedStep step;
   step.shards = shape.shards();

@@ -1,5 +1,6 @@
-// RecordedStep: what a training step queues, in order: the model's own forward and backward, its collectives, the
-// optimizer and the casts of its weights, run on a dry-run stream (core/op_record.h) on rank 0 of the mesh.
+// RecordedStep lists everything that a training step queues, in order: the model's own forward and backward, its
+// collectives, the optimizer and the casts of its weights. They run on a dry-run stream (core/op_record.h) on rank 0 of
+// the mesh.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +13,43 @@
 namespace octavo {
 
 struct RecordedStep {
-  // An op of the record on one stream.
+  // An op that the record contains, and the stream that it is queued on.
   struct StepOp {
     Op op;
-    std::string axis;        // of a collective, in place of op.axis
-    bool of_compute = true;  // on the compute stream
-    bool of_shard = false;   // its bytes are a rank's share of what the shard axis has
+    std::string axis;        // Axis of a collective, which replaces op.axis.
+    bool of_compute = true;  // Whether the op is queued on the compute stream.
+    // Whether its bytes are the share of one rank on the shard axis, and change with the number of shards.
+    bool of_shard = false;
   };
 
-  std::vector<OpRecord::Entry> entries;  // the index of an op is one of `ops`
+  std::vector<OpRecord::Entry> entries;  // Entries of the record. The index of an op is an index of `ops`.
   std::vector<StepOp> ops;
-  std::vector<std::string> ranges;  // names, by the index of an entry that begins one
-  size_t streams = 1;               // the first is the compute stream
+  std::vector<std::string> ranges;  // Names of ranges. The entry that begins a range has the index of its name.
+  size_t streams = 1;               // Number of streams. The first is the compute stream.
   size_t signals = 0;
-  // The entries of a micro-batch that stands for all between the first and the last.
+  // Entries of the micro-batch that stands for all micro-batches between the first and the last.
   size_t middle_begin = 0;
   size_t middle_end = 0;
-  int64_t shards = 1;  // that it was recorded on
+  int64_t shards = 1;  // Number of shards that the step was recorded with.
 };
 
-// Number of micro-batches of a step that are recorded at most.
+// Maximum number of recorded micro-batches: the first, one in the middle, and the last.
 inline constexpr int64_t kFirstMiddleLast = 3;
-// The micro-batches of a rank in a step.
+// Returns the number of micro-batches per step on each rank.
 int64_t micro_batches_of(const PredictedRun& run);
 
-// Whether what a step queues depends on the number of shards in other ways than by the size of a rank's share: which
-// rank has which matrix to orthogonalize, and the tokens' gradients of an embedding, which come from all of them.
+// Returns whether the number of shards changes more than the size of a rank's share. It does if shards divide the
+// matrices that Muon orthogonalizes, or if the embedding's gradients come from the tokens of all shards.
 bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 
-// Returns the mesh on which the step of a run is recorded. Several shards are recorded as those of one node, unless
-// the step depends_on_shards(): `of_shard` tells what another number of shards changes. A replica is added where
-// gradients are reduced in float32: collectives of one rank take no time. Without it, replicas would cost more than
-// their collectives.
+// Returns the mesh on which the step of a run is recorded. Several shards are recorded with the number of shards on one
+// node, and `of_shard` marks the ops that another number changes, unless depends_on_shards() is true. The mesh has two
+// replicas if the run has several, or if it has shards and reduces gradients in float32. In the second case a
+// collective over a single replica takes no time in the prediction, so runs with one and with several replicas differ
+// only by their collectives.
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
 
-// Records a step that follows others: weights have yet to be gathered, and delayed scales come from a history.
+// Records a step that follows other steps, so weights must be gathered, and delayed scales are computed from a history.
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node);
 
 }  // namespace octavo

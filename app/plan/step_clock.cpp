@@ -14,7 +14,7 @@ using StepOp = RecordedStep::StepOp;
 
 RankSpread group_spread(std::string_view group, const MeshShape& mesh, const Cluster& cluster) {
   int64_t ranks = 1;
-  int64_t stride = 1;  // ranks of the axes within those that the group spans
+  int64_t stride = 1;  // Number of ranks on the inner axes that the group does not span.
   for (size_t i = std::size(kMeshAxes); i-- > 0;) {
     const int64_t size = mesh.*kMeshAxes[i].size;
     if (spans(group, kMeshAxes[i])) {
@@ -26,7 +26,7 @@ RankSpread group_spread(std::string_view group, const MeshShape& mesh, const Clu
   return spread(ranks, stride, cluster);
 }
 
-// Whether the ranks of a group work on the same samples: they share the tokens between products.
+// Returns whether the ranks of a group work on the same samples, and therefore communicate tokens between matmuls.
 bool shares_samples(std::string_view group) {
   return std::none_of(std::begin(kMeshAxes), std::end(kMeshAxes),
                       [&](const MeshAxis& axis) { return axis.divides_samples && spans(group, axis); });
@@ -64,7 +64,7 @@ StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshS
   const auto seconds = [&](Beside beside) {
     return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, beside);
   };
-  // Tokens travel between products, in small tensors: where nothing runs beside them, at the same pace.
+  // Tokens are sent between matmuls, in small tensors that reach the same rate whether or not matmuls overlap.
   const Beside alone = shares_samples(op.axis) ? Beside::kCompute : Beside::kNothing;
   return {.alone_s = seconds(alone), .beside_s = seconds(Beside::kCompute), .bytes = bytes};
 }
@@ -87,7 +87,7 @@ std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {
   return prices;
 }
 
-// One iteration over the entries.
+// Simulates the entries of the step once, in order.
 class StepClock::Walk {
  public:
   Walk(const RecordedStep& step, std::vector<Price> prices)
@@ -102,7 +102,8 @@ class StepClock::Walk {
   std::vector<TimedRange> timeline() && { return std::move(timeline_); }
 
  private:
-  // Where a stream was when an event was recorded: of the compute stream the time, of others the length of the queue.
+  // Position of a stream when an event was recorded: the time on the compute stream, or the length of the queue on
+  // another stream.
   struct Place {
     int stream = 0;
     double time_s = 0;
@@ -111,18 +112,18 @@ class StepClock::Walk {
   struct Transfer {
     size_t op;
     double times;
-    double ready_s;  // not before
-    Place behind;    // and not before the end of that, of another stream beside; of the compute stream: none
+    double ready_s;  // Earliest start.
+    Place behind;    // Position on another side stream whose end must precede the start. Unset for the compute stream.
   };
-  // A stream beside the compute stream.
+  // A stream other than the compute stream.
   struct Side {
     std::vector<Transfer> queue;
-    std::vector<double> ends_s;  // of those that are done
-    double ready_s = 0;          // not before: events that it waited for
+    std::vector<double> ends_s;  // End times of the completed transfers.
+    double ready_s = 0;          // Earliest start of the next transfer, because of events that the stream waited for.
     Place behind = {};
     double clock_s() const { return ends_s.empty() ? 0 : ends_s.back(); }
   };
-  // The sum over all entries of an op.
+  // Sums over all entries of an op.
   struct Sum {
     double times = 0;
     double takes_s = 0;
@@ -136,12 +137,12 @@ class StepClock::Walk {
 
   const RecordedStep& step_;
   std::vector<Price> prices_;
-  std::vector<Sum> sums_;      // by op
-  std::vector<Side> sides_;    // by stream; the first is not used
-  std::vector<Place> places_;  // by signal
-  double now_s_ = 0;           // of the compute stream
+  std::vector<Sum> sums_;      // Sums by op.
+  std::vector<Side> sides_;    // Side streams by stream number. The first element is not used.
+  std::vector<Place> places_;  // Positions by signal.
+  double now_s_ = 0;           // Time on the compute stream.
   std::vector<TimedRange> timeline_;
-  std::vector<size_t> open_;  // ranges that have not ended, by their place in timeline_
+  std::vector<size_t> open_;  // Indices in timeline_ of the ranges that have not ended.
 };
 
 void StepClock::Walk::run(double middle_times) {
@@ -202,7 +203,7 @@ void StepClock::Walk::wait(int stream, const Place& place) {
   side.behind = place;
 }
 
-// Runs the first `length` entries of the queue, for which the compute stream waits.
+// Advances a side stream through the first `length` entries of its queue, which the compute stream waits for.
 void StepClock::Walk::advance(Side& side, size_t length) {
   while (side.ends_s.size() < length) {
     const auto& [op, times, ready_s, behind] = side.queue[side.ends_s.size()];
@@ -212,7 +213,8 @@ void StepClock::Walk::advance(Side& side, size_t length) {
       advance(other, behind.length);
       start_s = std::max(start_s, other.ends_s[behind.length - 1]);
     }
-    // A transfer that nothing covers at all is alone. Any other keeps the pace at which it began.
+    // A transfer that begins after the compute stream has stopped is alone. Any other transfer keeps the rate that it
+    // began with.
     const double takes_s = now_s_ > start_s ? prices_[op].beside_s : prices_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
     add(op, times, takes_s, std::max(side.clock_s() - now_s_, 0.0));

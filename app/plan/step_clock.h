@@ -1,8 +1,9 @@
-// StepClock: how long a recorded step (app/plan/recorded_step.h) takes on a machine whose rates are known.
+// StepClock simulates how long a recorded step (app/plan/recorded_step.h) takes on a machine with known rates.
 //
-// Ops of the compute stream follow each other. What is queued on another stream, as the collectives of parallel/fsdp.h
-// and parallel/tensor_group.h are, begins when that stream and the events that it waits for let it, and runs beside the
-// compute stream until that one waits for it. The wait is what it adds to the step.
+// Ops of the compute stream run one after the other. Work on another stream, such as the collectives of parallel/fsdp.h
+// and parallel/tensor_group.h, begins when that stream and the events that it waits for permit it. It runs concurrently
+// with the compute stream until the compute stream waits for it. The time of that wait is what the work adds to the
+// step.
 #pragma once
 
 #include <string>
@@ -17,29 +18,28 @@ namespace octavo {
 
 class StepClock {
  public:
-  // The machine is borrowed. Throws InputError when its rates lack the step's products.
+  // `machine` must outlive the object. Throws an InputError if its rates lack the step's matmuls.
   StepClock(RecordedStep step, const MachineRates& machine, const Cluster& cluster);
 
   struct Times {
-    std::vector<StepCost> costs;  // one a name
-    double communication_s = 0;   // of all collectives, hidden or not
+    std::vector<StepCost> costs;  // Costs, one per name.
+    double communication_s = 0;   // Time of all collectives, exposed or not.
   };
-  // A range of the step (core/profiler.h) on the compute stream, waiting for transfers included.
+  // A range of the step (core/profiler.h) on the compute stream, including the time of waiting for transfers.
   struct TimedRange {
     std::string name;
     double begin_s = 0;
     double end_s = 0;
   };
-  // Returns the ranges of the recorded micro-batches, each once, and of the end of the step, in the order in which they
-  // begin.
+  // Returns the ranges of each recorded micro-batch and of the end of the step, in the order in which they begin.
   std::vector<TimedRange> timeline(const MeshShape& mesh) const;
-  // On `mesh`, which differs from the one recorded in the number of its shards and copies alone. Throws InputError when
-  // the machine has no collectives.
+  // Returns the times of a step on `mesh`, which may differ from the recorded mesh only in the number of shards and
+  // replicas. Throws an InputError if the machine file has no collectives.
   Times run(const MeshShape& mesh, int64_t micro_batches) const;
 
  private:
   class Walk;
-  // The time of an op, alone and alongside the compute stream.
+  // Time of an op, alone and while the compute stream is busy.
   struct Price {
     double alone_s = 0;
     double beside_s = 0;
@@ -51,20 +51,20 @@ class StepClock {
   RecordedStep step_;
   const MachineRates& machine_;
   Cluster cluster_;
-  std::vector<double> compute_s_;  // by op; 0 of those that take what the mesh says
+  std::vector<double> compute_s_;  // Time of each op. 0 for ops whose time depends on the mesh.
 };
 
-// When the parts of a step run, before it runs.
+// Predicted times of the ranges of a step.
 struct StepTimeline {
-  // "micro-batch", in it "forward" with "block 0" and so on, "head" and "backward" with its blocks, at last
-  // "optimizer".
+  // Ranges with the names "micro-batch"; inside of it "forward" with "block 0" and so on, "head", and "backward" with
+  // its blocks; and at the end "optimizer".
   std::vector<StepClock::TimedRange> ranges;
-  // Number of micro-batches that are left out: the ranges are those of the first, of one that stands for all in the
-  // middle, and of the last.
+  // Number of micro-batches that are omitted. The ranges show the first micro-batch, one that stands for all in the
+  // middle, and the last.
   int64_t left_out = 0;
 };
 
-// Throws InputError when the machine's rates lack the step's products.
+// Predicts the timeline of a step. Throws an InputError if the machine's rates lack the step's matmuls.
 StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
 
 }  // namespace octavo

@@ -16,12 +16,12 @@ namespace octavo {
 
 namespace {
 
-// ECMA-48: what a terminal takes for commands.
+// Control sequence of ECMA-48.
 constexpr const char* kClearLine = "\r\x1b[2K";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kPlain = "\x1b[0m";
 
-// Returns the value of an environment variable, empty where it is not set.
+// Returns the value of an environment variable, or an empty text if it is not set.
 std::string variable(const char* name) { return process_environment()(name).value_or(""); }
 
 }  // namespace
@@ -31,7 +31,7 @@ Console::Console(int descriptor) : descriptor_(descriptor), launcher_output_(ope
   use_color(LogColor::kAuto);
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return;
-  // Setting O_NONBLOCK on `descriptor` itself would change it for every process that shares it, the user's shell too.
+  // Setting O_NONBLOCK on `descriptor` would affect every process that shares it, such as the user's shell.
   const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
   const int second = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (second < 0) return;
@@ -51,7 +51,7 @@ int Console::columns() const {
   return ::ioctl(descriptor_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
-// https://no-color.org
+// The variable NO_COLOR is described at https://no-color.org.
 void Console::use_color(LogColor color) {
   const std::lock_guard lock(mutex_);
   colors_ = color == LogColor::kAlways || (color == LogColor::kAuto && terminal_ && variable("NO_COLOR").empty());

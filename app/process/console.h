@@ -1,10 +1,11 @@
-// Writes lines for people to standard output, which may be a terminal or a pipe that nobody reads. A run must not block
-// on the output: mpirun stops reading its ranks' output as soon as it is told to end, before the ranks are. So a line
-// that is not taken within kPatienceMs is cut, and so are later lines until the reader returns. The output must not end
-// the run either: mpirun gives up after ten writes to a pipe that nobody reads (`| head -1`), so it is given no lines
-// then. metrics.jsonl has all numbers.
+// Writes lines for people to standard output, which may be a terminal or a pipe that nobody reads.
 //
-// On a terminal one line can stay below all others and be replaced: the progress of a run.
+// Output must not block a run: when mpirun is told to end, it stops reading its ranks' output before the ranks end. If
+// a line is not accepted within kPatienceMs, it is cut off, and later lines are dropped until the reader continues.
+// Output must not end a run either: mpirun aborts after ten failed writes to a pipe that nobody reads (`| head -1`), so
+// nothing is written once mpirun's own output has no reader. metrics.jsonl has all numbers.
+//
+// On a terminal, a line with the progress of the run can stay below all other lines and is replaced in place.
 #pragma once
 
 #include <mutex>
@@ -15,26 +16,26 @@
 
 namespace octavo {
 
-// Safe to use from several threads. Errors of writing are ignored.
+// Thread-safe. Errors of writing are ignored.
 class Console {
  public:
   static constexpr int kPatienceMs = 200;
 
-  // Writes to `descriptor`, which stays open. If it can block, the console opens the same file a second time without
-  // blocking.
+  // Writes to `descriptor` and leaves it open. If writing to it can block, the console opens the same file a second
+  // time in non-blocking mode.
   explicit Console(int descriptor);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Prints a line of text without control characters, above the progress. A warning is yellow if there are colors.
+  // Prints a line above the progress line. `line` has no control characters. Warnings are yellow if colors are enabled.
   void print(std::string_view line, bool warning = false);
 
-  // Returns the columns of the terminal. 0 if there is no terminal, if it cannot move the cursor within a line, and
-  // under mpirun, which copies the output.
+  // Returns the width of the terminal in columns. Returns 0 if there is no terminal, if the terminal cannot move its
+  // cursor within a line, or under mpirun, which forwards the output.
   int columns() const;
-  // Shows a line below all others, cut to the width of the terminal, instead of the previous one. An empty line removes
-  // it. Does nothing without a terminal.
+  // Replaces the progress line, cut to the width of the terminal. An empty line removes it. Does nothing without a
+  // terminal.
   void show_progress(std::string line);
 
   void use_color(LogColor color);
@@ -42,17 +43,17 @@ class Console {
 
  private:
   void write_line(std::string_view line);
-  // Returns the number of bytes that were taken.
+  // Returns the number of bytes that were accepted.
   size_t write(std::string_view bytes);
 
   int descriptor_;
   int launcher_output_;  // Result of open_launcher_output().
   bool terminal_ = false;
-  bool owned_ = false;  // Whether descriptor_ is a second opening.
+  bool owned_ = false;  // Whether descriptor_ was opened by the console.
   mutable std::mutex mutex_;
   bool colors_ = false;
-  bool stalled_ = false;   // Whether the last line was not taken completely.
-  bool cut_line_ = false;  // Whether the last bytes taken are the beginning of a line.
+  bool stalled_ = false;   // Whether the last line was not accepted completely.
+  bool cut_line_ = false;  // Whether the last accepted bytes are an incomplete line.
   std::string progress_;
 };
 

@@ -15,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-// Set by mpirun's options of the name, or by the user: each asks for certain cores.
+// Variables that mpirun sets for the options of these names, or that the user sets. Each requests certain cores.
 constexpr std::array kBindingVariables = {"OMPI_MCA_hwloc_base_binding_policy",
                                           "OMPI_MCA_hwloc_base_bind_to_core",
                                           "OMPI_MCA_hwloc_base_bind_to_socket",

@@ -20,7 +20,7 @@ bool is_warning(EventKind kind) {
          kind == EventKind::kFallback;
 }
 
-constexpr size_t kMaxTextBytes = 2000;  // Limit of the text of an event that is read.
+constexpr size_t kMaxTextBytes = 2000;  // Maximum length of the text that parse_event accepts.
 
 std::optional<EventKind> kind_of(std::string_view name) {
   for (size_t i = 0; i < std::size(kEventNames); ++i) {
@@ -38,8 +38,8 @@ std::string text_at(const nlohmann::json& json, const char* key) {
 
 const char* event_kind_name(EventKind kind) { return kEventNames[static_cast<size_t>(kind)]; }
 
-// spdlog's messages carry a place in the source, which Octavo does not use otherwise: the name of a function, here that
-// of the kind, and a line, here the step.
+// A message of spdlog has a source location, which Octavo does not use otherwise. The function name in it carries the
+// kind of the event, and the line number carries the step.
 void log_event(EventKind kind, int64_t step, const std::string& text) {
   const auto level = is_warning(kind) ? spdlog::level::warn : spdlog::level::info;
   const spdlog::source_loc tag("", static_cast<int>(step), event_kind_name(kind));

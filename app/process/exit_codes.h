@@ -5,8 +5,8 @@ namespace octavo {
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;  // Failed while running.
-// Bad command line, config, data file or checkpoint, found before any training.
+// Invalid command line, config, data file or checkpoint, detected before training begins.
 inline constexpr int kExitBadInput = 2;
-inline constexpr int kExitStopped = 3;  // Stopped by a signal after saving a checkpoint.
+inline constexpr int kExitStopped = 3;  // Stopped by a signal, after saving a checkpoint if training had begun.
 
 }  // namespace octavo

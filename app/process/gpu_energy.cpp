@@ -11,7 +11,8 @@ namespace octavo {
 
 namespace {
 
-// Calls a function of NVML, declared by its arguments: not every toolkit has nvml.h. The driver has the library.
+// Calls a function of NVML, found by its name in the driver's library. The arguments declare its type, because not
+// every CUDA toolkit has nvml.h.
 template <typename... Arguments>
 void call(void* library, const char* function, Arguments... arguments) {
   void* const found = dlsym(library, function);
@@ -37,7 +38,7 @@ GpuEnergy::GpuEnergy(const std::string& pci_bus_id, const std::string& library)
 }
 
 std::optional<GpuUse> GpuEnergy::use(double min_ms) {
-  constexpr int kSmClock = 1;  // NVML_CLOCK_SM
+  constexpr int kSmClock = 1;  // NVML_CLOCK_SM in nvml.h.
   const double ms = host_clock_ms() - last_ms_;
   if (ms < min_ms) return std::nullopt;
   unsigned mhz = 0;

@@ -19,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How a version of the control groups names its files. Limits that are not there or say "max" do not hold.
+// File names of one version of the control groups. A missing file or the value "max" means that there is no limit.
 struct GroupFiles {
   std::string_view file_system;
   std::array<const char*, 2> limits;
   const char* usage;
-  std::array<const char*, 2> page_cache;  // lines of memory.stat
+  std::array<const char*, 2> page_cache;  // Names of the lines in memory.stat.
 };
 constexpr GroupFiles kVersion1 = {
     "cgroup", {"memory.limit_in_bytes", ""}, "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
@@ -37,7 +37,7 @@ std::optional<int64_t> number_in(const fs::path& path) {
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-// The number after a word at the beginning of a line; nothing where there is no such line.
+// Returns the number after `word` in the first line that begins with it, or nothing.
 std::optional<int64_t> number_after(const fs::path& path, std::string_view word) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -56,7 +56,8 @@ bool is_in_list(const std::string& list, std::string_view word) {
   return false;
 }
 
-// The path of this process's group, as /proc/self/cgroup has it in lines "number:controllers:path"; empty for none.
+// Returns the path of this process's group from /proc/self/cgroup, which has lines "number:controllers:path". Empty if
+// there is none.
 std::string group_path(const fs::path& root, const GroupFiles& files) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -71,14 +72,15 @@ std::string group_path(const fs::path& root, const GroupFiles& files) {
   return "";
 }
 
-// The directories of this process's group and of those above it, as far as they are mounted here. A container may see
-// its own group at the mount point, whatever the group's path is.
+// Returns the directories of this process's group and of its ancestors, as far as they are mounted here. A container
+// may see its own group at the mount point, whatever the group's path is.
 std::vector<fs::path> group_directories(const fs::path& root, const GroupFiles& files) {
   const std::string path = group_path(root, files);
   if (path.empty()) return {};
   std::ifstream file(root / "proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);  // id, parent, device, root, mount point, options..., "-", type, source, options
+    // Fields: id, parent, device, root, mount point, options..., "-", type, source, options.
+    std::istringstream fields(line);
     std::string skipped;
     std::string mounted;
     std::string mount_point;
@@ -122,7 +124,7 @@ void apply_groups(HostMemory& memory, const fs::path& root, const GroupFiles& fi
   }
 }
 
-// A whole number above 0 and below 2^40 in an environment variable.
+// Returns the integer in an environment variable if it is above 0 and below 2^40.
 std::optional<int64_t> count_in(const Environment& environment, const std::string& name) {
   int64_t count = 0;
   std::istringstream text(environment(name).value_or(""));
@@ -130,12 +132,12 @@ std::optional<int64_t> count_in(const Environment& environment, const std::strin
   return is_count ? std::optional(count) : std::nullopt;
 }
 
-// Applies what Slurm granted on this node, in MiB. Slurm may enforce the grant without a control group. The memory that
-// the other ranks use is not known, so each of them is assumed to use as much as this one.
+// Applies the memory that Slurm granted on this node, in MiB. Slurm may enforce the grant without a control group. The
+// memory use of the other ranks is unknown, so each is assumed to use as much as this rank.
 void apply_slurm(HostMemory& memory, int processes, const Environment& environment, const fs::path& root) {
   struct Grant {
     const char* variable;
-    const char* times;  // a variable; empty for a grant of the node
+    const char* times;  // Variable that multiplies the grant. Empty if the grant is for the whole node.
   };
   constexpr std::array<Grant, 3> kGrants = {Grant{"SLURM_MEM_PER_NODE", ""},
                                             Grant{"SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"},

@@ -1,6 +1,7 @@
-// The amount of this machine's memory that a run may use: the least of what the kernel has available, what the control
-// groups of this process allow (version 1 and 2; containers and batch systems set them), and what Slurm granted to the
-// job. A process that exceeds its group's limit is killed when it first touches the memory, not when it asks for it.
+// Finds how much of this machine's memory a run may use: the minimum of the memory that the kernel reports as
+// available, the limits of this process's control groups (version 1 and 2; containers and batch systems set them), and
+// Slurm's grant to the job. A process that exceeds the limit of its group is killed when it first writes to the memory,
+// not when it allocates it.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,12 @@ namespace octavo {
 
 struct HostMemory {
   int64_t total_bytes = 0;
-  int64_t available_bytes = 0;  // Page cache counts as available, because the kernel gives it up.
-  std::string limit;  // The file or variable that limits the memory. Empty if nothing allows less than the kernel has.
+  // Bytes that can still be allocated. Page cache counts as available, because the kernel can free it.
+  int64_t available_bytes = 0;
+  std::string limit;  // File or variable that limits the memory, or empty if nothing allows less than the kernel has.
 
-  // Returns " by the limit in FILE" for the end of a sentence about available_bytes, or an empty text without a limit.
+  // Returns " by the limit in FILE", which completes a sentence about available_bytes, or an empty text without a
+  // limit.
   std::string describe_limit() const { return limit.empty() ? "" : " by the limit in " + limit; }
 };
 

@@ -12,7 +12,8 @@
 
 namespace octavo {
 
-// The name may hold spaces and parentheses. The parent is the fourth field, and the start the 22nd.
+// The name may contain spaces and parentheses, so fields are counted after the last parenthesis. The parent is the
+// fourth field, and the start time the 22nd.
 ProcessFacts process_facts(const std::string& pid) {
   const std::string line = read_system_file("/proc/" + pid + "/stat");
   const size_t open = line.find('(');

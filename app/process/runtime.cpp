@@ -24,20 +24,21 @@ namespace octavo {
 
 namespace {
 
-// About 50 microseconds of one thread's work.
+// Smallest loop that is divided among threads: about 50 microseconds of work for one thread.
 constexpr double kLeastSharedWork = 1 << 19;
 
 Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
   if (config.device == DeviceChoice::kCuda) return Device::kCuda;
   if (cuda_device_count() == 0) return Device::kCpu;
-  // Only this rank's own GPU is asked, because asking opens a context there, which takes time and memory.
+  // Queries only this rank's own GPU, because a query creates a CUDA context, which takes time and memory.
   const GpuInfo gpu = gpu_info(choose_gpu(group));
   if (!has_kernels_for(gpu)) log_warning("running on the CPU: {} is not a Hopper GPU", gpu.name);
   return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
 }
 
-// The cores this process may run on, as text that is equal exactly for processes sharing the same cores of one machine.
+// Returns the cores that this process may use as a text. The texts of two processes are equal exactly if they share the
+// same cores of one machine.
 std::string core_set(int& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -53,7 +54,7 @@ std::string core_set(int& cores) {
   return text;
 }
 
-// The config as lines "section.key value".
+// Returns the config as lines "section.key value".
 std::string settings(const Config& config) {
   std::string lines;
   const nlohmann::json flat = to_json(config).flatten();
@@ -85,7 +86,8 @@ int choose_threads(ProcessGroup& group) {
   const std::vector<uint64_t> all = group.all_gather(mine);
   const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
   if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
-  constexpr int kMostThreads = 4096;  // OpenMP's own tables of threads do not fit on a stack from some number on
+  // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
+  constexpr int kMostThreads = 4096;
   const int threads = omp_get_max_threads();
   group.agree([&] {
     CHECK_INPUT(threads <= kMostThreads, "OMP_NUM_THREADS is {}, expected an integer from 1 to {}", threads,
@@ -94,7 +96,7 @@ int choose_threads(ProcessGroup& group) {
   return threads;
 }
 
-// Launchers show each rank all GPUs of the machine, or its own alone.
+// A launcher shows each rank either all GPUs of the machine or only its own.
 int choose_gpu(const ProcessGroup& group) {
   const int gpus = cuda_device_count();
   CHECK_INPUT(gpus > 0, "device is cuda, but no GPU was found on this machine; use device: cpu, or check the driver");
@@ -151,7 +153,7 @@ void Runtime::tune(const std::function<void()>& work) {
 }
 
 double Runtime::sum_over_tokens(double value) {
-  bool is_first = true;  // among the ranks that work on the same tokens
+  bool is_first = true;  // Whether this is the first of the ranks that work on the same tokens.
   for (size_t i = 0; i < std::size(kMeshAxes); ++i) {
     if (!kMeshAxes[i].divides_tokens && mesh_->rank(static_cast<Axis>(i)) != 0) is_first = false;
   }
@@ -162,7 +164,7 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
   const bool one_machine = group_.local_size() == group_.size();
   const bool registers = stream_.is_cuda() && parallel_.registers_memory(mesh_->shape(), one_machine);
-  group_.agree_on_files("planning the memory", [&] {  // which opens the data
+  group_.agree_on_files("planning the memory", [&] {  // The plan opens the data files.
     const int64_t bytes = planned();
     if (registers) {
       arena.emplace(stream_.device(), allocate_for_collectives(bytes));

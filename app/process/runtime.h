@@ -1,4 +1,4 @@
-// Runtime: the device, its stream, the threads and the communicators of this rank.
+// Runtime owns this rank's device, stream, CPU threads and communicators.
 #pragma once
 
 #include <functional>
@@ -17,27 +17,26 @@
 
 namespace octavo {
 
-// The memory of a run: one arena, registered with the mesh where parallel.nccl_memory says so.
+// Memory of a run: one arena, which is registered with the mesh's communicators if parallel.nccl_memory requires it.
 struct RunMemory {
   Arena arena;
   std::vector<std::unique_ptr<Registration>> registrations;
 };
 
-// The mesh of a run.
+// Mesh of a run and the reason for it.
 struct MeshChoice {
   MeshShape mesh = {};
-  std::string reason =
-      {};  // Why it is this mesh, a sentence without its subject. Empty if there was nothing to choose.
+  std::string reason = {};  // Explains the choice, as a sentence without its subject. Empty if there was no choice.
 };
 
 class Runtime {
  public:
-  // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
-  // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
-  // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
-  // `choose_mesh`, a collective, is asked for the number of replicas once the device is known, if the config leaves it
-  // open (leaves_copies()). Without it there is one replica. `timer`, which may be null, gets the time that finding the
-  // device and connecting the ranks take.
+  // Picks the device: config.device, or with auto the GPU if there is one that has kernels. Completes the config with
+  // the defaults of the device, sets the number of CPU threads, and connects the ranks as config.parallel arranges
+  // them. If the config leaves the number of replicas open, `choose_mesh`, a collective, decides it once the device is
+  // known; without that function there is one replica. `timer`, which may be null, measures finding the device and
+  // connecting the ranks. A collective. Throws the same InputError on every rank if a rank has no GPU of its own or has
+  // another config than rank 0.
   using ChooseMesh = std::function<MeshChoice(const Runtime&)>;
   Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr, const ChooseMesh& choose_mesh = {});
 
@@ -48,32 +47,32 @@ class Runtime {
   const std::string& mesh_reason() const { return mesh_reason_; }
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
-  // The most that a machine has: the same on every rank, as what is decided by it must be.
+  // Returns the largest number of ranks on one machine. All ranks return the same number, so that their decisions
+  // agree.
   int64_t ranks_per_machine() const { return ranks_per_machine_; }
-  // This rank's place among those that divide each layer.
+  // Returns this rank's place among the tensor-parallel ranks that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
-  // Returns the sum of what ranks have of their own tokens. Ranks that work on the same tokens count once. A
-  // collective.
+  // Returns the sum of `value` over the ranks, counting ranks that work on the same tokens once. A collective.
   double sum_over_tokens(double value);
 
-  // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
-  // collective; the runtime must outlive the memory.
+  // Allocates memory on this rank's device. `planned` returns the size in bytes. `planned` and the allocation may throw
+  // on any rank; all ranks then throw. A collective. The runtime must outlive the memory.
   RunMemory allocate(const std::function<int64_t()>& planned);
 
-  // On a GPU: does `work`, which queues every kind of product, and has all ranks choose the same algorithms for them
+  // On a GPU, calls `work`, which queues every kind of matmul, and makes all ranks use the same algorithms for them
   // (TuningFile::tune). A collective.
   void tune(const std::function<void()>& work);
 
-  // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
+  // Describes ranks and device: "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
-  int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
-  // GiB of this rank's device: allocated on the GPU by anyone at this moment, or the most that was resident in this
-  // process so far.
+  int gpu() const { return gpu_; }  // Returns CUDA's number of this rank's GPU. Only valid if the stream is on a GPU.
+  // Returns the used memory of this rank's device in GiB: on a GPU the memory that all processes have allocated now, on
+  // the CPU the maximum resident size of this process so far.
   double memory_gib() const;
-  // Bytes that this rank can still allocate on its device.
+  // Returns the number of bytes that this rank can still allocate on its device.
   int64_t available_bytes() const;
-  // This rank's share of the machine's memory, whichever its device is.
+  // Returns this rank's share of the machine's host memory, also if the device is a GPU.
   HostMemory share_of_host_memory() const;
 
  private:
@@ -82,21 +81,22 @@ class Runtime {
   int gpu_ = 0;
   int64_t ranks_per_machine_ = 1;
   Stream stream_;
-  std::unique_ptr<TuningFile> tuning_;  // on a GPU
+  std::unique_ptr<TuningFile> tuning_;  // Null on the CPU.
   std::unique_ptr<Mesh> mesh_;
   std::string mesh_reason_;
   std::string description_;
 };
 
-// Returns the name of this machine, or localhost where it has none.
+// Returns the name of this machine, or "localhost" if it has none.
 std::string host_name();
-// The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
+// Returns CUDA's number of the GPU that this rank uses. Throws an InputError if there is none.
 int choose_gpu(const ProcessGroup& group);
-// The CPU threads of this rank, whose binding is widened where it is the launcher's default (app/process/cores.h; rank
-// 0 says so): ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
+// Returns the number of CPU threads of this rank. Widens a binding to cores that the launcher made by default
+// (app/process/cores.h), which rank 0 logs. Ranks that are bound to the same cores share them. OMP_NUM_THREADS takes
+// precedence. A collective.
 int choose_threads(ProcessGroup& group);
 
-// Model FLOPs utilization: the share of a Hopper GPU's dense bfloat16 rate, 989 TFLOP/s.
+// Returns the model FLOPs utilization (MFU): the share of a Hopper GPU's dense bfloat16 peak, 989 TFLOP/s.
 inline double mfu(double flops_per_s) { return flops_per_s / 989e12; }
 
 }  // namespace octavo

@@ -23,16 +23,18 @@ namespace octavo {
 
 namespace {
 
-// A signal handler can only reach globals. Several threads may run it at once; running its work twice is harmless.
+// State of the signal handler, which can only access globals. Several threads may run the handler at once, and running
+// it twice is harmless.
 volatile std::sig_atomic_t received = 0;  // Signal of the first request.
 std::atomic<int64_t> received_ms{0};      // Time of the first request on the monotonic clock.
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 pid_t launcher = 0;
-int wake_up = -1;   // Writing end of the pipe to the thread.
+int wake_up = -1;   // Write end of the pipe to the thread.
 int terminal = -1;  // Standard output if it is a terminal.
 
 constexpr char kRequest = 'r';
-constexpr char kLauncherContinues = 'c';  // SIGCONT from the launcher: a request unless the process was suspended
+// SIGCONT from the launcher, which is a request to stop unless the process was suspended.
+constexpr char kLauncherContinues = 'c';
 constexpr char kEnd = 'e';
 constexpr int kTickMs = 100;
 constexpr int64_t kSuspendedMs = 500;
@@ -46,7 +48,7 @@ int64_t now_ms() {
 
 void tell_thread(char word) { [[maybe_unused]] const ssize_t written = ::write(wake_up, &word, 1); }
 
-// Ends the line of the terminal, because the shell writes next.
+// Writes a newline to the terminal, because the shell prints its prompt next.
 void end_line_of_terminal() {
   if (terminal < 0) return;
   [[maybe_unused]] const ssize_t written = ::write(terminal, "\n", 1);
@@ -79,7 +81,7 @@ void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*,
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
-// Sets the mask of the calling thread.
+// Changes the signal mask of the calling thread.
 void mask(int how) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -110,7 +112,7 @@ bool SuspensionClock::tick(int64_t now_ms, int64_t waited_ms) {
   return resumed_ms_ && now_ms - *resumed_ms_ < kSameEventMs;
 }
 
-// The file has three numbers: nanoseconds on a core, nanoseconds of waiting for one, and the number of turns.
+// The file has three numbers: nanoseconds on a core, nanoseconds of waiting for a core, and the number of time slices.
 int64_t waited_for_core_ms() {
   std::ifstream file("/proc/thread-self/schedstat");
   int64_t on_core_ns = 0;
@@ -125,8 +127,8 @@ StopSignals::StopSignals(ProcessGroup& group) : group_(group) {
   wake_up = ends[1];
   launcher = find_launcher();
   terminal = ::isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : -1;
-  // Signals are for that thread alone: generated code of matrix multiplication keeps no stack that a handler could run
-  // on. Threads that are made from now on block them as this one does.
+  // Only that thread handles signals, because generated matmul code keeps no stack on which a handler could run.
+  // Threads that are started later inherit the blocked signals.
   mask(SIG_BLOCK);
   thread_ = start_thread("signals", [this, pipe = ends[0]] { listen(pipe); });
   handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);

@@ -12,14 +12,14 @@ namespace octavo {
 
 namespace {
 
-// Returns the seconds since the machine started.
+// Returns the seconds since the machine booted.
 double now() {
   timespec time{};
   clock_gettime(CLOCK_BOOTTIME, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Returns when this process started, or `otherwise` if the system does not say.
+// Returns the time at which this process started, or `otherwise` if the system does not report it.
 double process_start(double otherwise) {
   const double start = process_facts("self").start_ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
   return start > 0 && start < otherwise ? start : otherwise;

@@ -1,5 +1,5 @@
-// Measures where the time between the launch of a process and its first step goes. A run marks the end of each phase of
-// its start, and prints the times once.
+// Measures the phases between the launch of a process and its first step. A run marks the end of each phase, and prints
+// all times once.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,20 @@
 
 namespace octavo {
 
-// Returns the seconds since the operating system started this process, including the loading of its libraries, or since
-// the first call if that is unknown.
+// Returns the seconds since the operating system started this process, which includes loading its libraries. If that is
+// unknown, returns the seconds since the first call.
 double seconds_since_launch();
 
 class StartupTimer {
  public:
-  // `clock` returns seconds since the launch. Time before the constructor counts as "program".
+  // `clock` returns the seconds since the launch. The time before construction is the phase "program".
   explicit StartupTimer(std::function<double()> clock = seconds_since_launch);
 
-  // Adds the time since the last mark to `phase`. A phase may be marked several times.
+  // Adds the time since the previous mark to `phase`. A phase may be marked several times.
   void mark(const std::string& phase);
 
-  // Returns the times up to the last mark, with phases in the order of their first marks: "5.8 s: program 0.1, MPI 0.4,
-  // NCCL 1.9".
+  // Returns the times up to the last mark, with the phases in the order of their first marks: "5.8 s: program 0.1, MPI
+  // 0.4, NCCL 1.9".
   std::string report() const;
 
  private:

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytes = int64_t{8} << 20;
 
-// A folder that an environment variable names; empty where it is not set, or relative.
+// Returns the folder that an environment variable names. Empty if the variable is not set or not an absolute path.
 fs::path folder_of(const char* variable) {
   const char* value = std::getenv(variable);
   const fs::path folder = value != nullptr ? value : "";

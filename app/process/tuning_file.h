@@ -1,8 +1,8 @@
-// The algorithms that timing chose on this kind of GPU with these versions of the libraries (kernels/
-// tuned_algorithms.h), kept from run to run, so that a second start times nothing: octavo/ in $XDG_CACHE_HOME or
-// ~/.cache holds a file for each such pair. The root reads and writes it, and all ranks have what it read.
+// Stores the matmul algorithms that were chosen by timing (kernels/matmul/tuned_algorithms.h), so that a second run
+// need not time them. There is one file per kind of GPU and versions of the libraries, in the folder octavo/ in
+// $XDG_CACHE_HOME or ~/.cache. The root reads and writes the file, and sends its content to all ranks.
 //
-// The file only saves time. If it cannot be read or written, a line says so and the run continues.
+// The file only saves time. If it cannot be read or written, the run logs that and continues.
 #pragma once
 
 #include <functional>
@@ -15,21 +15,21 @@ namespace octavo {
 
 class TuningFile {
  public:
-  // Gives `stream` the choices of the file. `stream` and `group` must outlive the object. `on` describes the GPU and
-  // the versions. An empty `path` keeps no file. A collective.
+  // Gives `stream` the stored choices. `stream` and `group` must outlive the object. `on` describes the GPU and the
+  // versions of the libraries. An empty `path` disables the file. A collective.
   TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path);
-  // Keeps what was timed since, as keep() does.
+  // Writes new choices like keep().
   ~TuningFile();
   TuningFile(const TuningFile&) = delete;
   TuningFile& operator=(const TuningFile&) = delete;
 
-  // Calls `work`, which queues every kind of matmul. Each rank then times the new ones while no collective runs. All
-  // ranks with the same GPU use the root's choices, so that replicas compute equal results. `work` is called once more
-  // if there were new ones. A collective.
+  // Calls `work`, which queues every kind of matmul. Each rank then times the matmuls that have no choice yet while no
+  // collective runs. All ranks with the same kind of GPU use the root's choices, so that replicas compute equal
+  // results. If there were new matmuls, `work` is called a second time. A collective.
   void tune(const std::function<void()>& work);
 
-  // On the root: writes the file, if anything was timed since it was read or written, and logs how much was timed and
-  // what could not be, because too little memory was left. Never throws.
+  // On the root, writes the file if there are new choices since the last read or write, and logs how many matmuls were
+  // timed and which could not be timed for lack of memory. Never throws.
   void keep() noexcept;
 
  private:
@@ -37,11 +37,11 @@ class TuningFile {
   ProcessGroup& group_;
   std::string on_;
   std::string path_;
-  int64_t kept_ = 0;  // Number of timed choices that are in the file.
+  int64_t kept_ = 0;  // Number of choices that the file already contains.
   size_t said_untimed_ = 0;
 };
 
-// Returns the path of the file of `on`, empty without a home directory.
+// Returns the path of the file for `on`, the description of GPU and versions. Empty if there is no home directory.
 std::string tuning_path(const std::string& on);
 
 }  // namespace octavo

@@ -35,7 +35,7 @@ AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
 AppendFile::~AppendFile() {
   try {
     if (!kept_.empty()) write_kept();
-  } catch (const std::exception&) {  // no memory for the reason of a failure that nobody reads any more
+  } catch (const std::exception&) {  // There is no memory for the message, which nobody reads any more.
   }
   ::close(descriptor_);
 }
@@ -72,7 +72,7 @@ bool AppendFile::write(std::string_view record) {
   kept_.emplace_back(record);
   kept_bytes_ += std::ssize(record);
   write_kept();
-  // A record that is partly in the file must be completed. Of the others the oldest are dropped.
+  // The first record may be partly in the file and must be completed, so the oldest of the others are dropped.
   while (kept_bytes_ > kMostKeptBytes && std::ssize(kept_) > 1) {
     const auto oldest = kept_.begin() + (first_is_partial_ ? 1 : 0);
     kept_bytes_ -= std::ssize(*oldest);

@@ -1,6 +1,6 @@
-// AppendFile: a file that only grows, each write() reaching the system before it returns. What the system refuses (a
-// full disk) is kept and written before the next, or when the file is closed, so that the file has everything in order
-// once it can be written again.
+// AppendFile is a file that only grows. write() passes each record to the operating system before it returns. If the
+// system refuses a record (for example on a full disk), the record is kept in memory and written before the next one or
+// when the file is closed, so the order of records never changes.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,31 @@
 
 namespace octavo {
 
-// Not movable; used by one thread.
+// Not movable, and not thread-safe.
 class AppendFile {
  public:
-  // Opens or creates `path` and the directories above it. Throws InputError naming the file when that is impossible.
+  // Opens or creates `path` and its parent directories. Throws an InputError that names the file if that is impossible.
   explicit AppendFile(std::string path);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
   const std::string& path() const { return path_; }
-  // Removes what stands after the last newline: a part of a line, which a crash or a full disk left.
+  // Removes the text after the last newline: an incomplete line that a crash or a full disk left.
   void drop_torn_line();
-  // The last `bytes` bytes before `end`, or as many as there are.
+  // Returns the last `bytes` bytes before the offset `end`, or fewer if the file is shorter.
   std::string read_before(int64_t end, int64_t bytes) const;
   int64_t size_bytes() const;
-  // Appends a record after those that were kept. False when some of it all could not be written: failure() says why.
+  // Appends a record after those that are kept. Returns false if anything could not be written; failure() returns the
+  // reason.
   bool write(std::string_view record);
-  // Writes what was kept, if anything. False when some of it could still not be written.
+  // Writes the records that are kept, if any. Returns false if some still could not be written.
   bool write_kept();
-  // "PATH cannot be written: No space left on device"; of the last write(), empty where it succeeded.
+  // Returns the reason why the last write failed, "PATH cannot be written: No space left on device". Empty if it
+  // succeeded.
   const std::string& failure() const { return failure_; }
-  // Records that are kept in part or whole, and those dropped since there were too many of them.
+  // Return the number of records that are kept, completely or partly, and of those that were dropped because too many
+  // were kept.
   int64_t kept() const { return static_cast<int64_t>(kept_.size()); }
   int64_t dropped() const { return dropped_; }
 
@@ -40,7 +43,7 @@ class AppendFile {
   int descriptor_ = -1;
   std::deque<std::string> kept_;
   int64_t kept_bytes_ = 0;
-  bool first_is_partial_ = false;  // of kept_: some of it is in the file
+  bool first_is_partial_ = false;  // Whether the file already contains the beginning of the first kept record.
   int64_t dropped_ = 0;
   std::string failure_;
 };

@@ -22,14 +22,14 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr double kWriteInterval = 5;  // seconds
+constexpr double kWriteInterval = 5;  // In seconds.
 
 constexpr std::array<const char*, Goodput::kUses> kNames = {"steps",      "start",  "tuning",   "data",   "saving",
                                                             "validation", "checks", "recovery", "skipped"};
 
 std::string key_of(size_t use) { return fmt::format("{}_s", kNames[use]); }
 
-constexpr double kMostRestarts = 1e15;  // of a file that is none of ours: it must fit an integer
+constexpr double kMostRestarts = 1e15;  // Larger values cannot come from this program and might overflow an integer.
 
 double number_at(const nlohmann::json& json, const std::string& key) {
   const auto found = json.find(key);
@@ -65,7 +65,8 @@ void Goodput::take_up(const nlohmann::json& earlier, double steps_s) {
   set_back(steps_s);
   if (earlier.value("ended", nlohmann::json(false)) == true) return;
   const double gap = clocks_.wall() - clocks_.since_launch() - number_at(earlier, "updated");
-  if (gap <= 0) return;  // another machine's clock, or written by a process that still ends
+  // The clocks of two machines differ, or the file was written by a process that has not ended yet.
+  if (gap <= 0) return;
   add(kRecovery, gap);
   earlier_wall_s_ += gap;
 }
@@ -113,7 +114,7 @@ std::function<void()> Goodput::writing(bool end) {
   json["updated"] = clocks_.wall();
   json["ended"] = end;
   return [path = path_, text = json.dump(1) + "\n"] {
-    // Not synced: beside a checkpoint that is being written that takes seconds, and nothing hangs on it.
+    // Not synced to disk: while a checkpoint is being written that takes seconds, and losing this file does no harm.
     const std::string temporary = path + ".tmp";
     std::ofstream file(temporary);
     file << text;

@@ -22,10 +22,10 @@ std::string format_rate(double rate) {
   return std::isfinite(rate) ? with_thousands_separators(std::llround(rate)) : "-";
 }
 
-// Whole milliseconds, and a decimal where a whole one would say little.
+// Formats milliseconds without decimals, or with one decimal below 10 ms.
 std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
 
-// visit(key, value) with each number, an integer where it is one.
+// Calls visit(key, value) for each metric, with an integer if the metric is one.
 template <typename Visit>
 void visit_numbers(const MetricRow& row, Visit visit) {
   row.visit_numbers([&](const MetricSpec& spec, double value) {
@@ -51,7 +51,8 @@ void visit_numbers(const Fp8TensorReport& report, Visit visit) {
   visit("flushed", report.flushed_share());
 }
 
-// json[key] of each number, or null where there is no such JSON, and what it was in json["nonfinite"], last of all.
+// Sets json[key] for each value. A value that is not finite becomes null, and json["nonfinite"], the last key, names
+// it.
 template <typename Numbers>
 void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbers) {
   visit_numbers(numbers, [&](const char* key, auto value) {
@@ -64,7 +65,7 @@ void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbe
   });
 }
 
-// `json` with the numbers behind what it has.
+// Returns `json` with the values appended.
 template <typename Numbers>
 OrderedJson with_numbers(OrderedJson json, const Numbers& numbers) {
   OrderedJson nonfinite;
@@ -77,7 +78,7 @@ OrderedJson fp8_json(const Fp8TensorReport& report) {
   return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
 }
 
-// A value of a label: \, " and newlines escaped.
+// Returns a label in Prometheus' text format, with \, " and newlines escaped.
 std::string label(const char* name, const std::string& value) {
   std::string escaped;
   for (const char c : value) {
@@ -113,7 +114,7 @@ std::string console_line(const MetricRow& row, double eta_seconds) {
 }
 
 std::string prometheus_text(const MetricRow& row, const std::string& run, int64_t time_s) {
-  std::map<std::string, std::string> lines;  // by name, as those of one name stand together
+  std::map<std::string, std::string> lines;  // Lines by metric name, because lines with the same name must be adjacent.
   const std::string of_run = label("run", run);
   const auto add = [&](const std::string& key, double value, const std::string& labels = "") {
     const std::string name = "octavo_" + key;

@@ -1,4 +1,4 @@
-// The formats in which a step is reported: console line, metrics.jsonl, Prometheus, TensorBoard.
+// Formats a step for the console, metrics.jsonl, Prometheus and TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace octavo {
 
-// "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
-// 31m", and "  validation_loss 3.1234" where there is one and "  [slow 3.1x]" of what stands out; without mfu where
-// there is none.
+// Returns the line of a step on the console: "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu
+// 96.2%  mem 71.3 GiB  step 997 ms  eta 31m". If they exist, "  validation_loss 3.1234" and marks of unusual values
+// such as "  [slow 3.1x]" follow. The mfu is omitted if it is unknown.
 std::string console_line(const MetricRow& row, double eta_seconds);
 
-// The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
-// value is written as null, and an object `nonfinite` beside it says what each of them was, as in
-// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}. Numbers by dataset are objects with the datasets' names as
+// Returns the line of a step in metrics.jsonl, without the newline. It has the keys of all metrics that are set. JSON
+// has no NaN or infinity, so such values are null, and an object `nonfinite` names them:
+// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}. Metrics by dataset are objects with the datasets' names as
 // keys.
 std::string metrics_json(const MetricRow& row);
 
-// The step in Prometheus' text format, for the textfile collector of its node exporter: octavo_loss{run="RUN"} and so
-// on for each number; by dataset and FP8 tensor with a label of its name; octavo_time_seconds, when it was logged, by
-// which a run that stands still is seen.
+// Returns a step in Prometheus' text format, for the textfile collector of its node exporter. Each metric becomes
+// octavo_KEY{run="RUN"}, with a label for the dataset or the FP8 tensor if there is one. octavo_time_seconds is
+// `time_s`, the time of logging, and shows whether the run has stopped.
 std::string prometheus_text(const MetricRow& row, const std::string& run, int64_t time_s);
 
-// The step as TensorBoard has it: each number under its tag (app/run/metric_table.h), a dataset's as in
-// validation/NAME, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
+// Returns a step for TensorBoard: each metric under its tag (app/run/metric_table.h), metrics by dataset under
+// TAG/NAME, and FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
 std::vector<Scalar> tensorboard_scalars(const MetricRow& row);
 
 }  // namespace octavo

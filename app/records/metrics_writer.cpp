@@ -17,8 +17,8 @@ constexpr int64_t kReadBytes = int64_t{1} << 20;
 
 std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
-// One line per logged step, which reaches the system before write() returns. Nothing is rewritten. Of several
-// lines of a step the last one counts (app/records/metrics_course.h).
+// Appends one line per logged step to metrics.jsonl. Existing lines are never changed. If a step has several lines, the
+// last one counts (app/records/metrics_history.h).
 class MetricsFile : public MetricSink {
  public:
   explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }
@@ -50,13 +50,13 @@ class TensorBoardSink : public MetricSink {
   TensorBoardWriter writer_;
 };
 
-// The last logged step alone, for the textfile collector of Prometheus' node exporter.
+// Overwrites a file with the last logged step, for the textfile collector of Prometheus' node exporter.
 class PrometheusSink : public MetricSink {
  public:
   PrometheusSink(std::string path, std::string run) : path_(std::move(path)), run_(std::move(run)) {
     check_output(path_, kPrometheusFile);
   }
-  // A repeated step too: the time of the last one shows that the run goes on.
+  // Writes repeated steps too, because the time of the last step shows that the run is alive.
   void write(const MetricRow& row, bool /*repeated*/) override {
     failure_.clear();
     try {
@@ -73,7 +73,7 @@ class PrometheusSink : public MetricSink {
   std::string failure_;
 };
 
-// Returns the fields of a line that have equal values when a restart repeats a step.
+// Returns the fields of a line that are equal when a restart repeats a step.
 nlohmann::json distinction(const nlohmann::json& line) {
   nlohmann::json values;
   for (const char* key : {"loss", "grad_norm", "validation_loss", "tokens"}) {
@@ -82,8 +82,7 @@ nlohmann::json distinction(const nlohmann::json& line) {
   return values;
 }
 
-// Reads as much of the end of metrics.jsonl as reaches back to a step that is not repeated: of a long run that is
-// little.
+// Reads metrics.jsonl from its end, only as far back as the last step that is not repeated.
 std::map<int64_t, nlohmann::json> find_repeated(const std::string& dir, int64_t resumes_after) {
   const AppendFile file(metrics_path(dir));
   std::map<int64_t, nlohmann::json> repeated;
@@ -93,7 +92,8 @@ std::map<int64_t, nlohmann::json> find_repeated(const std::string& dir, int64_t 
     std::istringstream text(file.read_before(size, bytes));
     reached = bytes >= size;
     for (std::string line; std::getline(text, line);) {
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // Discarded if it was cut short.
+      // Becomes discarded JSON if the line is incomplete.
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
       const auto step = json.is_object() ? json.find("step") : json.end();
       if (step == json.end() || !step->is_number_integer()) continue;
       if (step->get<int64_t>() > resumes_after) {

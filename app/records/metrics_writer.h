@@ -1,5 +1,5 @@
-// Writes the steps of a run to files: metrics.jsonl, TensorBoard events, and a file for Prometheus. A file is a
-// MetricSink, so a new one is a class and a line in open_metric_sinks().
+// Writes the metrics of a run to files: metrics.jsonl, TensorBoard events, and a file for Prometheus. Each file is a
+// MetricSink. A new kind of file is a subclass and a line in open_metric_sinks().
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,34 @@ class MetricSink {
  public:
   virtual ~MetricSink() = default;
 
-  // Takes a logged step. `repeated`: metrics.jsonl already has its line.
+  // Writes a logged step. `repeated` says that metrics.jsonl already has the line of this step.
   virtual void write(const MetricRow& row, bool repeated) = 0;
-  // Takes a text in Markdown.
+  // Writes a text in Markdown.
   virtual void write_text(const std::string& /*tag*/, int64_t /*step*/, const std::string& /*markdown*/) {}
-  // Writes what could not be written before.
+  // Tries again to write what could not be written before.
   virtual void write_kept() {}
-  // Returns what hinders writing now, in one sentence. Empty if nothing does.
+  // Returns one sentence that says why the last write failed. Empty if it succeeded.
   virtual std::string failure() const = 0;
-  // Returns the number of steps that are in memory alone.
+  // Returns the number of steps that are only in memory.
   virtual int64_t kept() const { return 0; }
 };
 
-// Opens the files that the config asks for. InputError naming the file that cannot be opened.
+// Opens the files that the config requests. Throws an InputError that names a file that cannot be opened.
 std::vector<std::unique_ptr<MetricSink>> open_metric_sinks(const LoggingConfig& config);
 
-// Used by one thread, on one rank. A run is worth more than its metrics: a file that cannot be written is a warning.
+// Writes to all sinks. Used by one thread of one rank. A file that cannot be written causes a warning and does not end
+// the run.
 class MetricsWriter {
  public:
-  // `resumes_after`: the last step that is not repeated. Empty if the run begins again. A run that resumes repeats
-  // steps: one whose line is in `dir`/metrics.jsonl with the same losses and gradient norm is not written again.
+  // `resumes_after` is the last step that is not repeated, or empty if the run starts from step 0. A resumed run
+  // repeats steps, and a step is not written again if `dir`/metrics.jsonl has its line with equal losses and gradient
+  // norm.
   MetricsWriter(const std::string& dir, std::vector<std::unique_ptr<MetricSink>> sinks,
                 std::optional<int64_t> resumes_after = {});
 
   void write(const MetricRow& row);
   void write_text(const std::string& tag, int64_t step, const std::string& markdown);
-  // Writes what was kept, and warns of what remains in memory alone.
+  // Writes what could not be written before, and warns about steps that remain only in memory.
   void end();
 
  private:
@@ -58,7 +60,7 @@ class MetricsWriter {
   bool is_repeated(const MetricRow& row);
 
   std::vector<Sink> sinks_;
-  std::map<int64_t, nlohmann::json> repeated_;  // Distinctions of the lines of steps after resumes_after.
+  std::map<int64_t, nlohmann::json> repeated_;  // Distinguishing values of the lines after resumes_after, by step.
 };
 
 }  // namespace octavo

@@ -57,18 +57,19 @@ nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std
           {"runs_on", runtime.describe()}};
 }
 
-// Whether `path` is the directory `dir` or lies in it.
+// Returns whether `path` is the directory `dir` or lies inside it.
 bool is_in(const fs::path& path, const fs::path& dir) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error);
   if (error) return false;
   fs::path outer = fs::weakly_canonical(dir, error);
   if (error) return false;
-  if (!outer.has_filename()) outer = outer.parent_path();  // "runs/a/"
+  if (!outer.has_filename()) outer = outer.parent_path();  // A path such as "runs/a/" has an empty last part.
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-// Training data whose files are gone may have moved to the paths of `now`, so it does not tell the two runs apart.
+// Ignores training data whose files no longer exist at the earlier paths, because they may have moved to the paths in
+// `now`.
 void follow_moved_data(Config& earlier, const Config& now) {
   const auto is_gone = [](const std::string& path) { return !path_exists(path) && !path_exists(path + ".bin"); };
   std::vector<DatasetSource>& train = earlier.data.train;
@@ -86,7 +87,7 @@ bool has_checkpoints(const fs::path& dir) {
 
 FolderUse use_of_folder(const FolderFacts& facts) {
   if (facts.begins_again) return FolderUse::kSetAside;
-  // A run that has checkpoints is continued from one of them. Without any it is begun again by the same config.
+  // A run with checkpoints must resume one of them. A run without any is started over with the same config.
   const bool may_continue = facts.resumes || !facts.has_checkpoints;
   const bool is_this_run =
       facts.knows_its_run ? (facts.computes_the_same && may_continue) || facts.resumes_its_checkpoint : facts.resumes;
@@ -108,12 +109,12 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
     const std::vector<ConfigChange> changes = changes_of_run(earlier, config);
     facts.knows_its_run = true;
     facts.computes_the_same = changes.empty();
-    // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
+    // A folder that was moved contains its checkpoints, whatever path its config.yaml gives.
     facts.resumes_its_checkpoint =
         facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
     facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
     difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
-  } catch (const InputError&) {  // there is none, or it is of another version
+  } catch (const InputError&) {  // config.yaml does not exist, or was written by another version.
   }
   const FolderUse use = use_of_folder(facts);
   CHECK_INPUT(
@@ -124,7 +125,7 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
   return use;
 }
 
-// log.txt has every line, and events.jsonl those that tell of an event.
+// Writes each line to log.txt, and lines that describe events to events.jsonl.
 class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
  public:
   LogFiles() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
@@ -154,8 +155,8 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
 
  private:
   struct File {
-    std::string before;              // Lines from before the file is opened.
-    std::optional<AppendFile> file;  // Used by the thread of the queue once it is open.
+    std::string before;              // Lines that were logged before the file was opened.
+    std::optional<AppendFile> file;  // After opening, used only by the thread of the queue.
   };
   void write(File& file, const std::string& text) {
     if (!file.file) {
@@ -167,7 +168,7 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
 
   File text_;
   File events_;
-  WorkQueue queue_;  // Last, so that it ends first.
+  WorkQueue queue_;  // Last member, so that it is destroyed first.
 };
 
 RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
@@ -190,7 +191,7 @@ void RunFolder::claim(const fs::path& resumed_from) {
   if (find_use_of_folder(config_, resumed_from) == FolderUse::kSetAside) set_aside();
 }
 
-// Moves the files that Octavo writes into a run's folder. Other files stay.
+// Moves the files that Octavo writes into a run's folder, and leaves other files where they are.
 void RunFolder::set_aside() const {
   const fs::path dir = config_.logging.dir;
   constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",         kEventsName,

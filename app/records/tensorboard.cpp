@@ -44,7 +44,7 @@ std::string varint(uint64_t value) {
   return bytes;
 }
 
-// Protobuf's encoding: every field starts with (number << 3 | wire type).
+// Protobuf's wire types. Every field starts with (number << 3 | wire type).
 enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 std::string field_key(uint32_t field, Wire wire) { return varint(field << 3 | static_cast<uint32_t>(wire)); }
@@ -97,7 +97,7 @@ void TensorBoardWriter::write(int64_t step, std::span<const Scalar> scalars) {
 
 void TensorBoardWriter::write_text(int64_t step, const std::string& tag, std::string_view markdown) {
   constexpr uint64_t kStringType = 7;
-  const std::string shape = bytes_field(2, varint_field(1, 1));  // of one dimension, which has the size 1
+  const std::string shape = bytes_field(2, varint_field(1, 1));  // Shape of one dimension of size 1.
   const std::string tensor = varint_field(1, kStringType) + bytes_field(2, shape) + bytes_field(8, markdown);
   const std::string metadata = bytes_field(1, bytes_field(1, "text"));
   write_summary(step, bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata)));

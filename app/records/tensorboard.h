@@ -7,10 +7,10 @@
 //   Event   { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
 //   Summary { repeated Value value = 1; }
 //   Value   { string tag = 1; float simple_value = 2; TensorProto tensor = 8; SummaryMetadata metadata = 9; }
-// and of a text, which TensorBoard's plugin of that name shows,
+// A text, which TensorBoard's text plugin shows, uses these messages:
 //   TensorProto     { DataType dtype = 1; TensorShapeProto tensor_shape = 2; repeated bytes string_val = 8; }
 //   SummaryMetadata { PluginData plugin_data = 1; }   PluginData { string plugin_name = 1; }
-// The first Event has file_version "brain.Event:2" alone.
+// The first Event contains only file_version "brain.Event:2".
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace octavo {
 
-// CRC-32C (Castagnoli, polynomial 0x1EDC6F41 reflected, as in iSCSI, RFC 3720).
+// Returns the CRC-32C of `bytes` (Castagnoli, reflected polynomial 0x1EDC6F41, as in iSCSI, RFC 3720).
 uint32_t crc32c(std::string_view bytes);
 
 struct Scalar {
@@ -30,17 +30,17 @@ struct Scalar {
   double value;
 };
 
-// Not movable; used by one thread. Every event reaches the system before write() returns, or is kept (AppendFile).
+// Not movable, and not thread-safe. An event that cannot be written is kept in memory (AppendFile).
 class TensorBoardWriter {
  public:
-  // Creates a new events.out.tfevents.<seconds>.<host>.<pid> in `dir` (and `dir` itself), with a number added where
-  // that exists. Throws InputError when it cannot be created.
+  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `dir`, and `dir` itself. Adds a number if the file exists.
+  // Throws an InputError if the file cannot be created.
   explicit TensorBoardWriter(const std::string& dir);
 
   const std::string& path() const { return file_.path(); }
-  // All scalars of one step as one event, stamped with the present time.
+  // Writes all scalars of a step as one event with the current time.
   void write(int64_t step, std::span<const Scalar> scalars);
-  // A text in Markdown.
+  // Writes a text in Markdown.
   void write_text(int64_t step, const std::string& tag, std::string_view markdown);
   AppendFile& file() { return file_; }
   const AppendFile& file() const { return file_; }

@@ -1,4 +1,5 @@
-// The page of `octavo plan --html`: the memory of a rank over the time of a step, as one HTML file that loads nothing.
+// The page of `octavo plan --html`. It shows the memory of a rank over the time of a step, as one HTML file that loads
+// no other files.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,8 +15,8 @@ inline constexpr OutputKind kMemoryPage{"a page of octavo plan", " - octavo plan
 
 std::string memory_page(const Plan& plan, const StepTimeline& timeline);
 
-// Returns what the page shows: the items of the plan with what they hold and which blocks have them, and the predicted
-// times of the step's ranges, from which the page's script tells when each item is needed.
+// Returns the data of the page: the items of the plan with their contents and blocks, and the predicted times of the
+// step's ranges. The page's script derives from them when each item is needed.
 nlohmann::json memory_document(const Plan& plan, const StepTimeline& timeline);
 
 }  // namespace octavo

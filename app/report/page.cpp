@@ -20,7 +20,7 @@ std::string_view embedded(std::string_view name) {
   return found->text;
 }
 
-// ASCII without "<".
+// Returns the document as ASCII text without "<".
 std::string text_of(const nlohmann::json& document) {
   std::string text;
   for (const char c : document.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {

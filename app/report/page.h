@@ -1,5 +1,6 @@
-// Pages: one HTML file each, which loads nothing. template.html, style.css and the scripts of this folder are part of
-// the program; a page is made of them and of one JSON document, from which its scripts make everything that it shows.
+// Makes pages, each a single HTML file that loads no other files. template.html, style.css and the scripts of this
+// folder are embedded in the program. A page consists of them and of one JSON document, from which the scripts create
+// everything that the page shows.
 #pragma once
 
 #include <initializer_list>
@@ -8,9 +9,9 @@
 
 namespace octavo {
 
-// Returns the page with the embedded `scripts`, one after another. Nothing in `document` can become markup or end its
-// element, whatever texts and numbers it has: text that is not UTF-8 gets replacement characters, and a number that is
-// not finite is null.
+// Returns the page with the embedded `scripts`, in order. Texts in `document` can neither become markup nor end the
+// element that contains them. Invalid UTF-8 becomes replacement characters, and numbers that are not finite become
+// null.
 std::string html_page(const char* title, std::initializer_list<const char*> scripts, const nlohmann::json& document);
 
 }  // namespace octavo

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr double kPercent = 100;
 
-// Charts before and after those of kMetrics. FP8 statistics are by kind of tensor (RunRecords::metrics).
+// Charts before and after those of kMetrics. FP8 statistics are grouped by kind of tensor (RunRecords::metrics).
 constexpr MetricSpec kFirstCharts[] = {
     {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true, .crops = true},
     {.key = "loss_gap",
@@ -51,7 +51,7 @@ std::vector<MetricSpec> charts() {
   return all;
 }
 
-// Metrics of the table of runs.
+// Metrics that the table of runs shows.
 constexpr const char* kSummary[] = {"tokens", "loss",       "validation_loss", "wps",
                                     "mfu",    "memory_gib", "goodput",         "skipped_steps"};
 
@@ -67,7 +67,8 @@ Json points_json(const Series& series) {
   std::vector<double> y;
   for (const Point& point : decimate(series, kMaxPoints)) {
     x.push_back(static_cast<int64_t>(point.x));
-    y.push_back(std::strtod(fmt::format("{:.6g}", point.y).c_str(), nullptr));  // as few digits as its text has
+    // Rounds the value, so that its text is short.
+    y.push_back(std::strtod(fmt::format("{:.6g}", point.y).c_str(), nullptr));
   }
   return {{"x", x}, {"y", y}};
 }
@@ -93,7 +94,8 @@ Json metrics_json(const RunRecords& run, const RunRecords& first) {
   return metrics;
 }
 
-// The last value, the least with its step, and the median of the second half, when the run has found its pace.
+// Returns the last value, the minimum with its step, and the median of the second half, in which the speed of the run
+// has settled.
 Json summary_json(const RunRecords& run) {
   Json summary = Json::object();
   for (const char* key : kSummary) {

@@ -1,4 +1,4 @@
-// The page of `octavo report`: charts of one or several runs, their events, and their configs alongside each other.
+// The page of `octavo report`. It shows charts of one or several runs, their events, and their configs side by side.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,15 +12,15 @@ namespace octavo {
 
 inline constexpr OutputKind kReportPage{"a page of octavo report", " - octavo report</title>"};
 
-// Number of points of a line that are drawn, and of events of each kind that the page has of a run, at most.
+// Maximum number of points per line, and maximum number of events of each kind per run.
 inline constexpr size_t kMaxPoints = 2000;
 inline constexpr size_t kMaxEvents = 200;
 
 std::string report_page(std::span<const RunRecords> runs);
 
-// Returns what the page shows: {charts, runs}. Which metrics have charts is a table. A run has the decimated points of
-// these metrics, the mean of those that are smoothed, and, after the first run, the relative gaps of its losses to
-// those of the first.
+// Returns the data of the page: {charts, runs}. kMetrics determines which metrics have charts. Each run has the
+// decimated points of these metrics and the smoothed values of some. Each run after the first also has the relative
+// difference of its losses from those of the first run.
 nlohmann::json report_document(std::span<const RunRecords> runs);
 
 }  // namespace octavo

@@ -20,7 +20,8 @@ namespace {
 using nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// A line of a run's metrics is a few hundred bytes, with FP8 statistics of a large model some hundred kilobytes.
+// Limit of a line's length. A line of metrics usually has a few hundred bytes, and some hundred kilobytes with the FP8
+// statistics of a large model.
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
 void add(RunRecords& run, const std::string& name, double step, const json& value) {
@@ -36,7 +37,7 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
   }
 }
 
-// Adds the largest shares of each kind of tensor in an array of tensors' statistics.
+// Adds the largest shares of each kind of tensor, given an array of statistics by tensor.
 void add_fp8(RunRecords& run, double step, const json& tensors) {
   std::map<std::string, double> most;
   for (const json& tensor : tensors) {
@@ -63,7 +64,7 @@ void add_line(RunRecords& run, double step, const json& line) {
   }
 }
 
-// Removes what was written of `step` and of the steps after it.
+// Removes all values of `step` and later steps.
 void forget_from(RunRecords& run, double step) {
   for (auto& [name, series] : run.metrics) {
     while (!series.empty() && series.back().x >= step) series.pop_back();
@@ -78,7 +79,7 @@ void read_metrics(RunRecords& run) {
   MetricsCourse course;
   for (std::string text; file.read_line(text);) {
     if (text.size() > kMaxLineBytes) continue;
-    const json line = json::parse(text, nullptr, false);  // discarded: a line cut short by a crash
+    const json line = json::parse(text, nullptr, false);  // Becomes discarded JSON if a crash cut the line short.
     const auto step = line.is_object() ? line.find("step") : line.end();
     if (step == line.end() || !step->is_number_integer()) continue;
     const auto number = step->get<int64_t>();
@@ -90,7 +91,7 @@ void read_metrics(RunRecords& run) {
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });
 }
 
-// Returns a value of a line of starts.jsonl as text, a list as its words.
+// Returns a value of a line in starts.jsonl as text. The items of a list are separated by spaces.
 std::string text_at(const json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end()) return "";
@@ -103,7 +104,7 @@ std::string text_at(const json& line, const char* key) {
   return words;
 }
 
-// Returns the events of events.jsonl. Nothing if there is no such file, as in the folders of earlier versions.
+// Returns the events in events.jsonl. Returns nothing if the file does not exist, as in folders of earlier versions.
 std::optional<std::vector<RunEvent>> read_events(const std::string& dir) {
   const std::string path = fmt::format("{}/{}", dir, kEventsName);
   if (!path_exists(path)) return std::nullopt;
@@ -115,7 +116,7 @@ std::optional<std::vector<RunEvent>> read_events(const std::string& dir) {
   return events;
 }
 
-// Reads starts.jsonl. A line that is no JSON is skipped.
+// Reads starts.jsonl. Lines that are not JSON are skipped.
 std::vector<json> read_starts(const std::string& dir) {
   const std::string path = dir + "/starts.jsonl";
   std::vector<json> starts;
@@ -163,8 +164,8 @@ void add_values(const ConfigNode& map, const std::string& prefix, std::map<std::
   }
 }
 
-// Returns config.yaml as "section.key" and its value, lists and their maps in one line. Empty without the file.
-// InputError if it is no YAML.
+// Returns the values in config.yaml by full key name. Lists and the maps in them are written on one line. Empty if the
+// file does not exist. Throws an InputError if it is not YAML.
 std::map<std::string, std::string> read_config_values(const std::string& dir) {
   std::map<std::string, std::string> values;
   const std::string path = dir + "/config.yaml";

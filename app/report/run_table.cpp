@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace {
 
-constexpr double kLossWindow = 20;  // logged steps to both sides that the smoothed loss averages over
+constexpr double kLossWindow = 20;  // Number of logged steps on each side that the smoothed loss averages over.
 constexpr size_t kShownWarnings = 5;
 constexpr const char* kUnknown = "-";
 

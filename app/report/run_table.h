@@ -1,4 +1,4 @@
-// The table that `octavo inspect RUN` prints on a terminal.
+// Formats the table that `octavo inspect RUN` prints on a terminal.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,9 @@
 
 namespace octavo {
 
-// Returns one line per fact about the run: steps, tokens, the smoothed loss, the last validation loss alongside the
-// smoothed loss at its step, goodput, and the number of warnings with the newest of them. `goodput` is the content of
-// goodput.json; null if the run has no such file. What is unknown is shown as "-". Text from files is made printable.
+// Returns one line per fact about the run: steps, tokens, the smoothed loss, the last validation loss with the smoothed
+// loss at its step, goodput, and the number of warnings with the newest one. `goodput` is the content of goodput.json,
+// or null if there is no such file. Unknown values are shown as "-". Text from files is made printable.
 std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodput);
 
 }  // namespace octavo

@@ -30,7 +30,7 @@ Series decimate(const Series& series, size_t points) {
 
 Series smooth(const Series& series, double window) {
   const double decay = 1 - 1 / std::max(window, 1.0);
-  // Weighted sums of each point and the points before it. The points after it are summed below.
+  // Weighted sums of each point and the points before it. The points after it are added below.
   std::vector<double> sums(series.size());
   std::vector<double> weights(series.size());
   double sum = 0;

@@ -48,7 +48,7 @@ void BatchBuffers::upload(const Batch& batch) {
   current_ = 1 - current_;
   if (!batch.dataset.empty()) datasets_ = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
-  uploaded_[slot].synchronize();  // this host memory was last read two batches ago
+  uploaded_[slot].synchronize();  // Waits for the upload two batches ago, the last one that read this host memory.
   const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), room});
   const Set set = view(host);
   std::copy(batch.inputs.begin(), batch.inputs.end(), set.inputs.data<int32_t>());
@@ -61,7 +61,8 @@ void BatchBuffers::upload(const Batch& batch) {
   uploaded_[slot].record(*stream_);
 }
 
-// Counting sort of one micro-batch: positions by id, equal ids in rising order.
+// Sorts the positions of one micro-batch by token id with a counting sort. Positions of equal ids stay in ascending
+// order.
 void BatchBuffers::sort_by_id(const int32_t* ids, int32_t* order) {
   std::fill(counts_.begin(), counts_.end(), 0);
   const int64_t tokens = shape_.tokens();

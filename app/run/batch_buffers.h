@@ -1,4 +1,5 @@
-// Token batches on the device: what the loader made on the host, uploaded ahead of the step that uses it.
+// Device buffers for batches of tokens. The loader prepares a batch on the host, and it is uploaded before the step
+// that uses it.
 #pragma once
 
 #include <vector>
@@ -10,34 +11,34 @@
 
 namespace octavo {
 
-// Returns the shape of a micro-batch of a rank.
+// Returns the shape of the micro-batches of one rank.
 BatchShape batch_shape(const Config& config, const Mesh& mesh);
 
 class BatchBuffers {
  public:
-  // Room for `rows` sequences of shape.seq_len, used in micro-batches of shape.micro_batch_size; two sets, so that one
-  // can be filled while the step of the other still runs. With documents where the shape has a document mask; there is
-  // a batch of zeros before the first is uploaded, with every sequence one document.
+  // Allocates two sets of buffers, so that one can be filled while a step still reads the other. Each set holds `rows`
+  // sequences of shape.seq_len, in micro-batches of shape.micro_batch_size, and lists of documents if the shape has a
+  // document mask. Until the first upload, the current batch is all zeros, with one document per sequence.
   BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream);
 
-  // Queues the upload of a batch, of as many rows or fewer whole micro-batches. The host waits only if the upload two
-  // batches ago is not done.
+  // Queues the upload of a batch of at most `rows` rows, in whole micro-batches. The host waits only if the upload two
+  // batches ago is not complete.
   void upload(const Batch& batch);
 
-  // Micro-batch i of the batch uploaded last, valid until the second upload from then.
+  // Returns micro-batch `i` of the last uploaded batch. The result is valid until the second upload after this call.
   MicroBatch micro_batch(int64_t i) const;
-  // Returns the number of micro-batches of the batch uploaded last, or of a full batch before there is one.
+  // Returns the number of micro-batches in the last uploaded batch, or in a full batch before the first upload.
   int64_t num_micro_batches() const { return uploaded_rows_ / shape_.micro_batch_size; }
-  // Returns the dataset of a sequence of the batch uploaded last.
+  // Returns the index of the dataset that a sequence of the last uploaded batch belongs to.
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
  private:
-  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 3], of which the list of a
-  // micro-batch begins at its first token.
+  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 3]. The list of documents of a
+  // micro-batch begins at the index of its first token.
   struct Set {
     Tensor inputs, targets, order, documents;
   };
-  // The lists of documents on the host, one after another, and where the list of each micro-batch begins.
+  // Documents of all micro-batches on the host, and the index at which the list of each micro-batch begins.
   struct DocumentLists {
     std::vector<Document> documents;
     std::vector<size_t> begin;
@@ -54,8 +55,8 @@ class BatchBuffers {
   Buffer host_[2];
   DocumentLists lists_[2];
   std::vector<Event> uploaded_;
-  std::vector<int32_t> counts_;    // of the sort
-  std::vector<int64_t> datasets_;  // by row, of the batch uploaded last; 0 before there is one
+  std::vector<int32_t> counts_;    // Scratch memory of sort_by_id.
+  std::vector<int64_t> datasets_;  // Dataset of each row of the last uploaded batch. 0 before the first upload.
   int current_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// DeviceScalars: what a step sums over its targets besides the loss, and reports as means. All sums are one tensor, so
-// that a step zeroes, reduces and copies them at once.
+// DeviceScalars sums further values over the targets of a step, besides the loss, and reports their means. All sums are
+// in one tensor, so that a step can zero, reduce and copy all of them at once.
 #pragma once
 
 #include <vector>
@@ -12,22 +12,23 @@ namespace octavo {
 
 struct DeviceScalar {
   MetricKey metric;
-  Tensor values;  // [tokens] float32: what a micro-batch adds. Undefined if the run does not compute it.
+  // [tokens] float32: values of the targets of a micro-batch. Undefined if the run does not compute this scalar.
+  Tensor values;
 };
 
 class DeviceScalars {
  public:
-  // Leaves out scalars whose values are undefined.
+  // Keeps only the scalars whose values are defined.
   DeviceScalars(std::vector<DeviceScalar> scalars, Arena& arena);
 
   const std::vector<DeviceScalar>& all() const { return scalars_; }
-  // [scalars] float32. Undefined if there are none.
+  // Returns the sums: [scalars] float32. Undefined if there are no scalars.
   const Tensor& sums() const { return sums_; }
 
   void zero(Stream& stream) const;
-  // sums += the sums of the values.
+  // Adds each scalar's values to its sum.
   void add_micro_batch(Stream& stream) const;
-  // Sums over the ranks that work on different tokens.
+  // All-reduces the sums over the ranks that work on different tokens.
   void reduce(Communicator& tokens, Stream& stream) const;
 
  private:

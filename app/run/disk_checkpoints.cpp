@@ -22,7 +22,7 @@ MadeDirectories::MadeDirectories(const fs::path& dir, ProcessGroup& group) {
   group.agree([&] {
     std::error_code error;
     fs::path path = fs::absolute(dir).lexically_normal();
-    if (!path.has_filename()) path = path.parent_path();  // after a trailing slash
+    if (!path.has_filename()) path = path.parent_path();  // The path had a trailing slash.
     for (; group.is_root() && !fs::exists(path, error) && !error; path = path.parent_path()) missing_.push_back(path);
   });
 }
@@ -85,8 +85,8 @@ void DiskCheckpoints::leave_other_runs() {
   });
 }
 
-// So that auto never takes steps of a run that this one does not go on from: all of them, or where it goes on from one
-// that is there, those after it.
+// Moves checkpoints that this run does not resume, so that `auto` never finds them later: all of them, or if the run
+// resumes a checkpoint in this directory, those after it.
 void DiskCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
   std::vector<FoundCheckpoint> others = find_checkpoints(dir);
@@ -100,7 +100,8 @@ void DiskCheckpoints::move_other_runs() const {
            others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
 }
 
-// How many more there are at a time than the `there` ones of now, of those that this run saves and keeps.
+// Returns by how many the number of checkpoints on disk will grow at most, given that `there` exist now and old ones
+// are removed.
 int64_t DiskCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const {
   const CheckpointConfig& c = config_.checkpoint;
   const auto multiples = [&](int64_t n) { return n > 0 ? (last_step - 1) / n - start_step / n : 0; };
@@ -136,7 +137,8 @@ std::string DiskCheckpoints::room() const {
   return text;
 }
 
-// Pages that the system cannot hand out would end the process when they are first written, long after the start.
+// Reserves the staging memory at the start. Otherwise a process that the system cannot give enough pages would be
+// killed at its first save.
 void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) {
   if (!writer_.stages()) return;
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces);
@@ -164,7 +166,7 @@ bool DiskCheckpoints::has_time_passed() const {
 void DiskCheckpoints::save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces,
                            bool is_final) {
   if (is_final) {
-    complete_pending_save();  // whose failure ends nothing: this one is tried in any case
+    complete_pending_save();  // A failure of the pending save does not prevent this save.
   } else {
     finish();
   }
@@ -178,7 +180,7 @@ void DiskCheckpoints::poll() {
   if (writer_.pending()) attempt([&] { writer_.poll(); });
 }
 
-// All ranks poll as often as each other, whatever their clocks say.
+// Polls a fixed number of times, so that all ranks run equally many collectives, whatever their clocks say.
 void DiskCheckpoints::wait_briefly() {
   constexpr std::chrono::milliseconds kPause{10};
   constexpr int kPolls = 200;
@@ -203,7 +205,7 @@ void DiskCheckpoints::attempt(const std::function<void()>& work) {
   }
 }
 
-// The slowest rank's time.
+// Logs the completed save with the time of the slowest rank.
 void DiskCheckpoints::report_saved() {
   failed_saves_ = 0;
   saved_step_ = saving_step_;
@@ -215,7 +217,7 @@ void DiskCheckpoints::report_saved() {
             static_cast<double>(bytes_) / 1e9 / seconds);
 }
 
-// Counts a failure on all ranks. If it is one too many, all throw rank 0's error.
+// Counts a failure on all ranks. If there are more than the maximum, all ranks throw rank 0's error.
 void DiskCheckpoints::count_failure(const std::string& reason) {
   ++failed_saves_;
   const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);

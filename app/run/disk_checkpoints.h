@@ -1,4 +1,4 @@
-// The checkpoints of a run on disk: when one is due, which is the last, and what follows a save that fails.
+// Manages the checkpoints of a run on disk: decides when one is due, saves and opens them, and handles failed saves.
 #pragma once
 
 #include <chrono>
@@ -20,76 +20,79 @@
 
 namespace octavo {
 
-// Directories that are made for a run. The destructor removes them, unless something is in them: a start that is
-// refused leaves nothing behind.
+// Directories that a run creates. The destructor removes those that are still empty, so that a start that is refused
+// leaves nothing behind.
 class MadeDirectories {
  public:
-  // Notes which directories of the path `dir` are missing on rank 0, before any rank makes them. A collective.
+  // Records which directories of the path `dir` do not exist on rank 0, before any rank creates them. A collective.
   MadeDirectories(const std::filesystem::path& dir, ProcessGroup& group);
   ~MadeDirectories();
   MadeDirectories(const MadeDirectories&) = delete;
   MadeDirectories& operator=(const MadeDirectories&) = delete;
 
  private:
-  std::vector<std::filesystem::path> missing_;  // The innermost first.
+  std::vector<std::filesystem::path> missing_;  // Directories that did not exist, the innermost first.
 };
 
-// Every method is a collective, unless it is const or says otherwise. A save that fails (a full disk, an I/O error, a
-// directory that is gone) leaves nothing behind and is a warning of rank 0; the next one that is due tries again.
-// checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
+// Every method is a collective, unless it is const or its comment says otherwise. If a save fails (a full disk, an I/O
+// error, a removed directory), its files are removed, rank 0 logs a warning, and the next due save tries again. An
+// Error is thrown after more than checkpoint.max_failed_saves failed saves in a row, or if the final save of the run
+// fails.
 class DiskCheckpoints {
  public:
-  // Opens config.checkpoint.dir for writing. Both must outlive the object.
+  // Opens config.checkpoint.dir for writing. `config` and `runtime` must outlive the object.
   DiskCheckpoints(const Config& config, Runtime& runtime);
 
-  // Returns the path of the newest checkpoint in checkpoint.dir, of which nothing is read.
+  // Returns the path of the newest checkpoint in checkpoint.dir without reading the checkpoint.
   std::optional<std::filesystem::path> newest();
-  // Returns the checkpoint to resume, equal on all ranks, or nothing if the run begins. The parts that this rank needs
-  // are compared with their checksums.
+  // Returns the checkpoint to resume, which is the same on all ranks, or nothing if the run starts from step 0.
+  // Verifies the checksums of the parts in `needed` on each rank.
   std::optional<Checkpoint> open(std::span<const TensorPart> needed);
-  // Returns the newest undamaged checkpoint that this run saved, or else the one that it resumed, if any. A save on its
-  // way is completed first.
+  // Returns the newest undamaged checkpoint that this run saved, or else the checkpoint that it resumed, if any.
+  // Completes a pending save first.
   std::optional<Checkpoint> open_last(std::span<const TensorPart> needed);
-  // Makes `newest` the checkpoint that the run resumed, as it resumes a later one in memory. Not a collective.
+  // Sets the checkpoint on disk that precedes the checkpoint in memory that the run resumes. Not a collective.
   void resume_behind(std::optional<std::filesystem::path> newest) { resumed_ = std::move(newest); }
-  // Sets the files that checkpoints hold alongside the tensors. Those of rank 0 are written. Not a collective.
+  // Sets the files that checkpoints contain besides tensors. Only rank 0's files are written. Not a collective.
   void carry(std::vector<CarriedFile> files) { writer_.carry(std::move(files)); }
-  // Reserves memory for copies of `pieces`, which this rank saves. InputError where the machine has too little. Looks
-  // whether the disk has room for the checkpoints after `start_step` and up to `last_step`: InputError where not even
-  // one fits, a warning where some do not.
+  // Reserves host memory for staging `pieces`, the tensors that this rank saves. Throws an InputError if the machine
+  // has too little memory. Also checks the free disk space for the checkpoints between `start_step` and `last_step`:
+  // throws an InputError if it is too small for a single checkpoint, and warns if it is too small for all that exist at
+  // a time.
   void prepare(std::span<const CheckpointTensor> pieces, int64_t start_step, int64_t last_step);
-  // Moves checkpoints of a run that this one does not resume to a directory of their own. Called when nothing can
-  // refuse the start any more.
+  // Moves checkpoints of other runs, which this run does not resume, to a separate directory. Called after all checks
+  // of the start have passed.
   void leave_other_runs();
 
-  // Whether checkpoint.every asks for a checkpoint after this step.
+  // Returns whether checkpoint.every requests a checkpoint after this step.
   bool due(int64_t step) const;
-  // Whether checkpoint.every_minutes have passed on rank 0 since the last save began or restart_clock() was called.
-  // False on other ranks.
+  // Returns whether checkpoint.every_minutes have passed since the last save began or since restart_clock(). Only rank
+  // 0 measures this; other ranks return false.
   bool has_time_passed() const;
   void restart_clock() { last_begun_ = std::chrono::steady_clock::now(); }
-  // Whether a checkpoint is being written. Equal on all ranks.
+  // Returns whether a checkpoint is being written. The result is the same on all ranks.
   bool pending() const { return writer_.pending(); }
-  // Name of the directory that is being written. Empty if none is.
+  // Returns the name of the directory that is being written, or an empty text.
   std::string pending_name() const { return pending() ? step_directory_name(saving_step_) : ""; }
-  // Gives a checkpoint that is being written two seconds to become complete.
+  // Waits up to two seconds for a pending checkpoint to become complete.
   void wait_briefly();
-  // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save).
+  // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save).
   void save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces, bool is_final);
-  // Reached when the last save has copied the state. Until then the weights and optimizer states must not change, while
-  // a step's forward and backward may run.
+  // Returns the event that is reached once the last save has copied the state. Until then the weights and optimizer
+  // states must not change. Forward and backward of the next step may run.
   const Event& staged() const { return writer_.staged(); }
-  // Completes a save on its way if all ranks have written their parts.
+  // Completes a pending save if all ranks have written their parts.
   void poll();
-  // Waits for a save on its way and completes it.
+  // Waits for a pending save and completes it.
   void finish();
-  // Does the same after a failure that all ranks share, which matters more than the failure of a save.
+  // Completes a pending save after another failure, which all ranks know and which takes precedence over a failure of
+  // the save.
   void complete_pending_save();
-  // The step of the last complete checkpoint that this run saved or resumed. 0 for none.
+  // Returns the step of the last complete checkpoint that this run saved or resumed. 0 if there is none.
   int64_t saved_step() const { return saved_step_; }
-  // The path of the last complete checkpoint that this run saved or resumed.
+  // Returns the path of that checkpoint, or nothing if there is none.
   std::optional<std::filesystem::path> last_path() const;
-  // Its path, or "none", for messages.
+  // Returns the path of that checkpoint for messages, or "none".
   std::string last() const;
 
  private:
@@ -98,11 +101,11 @@ class DiskCheckpoints {
   void check_room(int64_t start_step, int64_t last_step);
   void move_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const;
-  // Does a part of a save. A failure that all ranks share is counted.
+  // Runs `work`, a part of a save. Counts a failure, which all ranks share.
   void attempt(const std::function<void()>& work);
   void report_saved();
   void count_failure(const std::string& reason);
-  // Describes what a checkpoint takes and what is free.
+  // Describes the size of a checkpoint and the free disk space.
   std::string room() const;
 
   const Config& config_;
@@ -110,11 +113,11 @@ class DiskCheckpoints {
   MadeDirectories directories_;
   CheckpointWriter writer_;
   std::optional<std::filesystem::path> resumed_;
-  int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, of all ranks.
+  int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, summed over all ranks.
   int64_t saving_step_ = 0;
   int64_t saved_step_ = 0;
-  bool is_final_ = false;     // Whether the last save is the final one.
-  int64_t failed_saves_ = 0;  // In a row.
+  bool is_final_ = false;     // Whether the last save is the final save of the run.
+  int64_t failed_saves_ = 0;  // Number of failed saves in a row.
   std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
 };
 

@@ -12,7 +12,8 @@ namespace {
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-// Above 1: beyond a limit. What is broken comes before what is zero, and that before what is cast badly.
+// Returns how much a tensor exceeds the limits; values above 1 do. An amax that is not finite ranks above an amax of
+// zero, and that above any saturation or flushing.
 double badness(const Fp8TensorReport& report) {
   if (!std::isfinite(report.stats.amax)) return std::numeric_limits<double>::infinity();
   if (report.stats.amax == 0) return std::numeric_limits<double>::max();

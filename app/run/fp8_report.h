@@ -1,5 +1,6 @@
-// Statistics of a step's FP8 casts, every logging.fp8_stats_every steps: taken by the model, copied to the host behind
-// the step, written to metrics.jsonl and looked over for a warning (docs/precision.md says how to read them).
+// Statistics of a step's FP8 casts, collected every logging.fp8_stats_every steps. The model computes them, they are
+// copied to the host after the step, written to metrics.jsonl and checked for a warning. docs/precision.md explains how to
+// read them.
 #pragma once
 
 #include <optional>
@@ -11,31 +12,33 @@
 
 namespace octavo {
 
-// One tensor of a linear in a step.
+// Statistics of one tensor of a linear in one step.
 struct Fp8TensorReport {
   int64_t layer = 0;
-  const char* linear = "";  // qkv, o, gate_up, down
-  const char* tensor = "";  // input, output_gradient, weight
-  bool per_tensor = false;  // one scale a tensor
+  const char* linear = "";  // Name of the linear: qkv, o, gate_up or down.
+  const char* tensor = "";  // Name of the tensor: input, output_gradient or weight.
+  bool per_tensor = false;  // Whether the tensor has a single scale.
   Fp8TensorStats stats;
 
-  double saturated_share() const;  // of all elements
-  double flushed_share() const;    // of those that are not zero
+  double saturated_share() const;  // Share of all elements that saturated.
+  double flushed_share() const;    // Share of the nonzero elements that were flushed to zero.
 };
 
-// Saturation loses of the largest values, always towards zero. Of a normal distribution 0.1% lie beyond 3.3 deviations,
-// and its largest of a million values at 5, so the scale was then made for a tensor of two thirds the size: a history
-// that keeps up with its tensor does not come to that.
+// Largest acceptable share of saturated elements. Saturation makes large values smaller, which biases the tensor
+// towards zero. In a normal distribution 0.1% of the values exceed 3.3 standard deviations, while the largest of a
+// million values is near 5. So this limit is reached only if the scale was computed for a tensor of two thirds the
+// magnitude, which does not happen while the amax history follows the tensor.
 inline constexpr double kMostSaturated = 1e-3;
-// The fifth of a normal distribution nearest to zero holds 0.4% of its sum of squares: without it the tensor is 6.5% of
-// its norm away from itself, more than twice as far as rounding to e4m3 takes it (2.6%).
+// Largest acceptable share of values that are flushed to zero. The smallest fifth of a normal distribution holds 0.4%
+// of its sum of squares. Setting these values to zero changes the tensor by 6.5% of its norm, more than twice the
+// change by rounding to e4m3 (2.6%).
 inline constexpr double kMostFlushed = 0.2;
 
-// One line that counts the tensors beyond these limits, or whose amax is zero or not finite, and names the worst; none
-// when all are well.
+// Returns one line that counts the tensors that exceed these limits or whose amax is zero or not finite, and names the
+// worst one. Returns nothing if there are none.
 std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorReport> tensors);
 
-// Whether the config asks for statistics and has linears to take them of.
+// Returns whether the config requests statistics and has FP8 linears.
 bool reports_fp8(const Config& config);
 
 }  // namespace octavo

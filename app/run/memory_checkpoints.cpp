@@ -15,14 +15,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Key of the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk at that time.
+// Key in the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk when it was saved.
 constexpr const char* kOnDisk = "newest_on_disk";
-// Key of the name of the checkpoint that was being written to disk at that time. It may be the newest one now.
+// Key in the manifest of a checkpoint in memory: the name of the checkpoint that was being written to disk at that
+// time, which may have become the newest one.
 constexpr const char* kPendingOnDisk = "pending_on_disk";
 
 }  // namespace
 
-// A machine that was away may have checkpoints of other times, which the mark tells from the newest one.
+// Compares marks, because a machine that was offline may hold a checkpoint in memory from an earlier time.
 std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>& newest_on_disk,
                                                   std::span<const TensorPart> needed) {
   if (!config_.checkpoint.in_memory || config_.checkpoint.resume != "auto") return std::nullopt;
@@ -63,11 +64,11 @@ void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const 
   if (writer_) {
     reserve();
   } else if (left_directory().empty()) {
-    check_memory();  // with nothing to free first, it is known before anything is written
+    check_memory();  // With nothing to free first, a lack of memory is detected before anything is written.
   }
 }
 
-// Draws a new name, so that a machine that is offline now cannot bring back an old checkpoint later.
+// Uses a new name for each start, so that a machine that is offline now cannot contribute an old checkpoint later.
 void MemoryCheckpoints::begin() {
   if (writer_) return;
   free_left();
@@ -110,7 +111,7 @@ void MemoryCheckpoints::discard() {
   begin();
 }
 
-// Returns the directory in memory that an earlier start named, or an empty path.
+// Returns the directory in memory that an earlier start recorded, or an empty path.
 fs::path MemoryCheckpoints::left_directory() {
   return found_by_root("looking for what is in memory", runtime_.group(),
                        [&] { return memory_directory(config_.checkpoint.dir).string(); });
@@ -122,7 +123,7 @@ void MemoryCheckpoints::use(const fs::path& directory) {
                   runtime_.group(), runtime_.stream());
 }
 
-// Removes what an earlier start left in memory, and its name.
+// Removes the checkpoint that an earlier start left in memory, and the record of its directory.
 void MemoryCheckpoints::free_left() {
   ProcessGroup& group = runtime_.group();
   try {
@@ -139,8 +140,8 @@ void MemoryCheckpoints::free_left() {
   }
 }
 
-// Staging memory and files are needed: one complete checkpoint and one that is being written, and with several machines
-// their replicas for another machine.
+// Checks that memory suffices for staging, one complete checkpoint and one that is being written. With several
+// machines, each also holds a replica for another machine.
 void MemoryCheckpoints::check_memory() {
   const int machines = Machines(runtime_.group()).count();
   runtime_.group().agree([&] {
@@ -152,14 +153,14 @@ void MemoryCheckpoints::check_memory() {
   });
 }
 
-// Every machine carries the files, as each may be the one that is left.
+// Reserves memory for the files on every machine, because any machine may be the only one that remains.
 void MemoryCheckpoints::reserve() {
   check_memory();
   runtime_.group().agree([&] { writer_->reserve(bytes_); });
   writer_->carry(files_);
 }
 
-// Returns what tells a checkpoint on disk from any other. Empty for none.
+// Returns a text that identifies a checkpoint on disk, or an empty text if there is none.
 std::string MemoryCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
   return found_by_root("reading a manifest", runtime_.group(),
                        [&] { return checkpoint ? manifest_mark(*checkpoint) : ""; });

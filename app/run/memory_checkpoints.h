@@ -1,5 +1,6 @@
-// The newest state of a run in the memory of its machines (checkpoint/machine_memory.h), which a restart resumes
-// without reading a disk. Does nothing without checkpoint.in_memory, except that it frees what an earlier start left.
+// Keeps the newest state of a run in host memory that outlives the processes (checkpoint/machine_memory.h), so that a
+// restart can resume without reading the disk. Without checkpoint.in_memory, only frees what an earlier start left in
+// memory.
 #pragma once
 
 #include <filesystem>
@@ -19,34 +20,37 @@
 
 namespace octavo {
 
-// Every method but due() and staged() is a collective. A save that fails is a warning, said once, and nothing more.
+// Every method but due() and staged() is a collective. The first failed save is logged as a warning; later failures are
+// ignored.
 class MemoryCheckpoints {
  public:
-  // Both must outlive the object.
+  // `config` and `runtime` must outlive the object.
   MemoryCheckpoints(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {}
 
-  // Returns the checkpoint in memory that the run saved after the newest one on disk, if any. Of that one only the
-  // manifest is read. Fetches the parts that this rank needs from other machines.
+  // Returns the checkpoint in memory if the run saved it after the newest checkpoint on disk, of which only the
+  // manifest is read. Returns nothing otherwise. Fetches the parts in `needed` from other machines if necessary.
   std::optional<Checkpoint> open(const std::optional<std::filesystem::path>& newest_on_disk,
                                  std::span<const TensorPart> needed);
-  // Sets what a checkpoint holds: `pieces` of this rank, and rank 0's `files`. InputError where the machine has too
-  // little memory.
+  // Sets the content of the checkpoints: `pieces`, the tensors that this rank saves, and the `files` of rank 0. Throws
+  // an InputError if the machine has too little memory.
   void prepare(std::span<const CheckpointTensor> pieces, const std::vector<CarriedFile>& files);
-  // Called when nothing can refuse the start any more. Frees what an earlier start left, unless the run resumed it.
+  // Frees what an earlier start left in memory, unless the run resumed it. Called after all checks of the start have
+  // passed.
   void begin();
 
-  // Whether checkpoint.in_memory_every asks for a checkpoint after this step, and no earlier one is being written.
+  // Returns whether checkpoint.in_memory_every requests a checkpoint after this step and no earlier one is still being
+  // written.
   bool due(int64_t step) const;
-  // Starts the checkpoint of `step`, and records the newest checkpoints on disk (CheckpointWriter::save).
+  // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest records the newest checkpoints on disk.
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
             const DiskCheckpoints& on_disk);
-  // Reached when the last save has copied the state. Only after a save.
+  // Returns the event that is reached once the last save has copied the state. Requires an earlier save().
   const Event& staged() const { return writer_->staged(); }
-  // Completes a save on its way if all ranks have written their parts.
+  // Completes a pending save if all ranks have written their parts.
   void poll();
-  // Frees the memory. Called when all that the run or stage did is on disk.
+  // Frees the memory. Called once the final state of the run or stage is on disk.
   void free();
-  // Discards what is saved, because the run rolls back to an earlier state. Collective.
+  // Discards the saved state, because the run rolls back to an earlier one. A collective.
   void discard();
 
  private:
@@ -60,11 +64,11 @@ class MemoryCheckpoints {
 
   const Config& config_;
   Runtime& runtime_;
-  std::optional<MachineMemory> memory_;     // Set from begin() on, or from open() if the run resumes what is there.
+  std::optional<MachineMemory> memory_;     // Set by begin(), or by open() if the run resumes a checkpoint in memory.
   std::optional<CheckpointWriter> writer_;  // Writes to memory_.
-  int64_t bytes_ = 0;                       // Size of this rank's pieces.
+  int64_t bytes_ = 0;                       // Size of this rank's pieces in bytes.
   std::vector<CarriedFile> files_;
-  std::optional<std::filesystem::path> marked_;  // The checkpoint on disk that mark_ belongs to.
+  std::optional<std::filesystem::path> marked_;  // Checkpoint on disk that mark_ identifies.
   std::string mark_;
   bool warned_ = false;
 };

@@ -1,6 +1,6 @@
-// kMetrics: every number that a run reports of its steps. metrics.jsonl, TensorBoard, Prometheus and the report read
-// this table. Weights & Biases (scripts/wandb_sync.py) reads the copy in the run's folder, metric_table.json. A new
-// number is one row here and one MetricRow::set() where it is computed (app/records/metric_row.h).
+// kMetrics lists every metric that a run reports about its steps. metrics.jsonl, TensorBoard, Prometheus and the report
+// read this table. scripts/wandb_sync.py (Weights & Biases) reads metric_table.json, which each run writes into its
+// folder. A new metric is one row here and one MetricRow::set() where it is computed (app/records/metric_row.h).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace octavo {
 
-// How the values of the steps since the last logged one are combined.
+// How a metric is combined over the steps of a logging interval: the value of the last step, the mean, or the maximum.
 enum class Over : uint8_t { kLast, kMean, kMax };
 
 struct MetricSpec {
@@ -19,19 +19,20 @@ struct MetricSpec {
   const char* tag;          // Name in TensorBoard and Weights & Biases.
   const char* title = "";   // Title of the chart in the report. Empty if the report has no chart of it.
   const char* unit = "";    // Unit on the chart.
-  Over over = Over::kLast;  // How steps are combined.
-  bool by_dataset = false;  // A number per dataset. Its tag is followed by /NAME.
-  bool integer = false;     // Written without a decimal point.
-  // How the chart is drawn.
-  const char* note = "";     // Sentence below the title.
-  double scale = 1;          // Factor from the value to the unit of the chart.
-  bool smoothed = false;     // A smoothed line over the values.
-  bool from_zero = false;    // The axis includes 0.
-  bool logarithmic = false;  // The axis is logarithmic if the values span a wide range.
-  bool crops = false;        // The axis fits the values after the first steps.
+  Over over = Over::kLast;  // How the steps of a logging interval are combined.
+  bool by_dataset = false;  // Whether there is a value per dataset. Its tag is then followed by /NAME.
+  bool integer = false;     // Whether the value is written without a decimal point.
+  // The following members describe the chart in the report.
+  const char* note = "";     // Sentence below the title of the chart.
+  double scale = 1;          // Factor that converts the value to the unit of the chart.
+  bool smoothed = false;     // Whether a smoothed line is drawn over the values.
+  bool from_zero = false;    // Whether the axis includes 0.
+  bool logarithmic = false;  // Whether the axis is logarithmic if the values span a wide range.
+  bool crops = false;        // Whether the range of the axis ignores the first steps.
 };
 
-// In the order of a line of metrics.jsonl. The report draws loss and validation_loss in one chart of its own.
+// All metrics in the order of a line of metrics.jsonl. The report draws loss and validation_loss together in a separate
+// chart.
 inline constexpr MetricSpec kMetrics[] = {
     {.key = "loss", .tag = "train/loss"},
     {.key = "z_loss", .tag = "train/z_loss", .title = "z-loss", .smoothed = true},
@@ -108,7 +109,7 @@ inline constexpr MetricSpec kMetrics[] = {
 };
 inline constexpr size_t kNumMetrics = std::size(kMetrics);
 
-// A key of kMetrics. Any other does not compile.
+// Index of a metric in kMetrics, made from its key at compile time. A key that does not exist is a compile error.
 struct MetricKey {
   consteval MetricKey(std::string_view key) {  // NOLINT: a key stands wherever a metric is named
     while (kMetrics[index].key != key) ++index;
@@ -118,7 +119,7 @@ struct MetricKey {
   size_t index = 0;
 };
 
-// Returns the table as JSON, an array of {key, tag, title, unit}.
+// Returns the table as a JSON array of {key, tag, title, unit}.
 std::string metric_table_json();
 inline constexpr const char* kMetricTableName = "metric_table.json";
 

@@ -11,7 +11,7 @@ namespace octavo {
 
 namespace {
 
-// Returns what the replicas of this rank write together, without what other ranks hold as well.
+// Returns the tensors that this rank and its replicas hold and no other rank writes.
 std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const OptimizerState& kept) {
@@ -39,9 +39,10 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 }  // namespace
 
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime) {
-  const Communicator& replicas = runtime.mesh().replicate();  // hold equal tensors
+  const Communicator& replicas = runtime.mesh().replicate();  // Ranks with equal tensors.
   const Communicator& world = runtime.mesh().world();
-  const bool with_history = world.rank() % (world.size() / replicas.size()) == 0;  // on one rank of each replica
+  // One rank of each replica writes the history.
+  const bool with_history = world.rank() % (world.size() / replicas.size()) == 0;
   return divide_tensors(checkpoint_tensors(state, with_history), replicas.rank(), replicas.size());
 }
 

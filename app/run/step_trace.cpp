@@ -13,7 +13,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Span = Profiler::Span;
 
-constexpr int kHostThread = 0;  // the streams are those after it
+constexpr int kHostThread = 0;  // Number of the host thread. Streams have the numbers after it.
 constexpr int kClockRounds = 15;
 
 const char* category(const Span& span) {
@@ -34,7 +34,7 @@ const char* category(const Span& span) {
   return "memory";
 }
 
-// Describes an op and its rate.
+// Describes an op with its rate.
 OrderedJson describe(const Op& op, double ms) {
   OrderedJson args = OrderedJson::object();
   if (op.m > 0) args["shape"] = fmt::format("{} x {} over {}", op.m, op.n, op.k);
@@ -66,7 +66,7 @@ OrderedJson complete_event(const Span& span, int rank, int thread, double begin_
   return event;
 }
 
-// Returns the offset of this rank's host clock to rank 0's. Ranks leave a barrier at about the same time.
+// Returns the offset of this rank's host clock to rank 0's clock, from the times at which ranks leave a barrier.
 double clock_offset_ms(ProcessGroup& group) {
   std::vector<double> left;
   for (int round = 0; round < kClockRounds; ++round) {
@@ -85,7 +85,7 @@ double clock_offset_ms(ProcessGroup& group) {
 
 StepTrace::StepTrace(TrainingState& state, ProcessGroup& group)
     : group_(group), origin_(state.mesh.stream().device(), true) {
-  tracks_.reserve(4);  // streams point to their profilers
+  tracks_.reserve(4);  // Reserved, because streams keep pointers to the profilers.
   for (const TrainingStream& one : training_streams(state)) {
     tracks_.push_back({one.name, one.stream, Profiler(one.stream->device(), Profiler::Detail::kTimeline)});
   }
@@ -108,7 +108,7 @@ void StepTrace::stop() {
   for (Track& track : tracks_) track.stream->set_profiler(nullptr);
 }
 
-// This rank's, in lines.
+// Returns the events of this rank, one per line.
 std::string StepTrace::events(int rank) const {
   const bool on_gpu = tracks_.front().stream->is_cuda();
   std::string lines;
@@ -144,7 +144,7 @@ void StepTrace::write(const std::string& path, const std::string& about) {
     std::string text = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"octavo\":{}}},\"traceEvents\":[\n",
                                    nlohmann::json(about).dump());
     for (std::string& lines : of_ranks) text += std::exchange(lines, {});
-    text.replace(text.size() - 2, 2, "\n]}\n");  // the last comma
+    text.replace(text.size() - 2, 2, "\n]}\n");  // Replaces the last comma.
     write_output_file(path, kStepTraceFile, text);
   });
 }

@@ -1,14 +1,16 @@
-// A step of every rank as a trace that Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev) show: a rank is a
-// process, its host thread and each of its streams is a thread, every op and every range of ops (core/profiler.h) a
-// span, ranges around the ops in them. Times are in microseconds since the beginning of the step.
+// Records a step of all ranks as a trace for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing). Each rank is a
+// process in the trace, with one thread for its host thread and one per stream. Each op and each range of ops
+// (core/profiler.h) is a span; the span of a range encloses its ops. Times are in microseconds from the beginning of
+// the step.
 //
-// On a GPU spans of a stream are from event to event on that stream, and those of the host when it queued them; a
-// collective begins when its stream comes to it, so it includes waiting for other ranks. On the CPU ops run where they
-// are called, and the host's thread has the rest.
+// On a GPU, the spans of a stream lie between events on that stream, and the spans of the host thread show when the
+// host queued the work. A collective begins when its stream reaches it, so its span includes waiting for other ranks.
+// On the CPU, ops run on the thread that calls them.
 //
-// Clocks: a rank's streams share one event, recorded on its idle device between two readings of the host's clock, whose
-// middle it is taken for (some ten microseconds). Ranks of rank 0's machine have its clock; those of another one are
-// set by the times at which ranks leave a barrier, the median of several (the latency of the network).
+// Clocks: the streams of a rank share one event, which is recorded on the idle device between two readings of the
+// host's clock. The event is assigned the middle of these two times, with an error of some ten microseconds. Ranks on
+// rank 0's machine share its clock. The offset of other machines is measured as the difference of the times at which
+// ranks leave a barrier (the median of several), with an error of about the network's latency.
 #pragma once
 
 #include <optional>
@@ -25,15 +27,15 @@ inline constexpr OutputKind kStepTraceFile{"a trace of an Octavo step", R"("othe
 
 class StepTrace {
  public:
-  // Waits for what is queued; from here on everything on the streams of `state` is recorded, until write() or the end
-  // of the object. A collective. `state` and `rank` must outlive it.
+  // Waits for queued work, and then records everything on the streams of `state` until write() or destruction. A
+  // collective. `state` and `group` must outlive the object.
   StepTrace(TrainingState& state, ProcessGroup& group);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Waits for the step, and writes the file from rank 0 with what all ranks recorded. `about`: what the trace is of, as
-  // its metadata. A collective; throws InputError where the file cannot be written.
+  // Waits for the step, then writes the records of all ranks to a file on rank 0. `about` describes the trace in its
+  // metadata. A collective. Throws an InputError if the file cannot be written.
   void write(const std::string& path, const std::string& about);
 
  private:
@@ -46,11 +48,11 @@ class StepTrace {
   std::string events(int rank) const;
 
   ProcessGroup& group_;
-  std::vector<Track> tracks_;  // the first is the compute stream
+  std::vector<Track> tracks_;  // Streams, beginning with the compute stream.
   Event origin_;
-  double origin_ms_ = 0;               // of the host's clock when it was reached
-  double begin_ms_ = 0;                // of the host's clock when rank 0's was
-  std::optional<ProfilerRange> step_;  // around everything, while it records
+  double origin_ms_ = 0;               // Host clock at which origin_ was reached.
+  double begin_ms_ = 0;                // Host clock at which rank 0's origin_ was reached.
+  std::optional<ProfilerRange> step_;  // Range around the whole step while it is recorded.
 };
 
 }  // namespace octavo

@@ -20,9 +20,9 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
   return sharding;
 }
 
-// Returns a number that is equal on all ranks and at least the number of hashes of a check: of the losses and every
-// unit's gradient in each of two passes; of every unit, and every kv head's k and v in every layer, in the master
-// weights, the weights cast from them and each of the moments; and of the FP8 history.
+// Returns an upper bound for the number of hashes of a check that is equal on all ranks. A check hashes the losses and
+// every unit's gradient in each of two passes; every unit, and every kv head's k and v in every layer, of the master
+// weights, the cast weights and each of the moments; and the FP8 history.
 int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
   const int64_t units = std::ssize(o.layout.units());
   const ModelConfig& model = o.config.model;
@@ -73,7 +73,7 @@ Arena plan_training(const TrainingOptions& options, const Mesh& mesh) {
 
 namespace {
 
-// Each sequence is of one dataset.
+// Adds the losses of a micro-batch to the sums of their datasets. Each sequence belongs to one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
   state.scalars.add_micro_batch(stream);
   if (state.loss.numel() == 1) return sum({.out = state.loss, .x = state.model.losses()}, stream);
@@ -86,8 +86,9 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
   }
 }
 
-// Whether a number is finite is the same on all ranks; its last bits, and so whether it is above a limit, may not be,
-// as groups of ranks sum in orders of their own.
+// Decides whether the step is skipped. All ranks agree on whether a number is finite. They may not agree on whether it
+// exceeds the limit, because groups of ranks sum in different orders and the last bits differ, so the decision is
+// reduced over all ranks.
 void decide_on_update(TrainingState& state, const TrainingStep& step) {
   skip_update({.skip = state.skip,
                .loss_sums = state.loss,

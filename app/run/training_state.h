@@ -1,4 +1,4 @@
-// Everything a training run keeps on the device, laid out in one arena, and the step that uses it.
+// Everything that a training run keeps on the device, laid out in one arena, and the training step that uses it.
 #pragma once
 
 #include <limits>
@@ -13,22 +13,23 @@
 
 namespace octavo {
 
-// The options of a rank that decide how much memory it takes.
+// The options of a rank that determine how much memory its state takes.
 struct TrainingOptions {
   const Config& config;
   const ParameterLayout& layout;
-  int64_t local_batch;  // this rank's sequences a step
+  int64_t local_batch;  // Number of sequences per step on this rank.
   ShardingOptions sharding;
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
+  // Mode auto must have been resolved.
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
 
   TrainingOptions with(const Config& other) const { return {other, layout, local_batch, sharding, checkpointing}; }
 };
 
 class TrainingState {
  public:
-  // `mesh`, of a run or planned, must outlive the object.
+  // `mesh`, which may be a dry-run mesh, must outlive the object.
   TrainingState(const TrainingOptions& options, const Mesh& mesh, Arena& arena);
-  // The model refers to the parameters by address.
+  // Not copyable, because the model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
@@ -37,33 +38,37 @@ class TrainingState {
   Llama model;
   Optimizer optimizer;
   BatchBuffers batch;
-  Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
+  // [datasets] float32: for each dataset of data.train, the sum of the losses over the step's targets on all ranks.
+  Tensor loss;
   DeviceScalars scalars;
   Tensor
-      skip;  // [1] float32: 1 where the step changed nothing (kernels/optimizer/skip_update.h), the same on all ranks
-  // [n, 2] int32: hashes of 64 bits (kernels/math/bit_hash.h) for the check for silent corruption
-  // (app/observers/corruption_check.h). Undefined without training.check_every.
+      // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all
+      // ranks.
+      skip;
+  // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
+  // (app/observers/corruption_check.h). Undefined if training.check_every is 0.
   Tensor hashes;
 };
 
-// A stream of a step, and what the collectives on it gather and reduce, in words; empty where that differs.
+// A stream of a step, and descriptions of what its collectives gather and reduce. Descriptions are empty if collectives
+// on the stream have different purposes.
 struct TrainingStream {
   const char* name;
   const char* gathered;
   const char* reduced;
   Stream* stream;
 };
-// The first is that on which the model computes.
+// Returns the streams of a step, beginning with the compute stream of the model.
 std::vector<TrainingStream> training_streams(TrainingState& state);
 
-// The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
+// Returns an arena that laid out a TrainingState without allocating device memory. Runs no collectives.
 Arena plan_training(const TrainingOptions& options, const Mesh& mesh);
 
 struct TrainingStep {
-  int64_t number = 1;  // from 1
+  int64_t number = 1;  // Number of the step, from 1.
   double lr = 0;
-  int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
-  // A step with a larger loss is skipped. One whose loss or gradient norm is not finite always is.
+  int64_t targets = 1;  // Number of targets on all ranks that the loss counts. The step minimizes their mean loss.
+  // A step with a larger loss is skipped. A step whose loss or gradient norm is not finite is always skipped.
   float loss_limit = std::numeric_limits<float>::infinity();
   const Event* update_after =
       nullptr;  // Event to wait for before the weights and optimizer states are written. Null: no wait.
@@ -72,20 +77,20 @@ struct TrainingStep {
 // Returns 1 / number of targets, which turns the summed loss into the mean.
 float loss_scale(const TrainingStep& step);
 
-// One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the
-// ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets
-// there.
+// Queues one optimizer step on the last uploaded batch: forward and backward of each micro-batch, the reduction of
+// gradients over the ranks, clipping and the update. state.loss, state.skip and the optimizer's gradient norm are valid
+// once the stream has reached the end of the step.
 void training_step(TrainingState& state, const TrainingStep& step);
-// The parts of training_step(). Returns the entries of a step. queue_entries() queues some of them, in order, and
-// finish_step() queues the work that follows the last entry.
+// The parts of training_step(), for callers that queue them separately. entries_of_step() returns the entries of a
+// step, queue_entries() queues some of them in order, and finish_step() queues the work after the last entry.
 std::vector<StepEntry> entries_of_step(const TrainingState& state);
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries);
 void finish_step(TrainingState& state, const TrainingStep& step);
 
-// The amaxes of delayed FP8 scaling; undefined without it.
+// Returns the amaxes of delayed FP8 scaling. Undefined without delayed scaling.
 Tensor amax_history(TrainingState& state);
 
-// Makes the weights that products read from the master weights, after those were set. A collective.
+// Casts and distributes the weights for matmuls after the master weights were set. A collective.
 void publish_weights(TrainingState& state);
 
 }  // namespace octavo

@@ -22,7 +22,7 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .vocab_size = config.model.vocab_size}),
       buffers_(config, runtime.mesh(), arena) {}
 
-// A bad token in the data of one rank ends all of them.
+// Returns the next batch. An invalid token in the data of one rank is an error on all ranks.
 const Batch* Validator::next_batch(size_t dataset) {
   const Batch* batch = nullptr;
   runtime_->group().agree([&] { batch = samples_.next(dataset); });

@@ -1,5 +1,5 @@
-// The validation loss: the mean cross entropy of a model over the samples of data.validation, the same samples at every
-// call and for any number of ranks; of each dataset, and their mean weighted by the datasets' weights.
+// Computes the validation loss: the mean cross entropy of a model over samples of data.validation, for each dataset,
+// and the mean of all datasets weighted by their weights. Every call uses the same samples, on any number of ranks.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// Buffers of a Validator on the device: two micro-batches of tokens and a sum.
+// Device buffers of a Validator: two micro-batches of tokens and a sum.
 struct ValidationBuffers {
   ValidationBuffers(const Config& config, const Mesh& mesh, Arena& arena);
 
@@ -22,23 +22,23 @@ struct ValidationBuffers {
   Tensor sum;  // [1] float32
 };
 
-// In nats a token.
+// Mean loss of one dataset in nats per token.
 struct DatasetLoss {
   double loss = 0;
-  int64_t targets = 0;  // that it is the mean of
+  int64_t targets = 0;  // Number of targets that the mean is computed over.
 };
 struct ValidationLoss {
   double loss = 0;
-  std::vector<DatasetLoss> by_dataset;  // as Validator::datasets()
+  std::vector<DatasetLoss> by_dataset;  // Losses in the order of Validator::datasets().
 };
 
 class Validator {
  public:
-  // Opens data.validation; takes its buffers from `arena`.
+  // Opens data.validation and takes its buffers from `arena`.
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
-  // Returns the loss, or nothing once `should_stop`, a collective that is asked before every micro-batch, is true.
-  // After that nothing but the destructor may be called. A collective.
+  // Returns the loss, or nothing if `should_stop` returned true. `should_stop` is a collective and is called before
+  // every micro-batch. After it returned true, only the destructor may be called. A collective.
   std::optional<ValidationLoss> loss(Llama& model, const std::function<bool()>& should_stop);
   const std::vector<ValidationSet::Dataset>& datasets() const { return samples_.datasets(); }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kStagingElements = int64_t{1} << 24;
 
-// Host memory for a part of a tensor on its way to a GPU; none for the CPU.
+// Host memory for parts of a tensor that are copied to a GPU. Not allocated on the CPU.
 struct Staging {
   Staging(const Tensor& target, int64_t count, const Stream& stream)
       : buffer(Buffer::host(stream.device(), stream.is_cuda() ? count * dtype_bytes(target.dtype()) : 0)),
@@ -22,18 +22,19 @@ struct Staging {
 
   Buffer buffer;
   Tensor elements;
-  Event copied;  // the last part is on the GPU
+  Event copied;  // Event after the copy of the last part to the GPU.
 };
 
-// Writes elements [begin, end) of a parameter, or of a state of it, to `out`, host memory of the state's dtype.
+// Function that writes the elements [begin, end) of a parameter, or of one of its optimizer states, to `out`, host
+// memory of the state's dtype.
 using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
 
-// Fills a state of the optimizer, or the master weights (master_state), with this rank's pieces of the parameters from
-// `read`. Waits for the copies.
+// Fills a state of the optimizer, or the master weights (master_state), with this rank's slices of the parameters,
+// which `read` provides. Waits for the copies.
 void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
                 Stream& stream) {
   const int64_t elements = std::min(kStagingElements, std::max<int64_t>(state.shards.numel(), 1));
-  // One is read into while the other is copied from.
+  // Double buffer: one is filled while the other is copied to the GPU.
   std::array<Staging, 2> stagings{Staging(state.shards, elements, stream), Staging(state.shards, elements, stream)};
   size_t turn = 0;
   for (const ParameterPiece& piece : parameters.pieces()) {
@@ -91,7 +92,8 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
 
 namespace {
 
-// Returns what reads this rank's pieces of a state, saved under `prefix`, whose checksums it compares.
+// Returns a function that reads this rank's slices of a state, saved under the prefix `prefix`, and verifies their
+// checksums.
 ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefix, const ShardedParameters& parameters,
                                 const OptimizerState& state) {
   checkpoint.verify(parts_of(parameters, state, prefix));
@@ -101,8 +103,8 @@ ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefi
   };
 }
 
-// Returns a reader of the first moment that converts what `first` reads from floats to codes or the reverse
-// (kernels/optimizer/adamw_float8.h). The conversion needs the second moment, which `second` reads.
+// Returns a reader of the first moment that converts the values of `first` between floats and FP8 codes, in either
+// direction (kernels/optimizer/adamw_float8.h). The conversion needs the second moment, which `second` reads.
 ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
   return [=](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t count = end - begin;
@@ -121,7 +123,8 @@ ParameterReader converting_reader(const ParameterReader& first, const ParameterR
   };
 }
 
-// The optimizer's type is that of the config that the checkpoint was saved with; an imported one has no states.
+// Checks that the checkpoint was saved with the optimizer `type`, according to its recorded config. Imported models
+// have no optimizer states and always pass.
 void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
   const nlohmann::json& meta = checkpoint.meta();
   const nlohmann::json::json_pointer section("/config/optimizer");

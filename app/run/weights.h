@@ -1,4 +1,5 @@
-// Sets parameters and moments on the device: from a file through a small staging buffer, or by numbers made there.
+// Initializes weights and optimizer states on the device: from random numbers that are generated there, or from files
+// through a small staging buffer.
 #pragma once
 
 #include <string>
@@ -11,31 +12,34 @@
 
 namespace octavo {
 
-// Returns the parts of a checkpoint that this rank's pieces of `state` are, by their names after `prefix`. The master
-// weights are master_state().
+// Returns the parts of a checkpoint that correspond to this rank's slices of `state`. Their names are `prefix` followed
+// by the parameter's name. For the master weights, pass master_state().
 std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
                                  const std::string& prefix);
 
-// The master weights = a random initialization, made on the stream's device. Queued.
+// Queues the random initialization of the master weights on the stream's device.
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 
-// Each rank compares the checksums of what it reads. All ranks use it once none has found damage (ProcessGroup::agree).
+// The functions below verify the checksums of what they read on each rank. The caller ensures that no rank found damage
+// before any rank uses the result (ProcessGroup::agree).
 
-// The master weights from `source`, that of config.model.init_from (open_same_weights), where it is not null; else a
-// random initialization from training.seed.
+// Loads the master weights from `source`, the weights of config.model.init_from (open_same_weights). If it is null,
+// initializes them randomly from training.seed.
 void load_initial_weights(const Config& config, WeightSource* source, const ShardedParameters& parameters,
                           Stream& stream);
 
-// From a checkpoint: the master weights, or what is to take their place.
+// Loads the weights `which` of a checkpoint into the master weights.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream,
                   SavedWeights which = SavedWeights::kMaster);
-// The optimizer's states, behind the weights; as where a run begins where the checkpoint has none of them (an imported
-// model). InputError where it has those of another type of optimizer.
+// Loads the optimizer states of a checkpoint. Requires the weights to be loaded already. If the checkpoint has no
+// optimizer states (an imported model), sets the initial states of a run. Throws an InputError if the checkpoint was
+// saved with another type of optimizer.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream);
-// The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,
-// or one of another shape (of another recipe), tensors are scaled as in a run's first step. Null without per-tensor
-// scales: nothing happens. Before the weights are cast. Waits for the copy.
+// Loads the amax history of delayed scaling, so that tensors are scaled as they were when the checkpoint was saved. If
+// the checkpoint has no history, or one of another shape (from another recipe), tensors are scaled as in the first step
+// of a run. Does nothing if `amaxes` is null, as it is for recipes without per-tensor scales. Must be called before the
+// weights are cast. Waits for the copy.
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
 }  // namespace octavo

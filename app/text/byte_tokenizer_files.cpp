@@ -16,14 +16,14 @@ constexpr const char* kBosName = "<|bos|>";
 constexpr const char* kEosName = "<|eos|>";
 constexpr const char* kPadName = "<|pad|>";
 
-// Below U+0800.
+// Encodes a code point below U+0800 in UTF-8.
 std::string utf8(int code) {
   if (code < 0x80) return std::string(1, static_cast<char>(code));
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// bytes_to_unicode() of GPT-2's encoder.py: printable characters of Latin-1 stand for themselves, the other bytes for
-// U+0100 and what follows.
+// Returns the names of the bytes as bytes_to_unicode() in GPT-2's encoder.py does: printable characters of Latin-1 are
+// their own names, and the other bytes are named by the code points from U+0100 on.
 Json byte_names() {
   Json ids = Json::object();
   int next = 0x100;

@@ -1,5 +1,5 @@
-// The byte tokenizer (data/tokens/byte_tokenizer.h) as files that Hugging Face transformers loads: a byte-level BPE
-// without merges, whose tokens are the bytes under the names that GPT-2 gave them.
+// Writes the byte tokenizer (data/tokens/byte_tokenizer.h) as files that Hugging Face transformers can load: a
+// byte-level BPE without merges, whose tokens are the single bytes with the names that GPT-2 uses for them.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace octavo {
 
-// Returns tokenizer.json and tokenizer_config.json. bos, eos and pad are <|bos|>, <|eos|> and <|pad|>. None is added to
-// a text.
+// Returns tokenizer.json and tokenizer_config.json. The special tokens are <|bos|>, <|eos|> and <|pad|>; the tokenizer
+// adds none of them to a text.
 std::vector<CarriedFile> byte_tokenizer_files();
 
-// Returns whether a tokenizer.json with that content is the byte tokenizer.
+// Returns whether a tokenizer.json has the content that byte_tokenizer_files() returns.
 bool is_byte_tokenizer(const CarriedFile& tokenizer);
 
 }  // namespace octavo

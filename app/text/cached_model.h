@@ -1,5 +1,5 @@
-// A model that continues sequences: it runs on the prompt once, and then on one token of each sequence at a time,
-// with the keys and values of what came before in a cache.
+// A model that continues sequences with a cache of keys and values: it processes the prompt once, and after that one
+// token of each sequence at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace octavo {
 
 class CachedModel {
  public:
-  // `config` must have no FP8 recipe. See InferenceModel.
+  // `config` must not use FP8. Throws like InferenceModel.
   CachedModel(const Config& config, const GenerationShape& shape, Runtime& runtime);
 
   // Loads the weights (InferenceModel::load).
@@ -20,10 +20,11 @@ class CachedModel {
     inference_.load(config, checkpoint, which);
   }
 
-  // Processes the prompt of all sequences and returns the logits [vocab] after it. Waits for them. They are valid until
-  // the next call, like those of step().
+  // Processes the prompt of all sequences, waits, and returns the logits [vocab] after the prompt. The result is valid
+  // until the next call of read_prompt() or step().
   std::span<const float> read_prompt(std::span<const int32_t> prompt);
-  // Appends tokens[i] to sequence i and returns the logits [sequences, vocab] after them.
+  // Appends tokens[i] to sequence i, waits, and returns the logits [sequences, vocab]. The result is valid until the
+  // next call of step().
   std::span<const float> step(std::span<const int32_t> tokens);
 
  private:

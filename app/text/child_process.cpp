@@ -17,7 +17,7 @@ namespace octavo {
 
 namespace {
 
-// The standard streams of the child, in place of this process's.
+// File actions that replace the standard streams of the child process.
 class FileActions {
  public:
   explicit FileActions(int socket) {

@@ -36,8 +36,9 @@ void Sampler::keep_top_k() {
   candidates_.erase(end, candidates_.end());
 }
 
-// Tokens below (1 - top_p) / n come behind the others and make up less than 1 - top_p together, so that they are none
-// of those kept; what need not be sorted is most of a vocabulary. Half of it is for the rounding of the sums.
+// Tokens with a probability below (1 - top_p) / n have less than 1 - top_p in total and come last, so they are never
+// kept. Removing them first avoids sorting most of the vocabulary. The limit is half of that, to allow for rounding of
+// the sums.
 void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   const double total = total_weight(candidates_);
@@ -67,7 +68,7 @@ int32_t Sampler::draw(std::span<const float> logits) {
     left -= candidate.weight;
     if (left < 0) return candidate.token;
   }
-  return candidates_.back().token;  // the sums were rounded
+  return candidates_.back().token;  // Reached if rounding made the sum smaller than the drawn number.
 }
 
 }  // namespace octavo

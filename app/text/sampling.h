@@ -1,11 +1,12 @@
-// Draws a token from the logits of a model: softmax(logits / temperature), restricted to the likeliest tokens in the
-// order of Hugging Face's generate(), each restriction applied to what the one before leaves:
+// Draws a token from the logits of a model with the probabilities softmax(logits / temperature), restricted to the most
+// likely tokens. As in Hugging Face's generate(), the restrictions are applied in this order, each to the tokens that
+// the previous one keeps:
 //
-//   top_k   the k likeliest
-//   top_p   the likeliest whose probabilities together make up p (Holtzman et al., arXiv 1904.09751)
-//   min_p   those at least min_p times as likely as the likeliest (Nguyen et al., arXiv 2407.01082)
+//   top_k   the k most likely tokens
+//   top_p   the most likely tokens whose probabilities add up to p (Holtzman et al., arXiv 1904.09751)
+//   min_p   tokens at least min_p times as likely as the most likely one (Nguyen et al., arXiv 2407.01082)
 //
-// Among equally likely tokens the one with the lower id comes first.
+// Among equally likely tokens, the token with the lower id comes first.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace octavo {
 inline constexpr int64_t kMaxSamples = 256;
 
 struct SamplingOptions {
-  double temperature = 0.8;  // 0 always takes the likeliest token.
+  double temperature = 0.8;  // 0 always takes the most likely token.
   int64_t top_k = 0;         // 0 means all.
   double top_p = 1.0;        // 1 means all.
   double min_p = 0.0;        // 0 means all.
@@ -29,14 +30,14 @@ class Sampler {
  public:
   Sampler(const SamplingOptions& options, uint64_t seed) : options_(options), random_(seed) {}
 
-  // Returns an index of the logits.
+  // Draws an index of `logits`.
   int32_t draw(std::span<const float> logits);
 
  private:
   struct Candidate {
     int32_t token;
     float logit;
-    double weight;  // Probability up to a common factor.
+    double weight;  // Probability, up to a common factor.
   };
 
   void weigh(std::span<const float> logits);

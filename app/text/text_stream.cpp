@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kTokensBefore = 5;
 
-// U+FFFD, by which tokenizers show bytes that are no character, or none yet.
+// U+FFFD, which tokenizers print for bytes that are not, or not yet, a complete character.
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// The longest end of `text` that `whole` begins with, and is longer than.
+// Returns the length of the longest end of `text` that is a proper prefix of `whole`.
 size_t beginning_at_end(std::string_view text, std::string_view whole) {
   for (size_t bytes = std::min(text.size(), whole.empty() ? 0 : whole.size() - 1); bytes > 0; --bytes) {
     if (whole.starts_with(text.substr(text.size() - bytes))) return bytes;
@@ -33,8 +33,8 @@ TextStream::TextStream(TextTokenizer& tokenizer, const std::vector<int32_t>& pro
       taken_(tokens_.size()),
       taken_text_(tokenizer.decode(tokens_)) {}
 
-// Takes the text of the tokens that are there, unless a character is not whole yet. What was taken last stays as what
-// stands before the next.
+// Adds the text of the new tokens to pending_, unless it ends in an incomplete character. The tokens that were added
+// last are kept as the context of the next ones.
 void TextStream::decode(bool last) {
   const std::string text = tokenizer_.decode(tokens_);
   if (text.size() <= taken_text_.size() || (!last && text.ends_with(kReplacement))) return;

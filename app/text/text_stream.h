@@ -1,5 +1,5 @@
-// The text of tokens as it grows, token by token. Shown text consists of whole characters, and contains neither a stop
-// string nor the beginning of a possible one.
+// Converts a growing list of tokens to text. The returned text consists of complete characters, and contains neither a
+// stop string nor the beginning of a possible one.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace octavo {
 
 class TextStream {
  public:
-  // Makes a stream of text that follows `prompt`. Some of the last tokens of the prompt are decoded too, because
-  // tokenizers write a token differently at the beginning of a text. `tokenizer` must outlive the stream.
+  // Starts the text that follows `prompt`. The last tokens of the prompt are decoded too, because tokenizers decode a
+  // token differently at the beginning of a text. `tokenizer` must outlive the stream.
   TextStream(TextTokenizer& tokenizer, const std::vector<int32_t>& prompt, std::vector<std::string> stop_strings);
 
-  // Adds a token. Returns the text that can be shown since the last call, often nothing. At a stop string, returns the
-  // text before it, and the stream has stopped.
+  // Adds a token and returns the text that has become complete, often an empty one. If the text contains a stop string,
+  // returns the text before it, and stopped() becomes true.
   std::string push(int32_t token);
-  // Returns the text that is still held back, at the end of a text that did not stop.
+  // Returns the text that push() still holds back. Called at the end of a text that did not stop.
   std::string finish();
   bool stopped() const { return stopped_; }
 
@@ -29,11 +29,11 @@ class TextStream {
 
   TextTokenizer& tokenizer_;
   std::vector<std::string> stop_strings_;
-  // The tokens whose text has not been taken yet, with some tokens before them, and the text of the latter.
+  // Tokens whose text was not added to pending_ yet, after taken_ tokens whose text, taken_text_, was added.
   std::vector<int32_t> tokens_;
   size_t taken_;
   std::string taken_text_;
-  std::string pending_;  // Text that has not been shown.
+  std::string pending_;  // Text that was not returned yet.
   bool stopped_ = false;
 };
 

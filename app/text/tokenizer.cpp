@@ -32,7 +32,8 @@ class ByteTextTokenizer final : public TextTokenizer {
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
 };
 
-// A file that comes with the program: of its installation, or of the checkout that it was built from.
+// Returns the path of a file that comes with the program, in its installation or in the checkout that it was built
+// from.
 std::string program_file(const std::string& name) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -40,7 +41,7 @@ std::string program_file(const std::string& name) {
   return fs::exists(installed, error) ? installed.string() : std::string(kSourceDir) + "/" + name;
 }
 
-// The Python that serves tokenizers: OCTAVO_PYTHON, that of .deps/venv of the checkout or installation, or python3.
+// Returns the Python that runs tokenizers: OCTAVO_PYTHON, or .deps/venv of the checkout or installation, or python3.
 std::string python_program() {
   const char* chosen = std::getenv("OCTAVO_PYTHON");
   if (chosen != nullptr && *chosen != '\0') return chosen;
@@ -59,7 +60,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   std::string decode(const std::vector<int32_t>& ids) override { return answered_text(ask({{"decode", ids}}), path_); }
 
  private:
-  // One request, one answer; empty when the child has ended.
+  // Sends a request and returns the answer, or an empty text if the child process has ended.
   std::string ask(const nlohmann::json& request) {
     child_.write(line_of(request));
     std::optional<std::string> answer = child_.read_line(kMaxAnswerBytes);
@@ -86,7 +87,7 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
   std::vector<CarriedFile> files;
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return files;
-  // train.tokenizer.json has its own train.tokenizer_config.json.
+  // The other files of train.tokenizer.json are train.tokenizer_config.json and so on.
   std::string prefix = path.filename().string();
   prefix.resize(prefix.ends_with(kTokenizerName) ? prefix.size() - std::string_view(kTokenizerName).size() : 0);
   for (const char* name : kTokenizerFiles) {

@@ -1,5 +1,5 @@
-// Text to token ids and back, for `octavo generate`: the byte tokenizer, or a Hugging Face tokenizer.json through
-// scripts/hf_tokenizer.py (Python with the `tokenizers` package), a child process that serves until the object is gone.
+// Converts text to token ids and back for `octavo generate`. Tokenizers are the byte tokenizer, or a Hugging Face
+// tokenizer.json, which a child process serves: scripts/hf_tokenizer.py, with Python's `tokenizers` package.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,18 @@ class TextTokenizer {
 
 inline constexpr const char* kTokenizerName = "tokenizer.json";
 
-// Returns the files of a Hugging Face tokenizer, as checkpoints carry them: `path` as kTokenizerName, and
-// tokenizer_config.json, special_tokens_map.json and chat_template.jinja from its folder, if they exist. The files of
-// PREFIX.tokenizer.json begin with "PREFIX.". Returns none when `path` is not a file.
+// Returns the files of a Hugging Face tokenizer as checkpoints store them: `path` under the name kTokenizerName, and
+// tokenizer_config.json, special_tokens_map.json and chat_template.jinja from its folder, if they exist. If `path` is
+// PREFIX.tokenizer.json, the names of the other files begin with "PREFIX." too. Returns an empty list if `path` is not
+// a file.
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
-// Returns the files that a run's checkpoints carry: those of data.tokenizer, or else those of the checkpoint that the
-// run resumes. Warns if there are none.
+// Returns the tokenizer's files that a run stores in its checkpoints: the files of data.tokenizer, or else those in the
+// checkpoint that the run resumes. Warns if there are none.
 std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::optional<Checkpoint>& resumed);
 bool is_tokenizer_file(std::string_view name);
 
-// `name`: "byte" or the path of a tokenizer.json. InputError when that file is missing or cannot be used.
+// Opens the tokenizer `name`: "byte", or the path of a tokenizer.json. Throws an InputError if the file is missing or
+// cannot be used.
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace octavo

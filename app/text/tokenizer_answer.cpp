@@ -18,7 +18,7 @@ nlohmann::json last_line(std::string_view output) {
   try {
     return parse_json(output.substr(output.rfind('\n') + 1), "its answer");
   } catch (const InputError&) {
-    return {};  // the script did not come to an answer
+    return {};  // The script failed before it answered.
   }
 }
 

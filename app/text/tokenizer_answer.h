@@ -1,5 +1,5 @@
-// The answers of scripts/hf_tokenizer.py: all that Octavo itself reads of a Hugging Face tokenizer.json, whose content
-// decides what they contain.
+// Parses the output of scripts/hf_tokenizer.py. Octavo never parses a Hugging Face tokenizer.json itself, but its
+// content determines these answers, so they are untrusted input.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace octavo {
 
-// Largest size of a line that the script prints. A tokenizer whose answer is longer is refused.
+// Maximum length of a line that the script prints. Longer answers are refused.
 inline constexpr int64_t kMaxAnswerBytes = int64_t{64} << 20;
 
-// The first line says that there is a tokenizer; else InputError with the script's reason, where it gives one.
+// Checks that the first line reports a tokenizer. Throws an InputError with the script's reason, if it gives one.
 void check_tokenizer_ready(std::string_view output, const std::string& tokenizer);
 
-// The ids, or the text, in `output`, the last line of which is the answer. InputError naming `tokenizer` when there is
-// none (with the script's reason, where it gives one), or an id is no integer from 0 to 2^31 - 1.
+// Return the token ids, or the text, in the last line of `output`. Throw an InputError that names `tokenizer` if there
+// is no answer, with the script's reason if it gives one, or if an id is not an integer from 0 to 2^31 - 1.
 std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer);
 std::string answered_text(std::string_view output, const std::string& tokenizer);
 

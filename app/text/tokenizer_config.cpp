@@ -20,7 +20,7 @@ struct NamedToken {
   bool is_special = false;
 };
 
-// The added tokens, which come first, and the vocabulary where it is an object, as that of BPE.
+// Returns the added tokens, followed by the vocabulary if it is an object, as it is for BPE.
 std::vector<NamedToken> named_tokens(const nlohmann::json& tokenizer) {
   std::vector<NamedToken> tokens;
   for (const nlohmann::json& token : tokenizer.value("added_tokens", nlohmann::json::array())) {
@@ -33,7 +33,7 @@ std::vector<NamedToken> named_tokens(const nlohmann::json& tokenizer) {
   return tokens;
 }
 
-// Null where no token has the id.
+// Returns the name of the token with the id, or null if there is none.
 nlohmann::json name_of(const std::vector<NamedToken>& tokens, const nlohmann::json& ids) {
   const nlohmann::json id = ids.is_array() && !ids.empty() ? ids.front() : ids;
   const auto found =

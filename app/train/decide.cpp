@@ -14,7 +14,7 @@ constexpr int kSpikeShift = 4;
 
 Save final_save(const Facts& facts) { return facts.save_allowed ? Save::kFinal : Save::kRefused; }
 
-// The saves of a run that continues.
+// Decides the save of a run that continues.
 void decide_save(const Facts& facts, Actions& actions) {
   const bool unsettled = facts.skipping || facts.comparing;
   actions.owes_save = facts.owes_save;
@@ -25,7 +25,8 @@ void decide_save(const Facts& facts, Actions& actions) {
         actions.notice = Notice::kSavePending;
       }
     } else {
-      // A save that is refused is not owed: replicas that differ stay different, and the next save compares again.
+      // A refused save is not postponed: replicas that differ stay different, and the next due save compares them
+      // again.
       actions.owes_save = false;
       actions.save = facts.save_allowed ? Save::kOnDisk : Save::kNone;
     }

@@ -1,49 +1,51 @@
 // Decides what a run does after a step: what it saves, and how it continues.
 //
-// decide() is pure. It sees no stream, file or rank, and its facts are equal on all ranks, so that all ranks do the
-// same. The loop (app/train/training_loop.h) collects the facts, and app/train/run_actions.h performs the actions.
+// decide() is a pure function. Its argument does not contain streams, files or ranks, and is equal on all ranks, so
+// that all ranks make the same decision. The loop (app/train/training_loop.h) collects the facts, and
+// app/train/run_actions.h performs the actions.
 //
-// Promises, which tests/app/train/decide_test.cpp checks on drawn sequences of events:
-// - A run that continues saves no state while steps are being skipped or a comparison with bfloat16 is running. The
-//   final save is made nevertheless.
-// - A state that the run was to roll back from is saved only where there is no checkpoint to roll back to.
-// - A stop ends the run at the step that sees it.
-// - A save that is owed is made as soon as nothing stands against it, unless the run rolls back.
+// Properties that tests/app/train/decide_test.cpp checks on random sequences of events:
+// - A run that continues saves no state while steps are being skipped or a comparison with bfloat16 is running. Only
+// the final save is made even then.
+// - A state that the run should roll back from is saved only if there is no checkpoint to roll back to.
+// - A stop request ends the run after the step at which it is noticed.
+// - A postponed save is made as soon as nothing prevents it, unless the run rolls back.
 #pragma once
 
 #include <cstdint>
 
 namespace octavo {
 
-// Work that the config asks for after a step. Known when the step is queued.
+// Work that the config requests after a step. Known when the step is queued.
 struct Due {
-  bool last = false;         // The step is the last of the run or of its stage.
-  bool save = false;         // checkpoint.every is reached, or a save is owed and no other is being written.
+  bool last = false;         // The step is the last step of the run or of its stage.
+  bool save = false;         // checkpoint.every is reached, or a save was postponed and no other save is being written.
   bool memory_save = false;  // checkpoint.in_memory_every is reached, and no earlier save in memory is being written.
-  bool validation = false;   // validation.every is reached, or the step is the last.
+  bool validation = false;   // validation.every is reached, or the step is the last one.
   bool comparison = false;   // precision.guard.every is reached, and no comparison is running.
-  bool fp8_again = false;    // The step is the last of a fallback to bfloat16.
+  bool fp8_again = false;    // The step is the last step of a fallback to bfloat16.
 
   bool any() const { return last || save || memory_save || validation || comparison || fp8_again; }
 };
 
 enum class Back : uint8_t {
   kNone,
-  kCheckpoint,  // To the last checkpoint, because of a loss spike.
-  kComparison,  // To the state before the comparison with bfloat16, because the losses differ too much.
+  kCheckpoint,  // Roll back to the last checkpoint because of a loss spike.
+  kComparison,  // Roll back to the state before the comparison with bfloat16, because the losses differ too much.
 };
 
-// Wishes of ranks. The wishes of all ranks are combined by a bitwise or of pack(), so only rank 0 sets `back` and
+// Requests of a rank. The requests of all ranks are combined by a bitwise or of pack(), so only rank 0 sets `back` and
 // `spike`.
 struct Wishes {
-  bool stop = false;  // A signal asks the run to save and stop.
+  bool stop = false;  // A signal requests the run to save and stop.
   bool save = false;  // checkpoint.every_minutes have passed.
   Back back = Back::kNone;
-  int64_t spike = 0;  // The step whose loss is the spike, for kCheckpoint.
+  int64_t spike = 0;  // Step of the loss spike, if back is kCheckpoint.
 
   bool any() const { return stop || save || back != Back::kNone; }
-  // Adds the wish to roll back. A comparison's wish takes precedence over that of a spike. The first of several spikes
-  // counts: steps that were in flight when it was found continued from weights that it had spoiled.
+  // Adds the request to roll back. The request of a comparison takes precedence over that of a spike. Among several
+  // spikes the first one counts, because the steps that were in flight when it was found used the weights that it had
+  // changed.
   void roll_back(Back to, int64_t step);
   uint64_t pack() const;
   static Wishes unpack(uint64_t bits);
@@ -52,13 +54,14 @@ struct Wishes {
 struct Facts {
   Due due = {};
   Wishes wishes = {};
-  bool skipping = false;        // The step changed nothing: its loss or gradient norm was not finite, or a spike.
-  bool over_limit = false;      // More than training.max_skipped_steps in a row were skipped.
+  // The step was skipped and changed nothing: its loss or gradient norm was not finite, or was a spike.
+  bool skipping = false;
+  bool over_limit = false;      // More than training.max_skipped_steps steps in a row were skipped.
   bool comparing = false;       // A comparison with bfloat16 is running.
-  bool has_checkpoint = false;  // There is a complete checkpoint. Known only if wishes.back is set.
+  bool has_checkpoint = false;  // A complete checkpoint exists. Known only if wishes.back is set.
   bool save_pending = false;    // An earlier save is still being written.
-  bool save_allowed = true;     // The replicas of the state are equal, as far as known.
-  bool owes_save = false;       // A save was due at an earlier step and has not been made.
+  bool save_allowed = true;     // The replicas of the state are equal, as far as is known.
+  bool owes_save = false;       // A save was due at an earlier step and was postponed.
 };
 
 enum class Save : uint8_t {
@@ -66,20 +69,20 @@ enum class Save : uint8_t {
   kInMemory,
   kOnDisk,
   kFinal,
-  kRefused,   // The final save is not allowed, so the run ends with an error.
-  kLastGood,  // The state before the steps that were skipped in a row.
+  kRefused,   // The final save is not allowed, and the run ends with an error.
+  kLastGood,  // Saves the state before the steps that were skipped in a row.
 };
 
 enum class Next : uint8_t { kContinue, kFp8Again, kCompare, kToCheckpoint, kToComparison, kStop, kDone, kGiveUp };
 
 enum class Notice : uint8_t {
   kNone,
-  kNotSaved,      // The run stops without saving the state that it was to roll back from.
-  kNoCheckpoint,  // The run continues, as there is no checkpoint to roll back to.
-  kSavePending,   // A save is due while the one before is still being written.
+  kNotSaved,      // The run stops without saving the state that it should roll back from.
+  kNoCheckpoint,  // The run continues, because there is no checkpoint to roll back to.
+  kSavePending,   // A save is due while the previous one is still being written.
 };
 
-// Performed in this order.
+// Actions of the run after a step, in the order of the members.
 struct Actions {
   Notice notice = Notice::kNone;
   Save save = Save::kNone;
@@ -91,7 +94,7 @@ struct Actions {
 
 Actions decide(const Facts& facts);
 
-// Whether a validation that is due is worth its time: the run does not stop, and stays with the state.
+// Returns whether a due validation is performed. It is not if the run stops or rolls back.
 bool validates(const Facts& facts);
 
 }  // namespace octavo

@@ -18,8 +18,8 @@ namespace octavo {
 
 namespace {
 
-// Throws InputError where the command line gives model.init_from, but the run that saved the checkpoint began with
-// other weights. A run that is started again by the same command resumes.
+// Throws an InputError if the command line gives model.init_from and the run that saved the checkpoint started from
+// other weights. A run that is restarted by the same command resumes.
 void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
   if (config.init_from_given.empty()) return;
   const nlohmann::json::json_pointer key("/config/model/init_from");
@@ -30,7 +30,7 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
     const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
     return (error ? std::filesystem::path(path) : whole) / "";
   };
-  // A run that began with a directory of checkpoints recorded the newest of them, and a newer one may exist now.
+  // A run that started from a directory of checkpoints recorded the newest one, and a newer one may exist now.
   const bool is_same =
       !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
                             normal(recorded).string().starts_with(normal(config.init_from_given).string()));
@@ -42,11 +42,11 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
 
 void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs) {
   const nlohmann::json& meta = checkpoint.meta();
-  if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
+  if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // The checkpoint was imported.
   Config before;
   try {
     before = config_from_json(meta.at("config"), checkpoint.path().string());
-  } catch (const InputError& error) {  // of another version
+  } catch (const InputError& error) {  // The config was written by another version.
     std::string reason = error.what();
     std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
     if (logs) log_warning("what changed since the checkpoint was saved is not known: {}", reason);

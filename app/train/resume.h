@@ -1,5 +1,5 @@
-// How a run takes up a checkpoint: whether it may, and where its data continues. Nothing here needs the device or the
-// other ranks, so that a dry run decides as a run does.
+// Decides whether a run may resume a checkpoint, and where its data continues. These functions need neither the device
+// nor other ranks, so that a dry run makes the same decisions as a run.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@
 
 namespace octavo {
 
-// Returns the stage, from 0, of the first step of a run that resumes the checkpoint, if there is one.
+// Returns the stage, counted from 0, of the next step after the checkpoint `resumed`, or of the first step if there is
+// none.
 size_t stage_to_train(const Config& config, const std::optional<Checkpoint>& resumed);
 
-// Throws InputError where a run with this config, that of a stage or of a whole run, may not resume the checkpoint.
-// Logs what the run does otherwise than the one that saved it, if `logs`.
+// Throws an InputError if a run with this config, of a stage or of a whole run, may not resume the checkpoint. If
+// `logs` is true, logs the keys in which the run differs from the run that saved the checkpoint.
 void check_may_resume(const Config& config, const Checkpoint& checkpoint, bool logs);
 
-// Returns the options of the loader after `steps_done` steps, for a single rank.
+// Returns the options of the loader of a single rank after `steps_done` steps.
 LoaderOptions loader_options(const Config& config, int64_t steps_done);
 
-// Returns the number of sequences that are left up to the end of the run or stage.
+// Returns the number of sequences that remain until the end of the run or stage.
 int64_t samples_left(const Config& config, int64_t steps_done);
 
-// Opens the training data at the loader state of a checkpoint, or at its beginning without one. Data that is not the
-// checkpoint's begins from its first sample where checkpoint.allow_changes allows it, which is logged if `logs`, and
-// is an InputError otherwise.
+// Opens the training data at the loader state of a checkpoint, or at its beginning if `state` is null. If the data
+// differs from the checkpoint's data and checkpoint.allow_changes permits that, the data begins at its first sample,
+// which is logged if `logs` is true. If it does not permit that, throws an InputError.
 std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
                                     bool logs);
 

@@ -68,7 +68,7 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
 void RunActions::save(Save which, int64_t step) {
   switch (which) {
     case Save::kNone:
-    case Save::kLastGood:  // give_up() saves it.
+    case Save::kLastGood:  // give_up() saves this state.
       return;
     case Save::kRefused:
       refuse_final_save(step);
@@ -80,7 +80,7 @@ void RunActions::save(Save which, int64_t step) {
   }
 }
 
-// Thrown before what is in memory is given up.
+// Throws before the state in memory is given up.
 void RunActions::refuse_final_save(int64_t step) {
   parts_.run.checkpoints().complete_pending_save();
   throw AgreedError(
@@ -89,7 +89,8 @@ void RunActions::refuse_final_save(int64_t step) {
                   step, parts_.run.checkpoints().last()));
 }
 
-// The weights are those of the last good step, which is saved unless it was already.
+// Ends the run with an error. The weights are those of the last good step, which is saved unless a checkpoint of it
+// exists.
 void RunActions::give_up(int64_t step) {
   DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   checkpoints.complete_pending_save();

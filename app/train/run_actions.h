@@ -1,4 +1,5 @@
-// Performs what decide() decides after a step: saves, rollbacks, changes of the precision, the end of the run.
+// Performs the actions that decide() returns after a step: saves, rollbacks, changes of the precision, and the end of
+// the run.
 #pragma once
 
 #include <chrono>
@@ -20,34 +21,35 @@
 
 namespace octavo {
 
-// The parts of a run, owned by the trainer.
+// The parts of a run, which the trainer owns.
 struct RunParts {
   const Config& config;
   Runtime& runtime;
   MemoryCheckpoints& memory_checkpoints;
   TrainingRun& run;
-  Validator* validator;  // Null without data.validation.
+  Validator* validator;  // Null if data.validation is empty.
   StepGuard& guard;
   PrecisionComparison& comparison;
   StepLog& log;
   Goodput& goodput;
 };
 
-// perform() is a collective, and the other methods are not.
+// perform() is a collective. The other methods are not.
 class RunActions {
  public:
   explicit RunActions(const RunParts& parts);
 
-  // Returns the step that the run continues after, or nothing if the run has ended. Throws AgreedError if it gives up.
+  // Performs the actions. Returns the step after which the run continues, or nothing if the run has ended. Throws an
+  // AgreedError if the run gives up.
   std::optional<int64_t> perform(const Actions& actions, const Facts& facts, int64_t step);
 
-  // Called when the state after `step`, the last one judged, is the one to save if the run gives up.
+  // Records that the state after `step`, the last judged step, is the state to save if the run gives up.
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
-  // Called with each step that is judged: the state of the loader belongs to the state of the run after the step.
+  // Sets the loader state that belongs to the state of the run after the last judged step.
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
-  // Counts the time since `begin`, in which the device did no step, as `use`.
+  // Adds the time since `begin`, during which the device computed no step, to `use`.
   void account(Goodput::Use use, std::chrono::steady_clock::time_point begin);
-  // Returns the time that account() has counted since the last call.
+  // Returns the seconds that account() has added since the last call.
   double take_accounted() { return std::exchange(accounted_s_, 0); }
   void write_goodput(bool end);
 
@@ -59,15 +61,15 @@ class RunActions {
   void roll_back(Next to, int64_t spike);
   void roll_back_to_checkpoint(int64_t spike);
   void end_run();
-  // Returns the progress after `step`, the last one judged.
+  // Returns the progress after `step`, the last judged step.
   Progress progress_after(int64_t step) const;
 
   const RunParts parts_;
-  nlohmann::json loader_state_;  // After the last step judged.
-  Progress good_;                // Before the steps that are skipped in a row.
-  std::string rolled_back_to_;   // The checkpoint that the run rolled back to last,
-  int64_t rollbacks_ = 0;        // and how often in a row.
-  double accounted_s_ = 0;       // Time between steps that account() has counted.
+  nlohmann::json loader_state_;  // Loader state after the last judged step.
+  Progress good_;                // Progress before the steps that were skipped in a row.
+  std::string rolled_back_to_;   // Checkpoint of the last rollback.
+  int64_t rollbacks_ = 0;        // Number of consecutive rollbacks to that checkpoint.
+  double accounted_s_ = 0;       // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

@@ -8,7 +8,7 @@ namespace octavo {
 
 namespace {
 
-// Returns what states of all precision recipes have.
+// Returns the tensors that the states of all precision recipes have.
 std::vector<Tensor> common_tensors(const TrainingState& state) {
   std::vector<Tensor> tensors{state.parameters.master()};
   for (const OptimizerState& kept : state.optimizer.states()) tensors.push_back(kept.shards);
@@ -59,7 +59,7 @@ void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& st
     state.model.amaxes()->set_steps_done(steps_done);
     state.model.amaxes()->restore(stream);
   }
-  stream.synchronize();  // the memory may be used again
+  stream.synchronize();  // Afterwards the memory may be reused.
 }
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// A copy of a rank's master weights, optimizer states and amax history in host memory. It can be restored to a state of
-// the same model and mesh whose linears have another precision recipe.
+// A snapshot of a rank's master weights, optimizer states and amax history in host memory. It can be restored into a
+// state with the same model and mesh whose linears use another precision recipe.
 #pragma once
 
 #include <vector>
@@ -14,19 +14,20 @@ class StateSnapshot {
   explicit StateSnapshot(Device device) : memory_(device) {}
 
   static int64_t bytes(TrainingState& state);
-  // Prepares the memory (StagingMemory::reserve).
+  // Reserves the memory (StagingMemory::reserve).
   void reserve(int64_t bytes) { memory_.reserve(bytes); }
 
-  // Waits for the copies.
+  // Copies the state to host memory and waits for the copies.
   void take(TrainingState& state, Stream& stream);
-  // Sets `state`, to which `steps_done` steps led, to the snapshot. An amax history that the snapshot lacks becomes
-  // zero. The caller publishes the weights (publish_weights).
+  // Restores the snapshot into `state`. `steps_done` is the number of steps that led to the snapshot. If the snapshot
+  // has no amax history and the state does, the history is set to zero. The caller then publishes the weights
+  // (publish_weights).
   void restore(TrainingState& state, int64_t steps_done, Stream& stream) const;
 
  private:
   StagingMemory memory_;
   char* data_ = nullptr;
-  std::vector<int64_t> sizes_;  // Bytes of each tensor, in order.
+  std::vector<int64_t> sizes_;  // Size of each tensor in bytes, in order.
 };
 
 }  // namespace octavo

@@ -37,8 +37,8 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
   timer_.mark("memory");
 }
 
-// The directory of the checkpoint that the run starts from; empty for none. One in memory was saved there too, or was
-// to be.
+// Returns the checkpoint directory that the run starts from, or an empty path. For a checkpoint in memory this is the
+// directory of the run's checkpoints on disk.
 std::filesystem::path Trainer::resumed_from() const {
   if (const auto last = run_.checkpoints().last_path()) return last->parent_path();
   return run_.start().step > 0 ? config_.checkpoint.dir : "";

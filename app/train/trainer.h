@@ -1,4 +1,5 @@
-// A run, or a stage of it: opens what it needs, and runs the training loop (app/train/training_loop.h).
+// Trainer performs a run, or one stage of it: it opens data and checkpoints, allocates everything, and runs the
+// training loop (app/train/training_loop.h).
 #pragma once
 
 #include <chrono>
@@ -15,32 +16,33 @@
 
 namespace octavo {
 
-// The objects that the stages of a run share.
+// The objects that all stages of a run share.
 struct RunContext {
   Runtime& runtime;
   StartupTimer& timer;
   DiskCheckpoints& checkpoints;
   MemoryCheckpoints& memory_checkpoints;
-  Console* console = nullptr;           // Shows the progress if it is a terminal.
-  RunFolder* folder = nullptr;          // Locked, claimed and opened by the first stage.
+  Console* console = nullptr;           // Shows the progress line if it is a terminal.
+  RunFolder* folder = nullptr;          // The first stage locks, claims and opens the folder.
   std::optional<Goodput> goodput = {};  // Set by the first stage.
 };
 
 class Trainer {
  public:
-  // Opens the data, allocates everything, and takes the weights from `resumed`, config.model.init_from or a random
-  // initialization. A collective; what is wrong is an InputError on every rank, before any training. `config`, of a
-  // stage or of a whole run, is validated and its device resolved. `context` must outlive the trainer.
+  // Opens the data, allocates everything, and initializes the weights from `resumed`, config.model.init_from or random
+  // numbers. A collective. Any error is thrown as an InputError on every rank, before training begins. `config` is the
+  // config of a stage or of a whole run; it must be validated, with its device resolved. `context` must outlive the
+  // trainer.
   Trainer(const Config& config, RunContext& context, std::optional<Checkpoint> resumed);
 
   const TrainingRun& training_run() const { return run_; }
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }
 
-  // Whether the run starts from its last step: then run() does nothing, and nothing is written.
+  // Returns whether the run is already complete. In that case run() does nothing, and nothing is written.
   bool is_finished() const { return run_.start().step >= config_.training.steps; }
-  // Trains up to config.training.steps. Returns kStopped after a signal to any rank, once a checkpoint is saved, unless
-  // the run was to roll back to the last one. Throws Error if too many steps in a row were skipped, or as
-  // training.on_corruption says. Completes a save on its way before it throws a failure that all ranks share.
+  // Trains until config.training.steps. Returns kStopped after a signal to any rank; a checkpoint is saved first,
+  // unless the run was about to roll back. Throws an Error if too many steps in a row were skipped, or if
+  // training.on_corruption requires it. Before throwing an error that all ranks share, completes a pending save.
   RunOutcome run(StopSignals& signals);
 
  private:
@@ -53,7 +55,7 @@ class Trainer {
   Runtime& runtime_;
   StartupTimer& timer_;
   MemoryCheckpoints& memory_checkpoints_;
-  std::optional<Validator> validator_;  // made by run_
+  std::optional<Validator> validator_;  // Created by run_.
   TrainingRun run_;
   StepGuard guard_;
   PrecisionComparison comparison_;

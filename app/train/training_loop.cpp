@@ -17,8 +17,9 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     const int64_t step = *done + 1;
     const Due due = due_after(step, owes_save);
     queue_step(step, signals);
-    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and so is
-    // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
+    // The loop waits for a step before a save or validation, so that weights that a bad step has changed are never
+    // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
+    // flight while the next one is queued.
     const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step) || agree(signals).any();
     std::optional<Step> newest = finish_steps(waits);
     if (parts_.run.results().pending() > 0) {
@@ -116,8 +117,8 @@ void TrainingLoop::judge(Step& step) {
   }
 }
 
-// All ranks do the same at the same step, whichever of them got the signal. The batches of a comparison are kept until
-// all ranks know that the run does not repeat its steps.
+// Combines the requests, so that all ranks act at the same step, whichever rank received a signal. The batches of a
+// comparison are kept until all ranks know that the run does not repeat its steps.
 Wishes TrainingLoop::agree(const StopSignals& signals) {
   Wishes wishes = wanted_;
   wishes.stop = signals.requested();

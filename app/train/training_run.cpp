@@ -23,9 +23,9 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t kRecentSteps = 8;  // more than are pending
+constexpr size_t kRecentSteps = 8;  // More than the maximum number of pending steps.
 
-// Key of a manifest for the ranges of samples that rollbacks left out. They are written as those of data.skip.
+// Key in a checkpoint's manifest for the sample ranges that rollbacks skip, in the format of data.skip.
 constexpr SampleRanges kRolledBack{"rolled_back"};
 
 std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
@@ -84,7 +84,8 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
     check_may_resume(config_, *resumed, runtime_.group().is_root());
     load(*resumed);
     timer_.mark("reading");
-    // On a line of its own, not of the start screen: nothing breaks or shortens it for those who look for it.
+    // Logged on a separate line after the start screen, so that the line is neither broken nor shortened and scripts
+    // can find it.
     if (runtime_.group().is_root())
       log_event(EventKind::kRestart, start_.step, "resuming {} after step {}", resumed->path().string(), start_.step);
     return;
@@ -111,7 +112,7 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   start_.loader_state = loader_->state_json();
 }
 
-// All that a run goes on from.
+// Loads everything that a resumed run needs.
 void TrainingRun::load(Checkpoint& checkpoint) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
@@ -124,7 +125,8 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   for (const SampleRange& range : rolled_back_from(checkpoint)) {
     if (std::find(rolled_back_.begin(), rolled_back_.end(), range) == rolled_back_.end()) rolled_back_.push_back(range);
   }
-  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data from the beginning
+  // An imported model has no loader state and starts the data from the beginning.
+  const bool has_loader = meta.contains("loader");
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) switch_precision();
@@ -140,7 +142,8 @@ void TrainingRun::warm_up() {
   runtime_.stream().synchronize();
 }
 
-// Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
+// Returns the number of targets by dataset. With a document mask, the ranks count the targets, because documents can
+// end anywhere.
 std::vector<int64_t> TrainingRun::targets_of_step(const Batch& batch) {
   const int64_t seq_len = config_.data.seq_len;
   std::vector<int64_t> targets(batch.dataset_samples.size());
@@ -262,7 +265,8 @@ void TrainingRun::poll_saves() {
 
 bool TrainingRun::weights_are_finite() {
   Stream& stream = runtime_.stream();
-  const Tensor& sum = state_.optimizer.grad_sum_of_squares();  // nobody needs it any more
+  // The tensor is free at this point and serves as scratch.
+  const Tensor& sum = state_.optimizer.grad_sum_of_squares();
   float squares = 0;
   stream.zero(sum);
   sum_of_squares({.out = sum, .x = state_.parameters.master()}, stream);
@@ -287,7 +291,8 @@ void TrainingRun::roll_back(int64_t step) {
     load(*checkpoint);
     recent_samples_.clear();
   });
-  // A later start would resume what was saved in memory after the checkpoint, and so undo the rollback.
+  // A later start would otherwise resume a state that was saved in memory after the checkpoint, which would undo the
+  // rollback.
   staged_ = &checkpoints_.staged();
   memory_checkpoints_.discard();
   publish_weights(state_);

@@ -1,5 +1,6 @@
-// A run as it stands: its model and optimizer, data, checkpoints and progress. It takes steps, saves its state, rolls
-// back to a checkpoint and switches the precision of its linears. The loop says when (app/train/training_loop.h).
+// TrainingRun owns the state of a run: model, optimizer, data, checkpoints and progress. It executes steps, saves the
+// state, rolls back to a checkpoint, and switches the precision of the linears. The loop decides when
+// (app/train/training_loop.h).
 #pragma once
 
 #include <deque>
@@ -28,19 +29,19 @@ namespace octavo {
 
 // The part of the state after a step that is not on the device.
 struct Progress {
-  int64_t step = 0;    // done
-  int64_t tokens = 0;  // seen by all ranks
-  double steps_s = 0;  // that the steps took
+  int64_t step = 0;    // Number of completed steps.
+  int64_t tokens = 0;  // Number of tokens that all ranks have trained on.
+  double steps_s = 0;  // Time of the steps in seconds.
   nlohmann::json loader_state = {};
   nlohmann::json guard = {};   // StepGuard::to_json
-  int64_t bfloat16_until = 0;  // Last step of a fallback from FP8 to bfloat16. 0: none.
+  int64_t bfloat16_until = 0;  // Last step of a fallback from FP8 to bfloat16. 0 if there is none.
 };
 
-// Every method but the accessors is a collective.
+// Every method except the accessors is a collective.
 class TrainingRun {
  public:
-  // Allocates everything, and takes the weights from `resumed`, config.model.init_from or a random initialization. What
-  // is wrong is an InputError on every rank. `with_validation` allocates what the validation needs. `runtime`, `timer`
+  // Allocates everything, and initializes the weights from `resumed`, config.model.init_from or random numbers. Any
+  // error is an InputError on every rank. `with_validation` allocates the buffers of the validation. `runtime`, `timer`
   // and the checkpoints must outlive the run.
   TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
               MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
@@ -56,44 +57,45 @@ class TrainingRun {
   const DataReport& data_report() const { return *data_report_; }
   StepResults& results() { return results_; }
   const std::vector<std::unique_ptr<StepObserver>>& observers() const { return observers_; }
-  // Whether no observer objects to saving the state after the step.
+  // Returns whether all observers allow saving the state after the step.
   bool allows_save(int64_t step);
 
-  // Returns the progress that the run resumes from, or was rolled back to.
+  // Returns the progress from which the run was resumed, or to which it rolled back.
   const Progress& start() const { return start_; }
   int64_t tokens_seen(int64_t step) const {
     const BatchSchedule batches = config_.training.batch_schedule();
     return start_.tokens + (batches.samples(step) - batches.samples(start_.step)) * config_.data.seq_len;
   }
 
-  // Queues every kind of work of a step, so that algorithms are timed, plans built and modules loaded before step 1.
+  // Queues every kind of work of a step once, so that algorithms are timed, plans built and GPU modules loaded before
+  // the first step.
   void warm_up();
 
-  // Returns the step with the next batch of the data, which is valid until the next call. All ranks learn what one of
-  // them has met since the batch before, a bad token for example.
+  // Returns the step with the next batch of the data, which is valid until the next call. An error of any rank's loader
+  // since the previous batch, such as an invalid token, is thrown on all ranks.
   Step next_batch(int64_t number);
-  // Queues a step and the copy of its results (TrainingStep::loss_limit).
+  // Queues a step and the copy of its results. `loss_limit` is TrainingStep::loss_limit.
   void queue_step(Step step, float loss_limit);
   // Waits for the oldest step in flight and returns it with its results.
   Step pop_step();
-  // Takes a step at once, which is reported nowhere, and returns its loss.
+  // Runs a step, waits for it, and returns its loss. The step is not reported.
   double loss_of_step(Step step);
 
-  // Starts the checkpoint of the state as it is, which is that after progress.step.
+  // Starts a checkpoint of the current state, which is the state after progress.step.
   void save(const Progress& progress, Save which);
-  // Completes saves on their way if all ranks have written their parts.
+  // Completes pending saves if all ranks have written their parts.
   void poll_saves();
   bool weights_are_finite();
 
-  // Rolls back to the last checkpoint, and discards the checkpoint in memory. The samples of a step, one of the last
-  // few, are skipped from then on, also after the run has been resumed.
+  // Rolls back to the last checkpoint, and discards the checkpoint in memory. The samples of `step`, which must be one
+  // of the last few steps, are skipped from then on, also after the run is resumed.
   void roll_back(int64_t step);
-  // Sets the progress to an earlier one, whose state the caller restores.
+  // Sets the progress to an earlier one. The caller restores the state that belongs to it.
   void return_to(const Progress& progress);
 
-  // Whether the linears are in bfloat16 instead of FP8.
+  // Returns whether the linears currently use bfloat16 instead of FP8.
   bool in_bfloat16() const { return model_.in_bfloat16(); }
-  // Switches between the two. The values of the state are lost.
+  // Switches the linears between FP8 and bfloat16. The values of the state are lost.
   void switch_precision();
 
  private:
@@ -110,17 +112,17 @@ class TrainingRun {
   Runtime& runtime_;
   StartupTimer& timer_;
   TrainingModel model_;
-  TrainingState& state_;  // of model_
+  TrainingState& state_;  // Part of model_.
   StepResults results_;
   DiskCheckpoints& checkpoints_;
   MemoryCheckpoints& memory_checkpoints_;
-  const Event* staged_ = &checkpoints_.staged();  // Reached when the last save has copied the state.
+  const Event* staged_ = &checkpoints_.staged();  // Event that is reached once the last save has copied the state.
   std::vector<std::unique_ptr<StepObserver>> observers_;
   std::unique_ptr<Loader> loader_;
   int64_t next_sample_ = 0;
   std::optional<DataReport> data_report_;
-  std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
-  std::vector<SampleRange> rolled_back_;  // Samples that rollbacks left out, in addition to data.skip.
+  std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // Samples of the last steps, by step.
+  std::vector<SampleRange> rolled_back_;  // Samples that rollbacks skip, in addition to data.skip.
   bool warned_of_no_targets_ = false;
   Progress start_;
 };
