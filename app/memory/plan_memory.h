@@ -1,7 +1,7 @@
 // Plans the memory of a run, item by item, for any number of ranks and without a GPU. The plan lays out the
 // TrainingState that a run allocates in a planning arena, with a dry-run stream and dry-run communicators. It is exact,
 // with two exceptions that are estimates: cuDNN's workspace on a GPU (kernels/attention/sdpa.h), and memory outside of
-// the arena (app/memory/memory_budget.h).
+// the arena (app/memory/memory_room.h).
 #pragma once
 
 #include <string>

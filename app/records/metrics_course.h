@@ -1,4 +1,4 @@
-// MetricsHistory decides which lines of a run's metrics.jsonl count (app/records/metrics.h). Lines are only ever
+// MetricsCourse decides which lines of a run's metrics.jsonl count (app/records/metrics.h). Lines are only ever
 // appended. A run that resumes a checkpoint repeats steps and omits lines that the file already has, except that the
 // first step after a start always has a line.
 #pragma once

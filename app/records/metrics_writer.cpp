@@ -18,7 +18,7 @@ constexpr int64_t kReadBytes = int64_t{1} << 20;
 std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
 // Appends one line per logged step to metrics.jsonl. Existing lines are never changed. If a step has several lines, the
-// last one counts (app/records/metrics_history.h).
+// last one counts (app/records/metrics_course.h).
 class MetricsFile : public MetricSink {
  public:
   explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }

@@ -1,6 +1,6 @@
 // Statistics of a step's FP8 casts, collected every logging.fp8_stats_every steps. The model computes them, they are
-// copied to the host after the step, written to metrics.jsonl and checked for a warning. docs/precision.md explains how to
-// read them.
+// copied to the host after the step, written to metrics.jsonl and checked for a warning. docs/precision.md explains how
+// to read them.
 #pragma once
 
 #include <optional>
