@@ -85,7 +85,7 @@ class Checkpoint {
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
 
-  // Compares the checksums of all pieces that the given parts touch, several pieces at once, and throws an InputError
+  // Compares the checksums of all pieces that the given parts touch, in parallel, and throws an InputError
   // for the first damage. Skips parts of tensors that the checkpoint does not have, or has in another shape. Later
   // read() calls come from the page cache. Each process must verify what it uses, because another process may be on a
   // machine that reads other bytes.

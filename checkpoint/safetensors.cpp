@@ -221,8 +221,8 @@ void SafetensorsFile::parse_header() {
               size_bytes());
   uint64_t length = 0;
   std::memcpy(&length, file_.data(), sizeof(length));
-  CHECK_INPUT(length <= kMaxHeaderBytes, "{}: is not a safetensors file: its first 8 bytes give a header of {} bytes",
-              path(), length);
+  CHECK_INPUT(length <= kMaxHeaderBytes,
+              "{}: is not a safetensors file: its first 8 bytes announce a header of {} bytes", path(), length);
   header_bytes_ = static_cast<int64_t>(length);
   CHECK_INPUT(kLengthBytes + header_bytes_ <= size_bytes(),
               "{}: is truncated or not a safetensors file: {} bytes, but its header alone should have {}", path(),

@@ -77,7 +77,7 @@ class Permutation {
 
   uint64_t n_, mask_, start_ = 0;
   int shift_ = 1;
-  std::vector<Steps> table_;  // [digit of the position][value of the digit].
+  std::vector<Steps> table_;  // LCG maps by [digit of the position][value of the digit].
   std::array<Round, 3> rounds_{};
 };
 
