@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Uses octavo as its users do, through the command line, and checks what comes out independently.
+"""Runs the end-to-end tests, which use octavo through its command line and check its output and files independently.
 
     end_to_end_test.py [--results FILE] OCTAVO [CLASS...]     OCTAVO: the program; CLASS: test classes, all by default
 
-The tests are in end_to_end/, by subject. They need mpirun and Python's standard library. --results writes what became of each
-test, as GoogleTest does, for scripts/count_tests.py. Exit code 77: every test was skipped.
+The tests are in end_to_end/, one file per subject. They need mpirun and Python's standard library. --results writes the result of each
+test in GoogleTest's format for scripts/count_tests.py. The exit code is 77 if every test was skipped.
 """
 
 import argparse
@@ -29,12 +29,13 @@ def test_classes():
 
 
 def write_results(path, tests, result):
-    """Writes each test, and what the subtests of a failed one add. Errors outside of tests (setUpClass) are tests of their own."""
+    """Writes the result of each test, with those of the failed subtests. Errors outside tests, such as in setUpClass, are listed as
+    tests."""
     root = xml.Element("testsuites")
     cases = {test.id(): xml.SubElement(root, "testcase", classname=type(test).__name__, name=test._testMethodName) for test in tests}
     for kind, outcomes in (("failure", result.failures + result.errors), ("skipped", result.skipped)):
         for test, text in outcomes:
-            whole = getattr(test, "test_case", test)  # of a subtest
+            whole = getattr(test, "test_case", test)  # A subtest has its test in this member.
             if whole.id() not in cases:
                 cases[whole.id()] = xml.SubElement(root, "testcase", classname="", name=whole.id())
             xml.SubElement(cases[whole.id()], kind, message=text)

@@ -1,4 +1,4 @@
-"""Bad input: exit code 2, one sentence on stderr, and what was on disk before is still whole."""
+"""Tests that bad input ends with exit code 2 and one sentence on stderr, and leaves existing files unchanged."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class BadInput(Corpus):
         self.path = self.config(self.corpus, checkpoint={"every": 0})
 
     def refused_untouched(self, *overrides, config=None, command="train", **options):
-        """Refused before anything is written into the directory of the test."""
+        """Expects that the command is refused and that the directory of the test is unchanged."""
         before = snapshot(self.dir)
         sentence = self.refused(command, config or self.path, *overrides, **options)
         after = snapshot(self.dir)
@@ -28,9 +28,9 @@ class BadInput(Corpus):
 
 class BadConfigTest(BadInput):
     def test_values(self):
-        """override -> what the sentence must name"""
+        """Each case is an override and the words that the refusal must contain."""
         cases = [
-            # unknown keys, with a suggestion
+            # These cases have unknown keys, for which the message suggests a key.
             ("training.step=5", ("training.step", "training.steps")),
             ("trainning.steps=5", ("trainning", "training")),
             ("optimizer.learning_rate=1", ("optimizer.learning_rate",)),
@@ -40,7 +40,7 @@ class BadConfigTest(BadInput):
             ("data.train=[{pth: x}]", ("pth", "path")),
             ("model.rope_scaling={faktor: 2}", ("faktor", "factor")),
             ("steps=5", ("steps", "training.steps")),
-            # wrong types
+            # These cases have values of a wrong type.
             ("training.steps=many", ("training.steps", "many")),
             ("training.steps=1.5", ("training.steps", "1.5")),
             ("training.steps='5'", ("training.steps",)),
@@ -57,7 +57,7 @@ class BadConfigTest(BadInput):
             ("data.train=[[x]]", ("data.train",)),
             ("model=llama", ("model", "llama")),
             ("training=[]", ("training",)),
-            # out of range
+            # These values are out of range.
             ("training.steps=0", ("training.steps",)),
             ("training.steps=-5", ("training.steps", "-5")),
             ("training.steps=99999999999999999999", ("training.steps",)),
@@ -82,7 +82,7 @@ class BadConfigTest(BadInput):
             ("logging.every=0", ("logging.every",)),
             ("validation.batches=0", ("validation.batches",)),
             ("parallel.data_parallel_shard=0", ("parallel.data_parallel_shard",)),
-            # choices
+            # These values are not among the choices.
             ("optimizer.schedule=cosin", ("optimizer.schedule", "cosin", "cosine")),
             ("optimizer.decay_steps=5", ("optimizer.decay_steps", "wsd")),
             ("optimizer.state_dtype=float16", ("optimizer.state_dtype", "float16")),
@@ -91,7 +91,7 @@ class BadConfigTest(BadInput):
             ("device=tpu0", ("device",)),
             ("precision.compute=fp16", ("precision.compute", "fp16")),
             ("model.preset=llama3_9b", ("model.preset", "llama3_9b", "llama3_8b")),
-            # impossible shapes
+            # These shapes are impossible.
             ("model.hidden_size=65", ("model.hidden_size", "65", "model.num_heads", "2")),
             ("model.num_kv_heads=3", ("num_kv_heads", "3")),
             ("model.head_dim=33", ("head_dim", "33")),
@@ -99,19 +99,19 @@ class BadConfigTest(BadInput):
             ("model.vocab_size=0", ("model.vocab_size",)),
             ("model.num_layers=-2", ("model.num_layers",)),
             ("model.rope_theta=-1", ("model.rope_theta",)),
-            # batches that do not divide
+            # These batch sizes do not divide each other.
             ("training.micro_batch_size=3", ("training.global_batch_size", "8", "training.micro_batch_size", "3")),
             ("training.micro_batch_size=16", ("training.global_batch_size", "16")),
-            # what this version cannot do
+            # This version does not support these values.
             ("precision.linear=fp8_blockwise", ("fp8_blockwise", "multiples of 128")),
             ("precision.reduce=float16", ("precision.reduce", "float16")),
             ("parallel.tensor_parallel=2", ("parallel.tensor_parallel", "2", "1 rank")),
             ("activation_checkpointing.mode=some", ("activation_checkpointing.mode", "some", "selective")),
             ("parallel.reshard_after_forward=never", ("parallel.reshard_after_forward", "never")),
-            # meshes that are not those of the run
+            # These meshes do not fit the number of ranks.
             ("parallel.data_parallel_shard=2", ("parallel.data_parallel_shard",)),
             ("parallel.data_parallel_replicate=2", ("parallel.data_parallel_replicate",)),
-            # overrides
+            # These overrides are malformed.
             ("training.steps", ("training.steps",)),
             ("=5", ("=5",)),
             (".steps=5", (".steps",)),
@@ -162,7 +162,7 @@ class BadConfigTest(BadInput):
                 self.refused_untouched(config=path, mentions=[field])
 
     def test_quickstart_config_is_sound(self):
-        """Only its data may be missing."""
+        """The config is valid, so the refusal must only name the missing data."""
         self.assertIn("runs/quickstart/data", self.refused("train", ROOT / "configs/quickstart.yaml"))
 
 
@@ -288,7 +288,7 @@ class BadPlaceTest(BadInput):
         self.assertEqual(len(result.octavo_lines()), 2, result.err)
 
     def test_options(self):
-        """A sentence names the option, what was found and what was expected."""
+        """The refusal names the option, what was found and what was expected."""
         steps = "--steps is '{}', expected an integer from 1 to 1000000 (see octavo bench --help)"
         seed = "--seed is '{}', expected an integer from 0 to 18446744073709551615 (see octavo generate --help)"
         generate = ("generate", "nowhere", "--prompt", "x")
@@ -311,7 +311,8 @@ class BadPlaceTest(BadInput):
         ):
             with self.subTest(line):
                 self.assertEqual(self.refused(*line), "octavo: " + sentence)
-        self.refused(*generate, "--seed", "18446744073709551615", mentions=["nowhere"])  # is one
+        # The largest allowed seed is accepted, so the refusal is about the path.
+        self.refused(*generate, "--seed", "18446744073709551615", mentions=["nowhere"])
 
     @unittest.skipIf(shutil.which("nvidia-smi"), "this machine may have a GPU")
     def test_cuda_without_a_gpu(self):
@@ -334,7 +335,7 @@ class BadPlaceTest(BadInput):
         self.train(self.path)
         os.mkfifo(self.dir / "fifo")
         (self.dir / "folder").mkdir()
-        (self.dir / "stream").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+        (self.dir / "stream").symlink_to("/proc/self/fd/1")  # /dev/stdout is such a link.
         for name, what in (("fifo", "is not a regular file"), ("folder", "is a directory"), ("stream", "is not a regular file")):
             with self.subTest(name):
                 before = os.lstat(self.dir / name)
@@ -413,7 +414,7 @@ class BadPlaceTest(BadInput):
         self.assertEqual(result.returncode, BAD_INPUT, result.stderr)
 
     def test_a_launcher_without_mpi(self):
-        """Processes that do not know of each other must not all write the same checkpoints."""
+        """Processes that do not know of each other would all write the same checkpoints."""
         for rank, lines in ((0, 1), (1, 0)):
             variables = environment() | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": str(rank)}
             result = subprocess.run([os.environ["OCTAVO"], "train", str(self.path)], cwd=self.dir, env=variables,
@@ -426,7 +427,7 @@ class BadPlaceTest(BadInput):
         config = json.loads(self.path.read_text()) | {"model": {"preset": "llama3_405b"}}
         self.path.write_text(json.dumps(config))
         for ranks in (1, 2):
-            # Sanitizers add a warning of their own.
+            # Sanitizers add their own warning.
             sentences = self.run_octavo("train", self.path, ranks=ranks, code=BAD_INPUT, variables=AT_ONCE).octavo_lines()
             self.assertEqual(len(sentences), 1, sentences)
             self.assertRegex(sentences[0], r"memory.*GiB")

@@ -1,4 +1,4 @@
-"""octavo bench: what it names and times, and the cores that it runs on."""
+"""Tests of octavo bench: its names and times, and the cores that it uses."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class BenchTest(Scratch):
         self.assertRegex(result.err, "--energy excludes|excludes --energy")
 
     def test_both_regimes(self):
-        """The config's own batch, and the smallest that the same ranks can make a step of."""
+        """The bench measures the batch of the config, and the smallest batch that the ranks can use."""
         for ranks, batch, smallest in ((1, 8, 2), (2, 8, 4), (1, 2, None), (2, 4, None)):
             with self.subTest(ranks=ranks, batch=batch):
                 sizes = ("training.micro_batch_size=2", f"training.global_batch_size={batch}")
@@ -54,7 +54,7 @@ class BenchTest(Scratch):
                 self.assertEqual(said, smallest is not None)
 
     def test_the_sweep_of_the_script(self):
-        """A combination that is refused does not end it."""
+        """A refused combination does not end the sweep."""
         script = Path(__file__).resolve().parents[3] / "scripts/bench_sweep.py"
         keys = ("precision.linear=bfloat16,fp8_tensorwise", "parallel.tensor_parallel=1,3")
         options = ("--json", "--bench-options", "--steps 1 --warmup 0")
@@ -79,7 +79,7 @@ class BenchTest(Scratch):
 
 
 class CoresTest(Scratch):
-    """Plain mpirun binds one rank to one core."""
+    """Without options mpirun binds each rank to a single core."""
 
     def threads(self, *options, **variables):
         config = self.config("nowhere")
@@ -94,7 +94,7 @@ class CoresTest(Scratch):
         patch = mock.patch.dict(os.environ)
         patch.start()
         self.addCleanup(patch.stop)
-        os.environ.pop("OMP_WAIT_POLICY", None)  # the choice of whoever runs the tests
+        os.environ.pop("OMP_WAIT_POLICY", None)  # The environment of the tests may have set this variable.
         for chosen, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"OMP_NUM_THREADS": "1"}, None)):
             with self.subTest(chosen):
                 variables = {"OMP_NUM_THREADS": "2"} | chosen
@@ -119,5 +119,5 @@ class CoresTest(Scratch):
         self.assertEqual(self.threads(OMP_NUM_THREADS="1"), (1, False))
         allowed = os.sched_getaffinity(0)
         self.addCleanup(os.sched_setaffinity, 0, allowed)
-        os.sched_setaffinity(0, {min(allowed)})  # as the launcher's: nothing beyond it
+        os.sched_setaffinity(0, {min(allowed)})  # The launcher itself has a single core, so its ranks have no other.
         self.assertEqual(self.threads(), (1, False))

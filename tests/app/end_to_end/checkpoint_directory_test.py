@@ -1,4 +1,5 @@
-"""Directories of checkpoints: damaged checkpoints, one run at a time, new runs in used directories, and what is kept."""
+"""Tests of checkpoint directories: damaged checkpoints, locks against a second run, new runs in used directories, and which checkpoints are
+kept."""
 
 import json
 import shutil
@@ -20,7 +21,7 @@ def cut(path, amount):
 
 
 def damages(checkpoint):
-    """Kinds of damage to a checkpoint on disk, by name."""
+    """Returns functions that damage a checkpoint on disk, by the kind of damage."""
     shard, manifest = sorted(checkpoint.glob("rank_*"))[-1], checkpoint / "manifest.json"
     size = shard.stat().st_size
     return {
@@ -43,7 +44,7 @@ def damages(checkpoint):
 
 class DamagedCheckpointTest(Resuming):
     def saved(self, ranks=1):
-        """A run of six steps with a checkpoint every two; two of them are done again in each case."""
+        """Trains six steps with a checkpoint every two steps. Each case of damage then repeats two steps."""
         config = self.ten_steps(training={"steps": 6}, checkpoint={"every": 2, "keep": 0}, optimizer={"schedule": "constant"})
         shutil.rmtree(self.dir / "log", ignore_errors=True)
         shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
@@ -142,7 +143,7 @@ class RunLockTest(Resuming):
             yield loser
 
     def test_two_runs_at_once(self):
-        """One does its steps, the other is refused; nothing is overwritten."""
+        """One run trains, the other one is refused, and nothing is overwritten."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         pairs = [[self.start("train", config, f"checkpoint.dir=shared{attempt}", f"logging.dir=log{attempt}_{i}", "checkpoint.every=20",
                              ranks=1 + attempt % 2, variables=AT_ONCE) for i in range(2)] for attempt in range(4)]
@@ -163,7 +164,7 @@ class RunLockTest(Resuming):
                 self.assertFalse((self.dir / f"shared{attempt}/lock").exists())
 
     def test_one_log_for_two_runs(self):
-        """Tests the lock of logging.dir, which may also be the directory of the checkpoints."""
+        """Tests the lock of logging.dir, which may also be checkpoint.dir."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         pairs = [[self.start("train", config, f"checkpoint.dir={name}", f"logging.dir=log{ranks}", ranks=ranks, variables=AT_ONCE)
                   for name in directories] for ranks, directories in ((1, ("a", "b")), (2, ("log2", "c")))]
@@ -215,7 +216,7 @@ class LineageTest(Resuming):
             self.assertEqual({path.relative_to(earlier): data for path, data in snapshot(earlier).items()}, before)
             result = self.train(config, *where, "training.seed=5", ranks=ranks)
             self.assertIn(f"resuming on{ranks}/step_00000003", result.out)
-            # The old run can be gone on with, which leaves the new one in turn.
+            # The old run can be resumed, and the new run is then moved aside.
             result = self.train(config, *where, f"checkpoint.resume=on{ranks}/earlier/step_00000008", ranks=ranks)
             self.assertIn(f"moved to on{ranks}/earlier_2", result.out)
             self.assertEqual(checkpoints(directory), ["step_00000010"])

@@ -1,11 +1,11 @@
-"""Activation checkpointing: whatever a block keeps for backward, the numbers are the same to the bit."""
+"""Tests that activation checkpointing does not change the results: losses and weights have equal bits in every mode."""
 
 from sharding_test import Meshes
 
 
 class ActivationCheckpointingTest(Meshes):
     def test_every_mode_gives_the_same_bits(self):
-        """Every recipe on every mesh is compared in tests/app/run/mesh_draws_ranks.cpp."""
+        """Tests one recipe. tests/app/run/mesh_draws_ranks.cpp compares every recipe on every mesh."""
         def run(*mode):
             keys = [f"activation_checkpointing.{key}" for key in mode]
             return self.run_mesh("precision.linear=fp8_delayed", "precision.compute=bfloat16", *keys, ranks=2, steps=3)
@@ -27,7 +27,7 @@ class ActivationCheckpointingTest(Meshes):
                                                           "training.micro_batch_size"])
         self.assertRegex(message, r"would fit with training.micro_batch_size=\d+")
         self.refused("train", config, "activation_checkpointing.mode=none", mentions=["activation_checkpointing.mode none"])
-        # A block takes 1 GiB in float32, all of them with their optimizer state 400.
+        # One block takes 1 GiB in float32. All blocks together, with the state of the optimizer, take 400 GiB.
         deep = {"hidden_size": 2**12, "intermediate_size": 2**14, "num_layers": 100}
         config = self.config(self.corpus, training={"steps": 1}, model=deep)
         message = self.refused("train", config, mentions=["GiB", "master weights"])

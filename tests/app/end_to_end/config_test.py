@@ -1,4 +1,4 @@
-"""octavo config: the keys that there are, their documentation, and the values that a config comes to."""
+"""Tests of octavo config: the list of keys, their documentation, and the effective values of a config."""
 
 from support import ROOT, Scratch
 

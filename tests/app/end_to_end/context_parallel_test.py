@@ -1,4 +1,4 @@
-"""Context parallelism: however many ranks share the sequences, the numbers are those of one rank."""
+"""Tests that training with context parallelism gives the results of one rank, for any number of ranks that share sequences."""
 
 from sharding_test import Meshes
 
@@ -71,19 +71,19 @@ class ContextParallelTest(Meshes):
                      mentions=["stage 1: data.seq_len is 18", "a multiple of 4", "16 or 20 would work"])
 
     def test_wps_is_of_each_rank(self):
-        """Both ranks together take the tokens of a step, which counts once."""
+        """Both ranks together process the tokens of a step, so each token counts once."""
         config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 48}, logging={"every": 1},
                              training={"steps": 3, "global_batch_size": 4})
         self.train(config, CONTEXT_2, ranks=2)
         for step, line in self.metrics().items():
             self.assertEqual(line["tokens"], step * 4 * 48)
-            if step > 1:  # the interval begins with the step before
+            if step > 1:  # The interval of a line begins with the step before.
                 tokens = line["wps"] * line["step_ms"] / 1e3 * 2
                 self.assertLess(abs(tokens / (4 * 48) - 1), 0.5)
 
 
 class ContextParallelFp8Test(Meshes):
-    """Scales are of all tokens that ranks share, so the numbers differ in what sums in another order tip."""
+    """The scales are those of all tokens that ranks share. Results differ only where sums in another order change a cast."""
 
     FP8 = {"model": {"hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32,
                      "vocab_size": 276},

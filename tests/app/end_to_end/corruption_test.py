@@ -1,4 +1,5 @@
-"""The check for silent corruption: bits flipped from outside in the memory of a running rank, and runs that are sound."""
+"""Tests of the check for silent corruption. A test flips bits in the memory of a running rank from outside. Runs without corruption must
+not change."""
 
 import os
 import re
@@ -10,11 +11,11 @@ from pathlib import Path
 from support import ALLOW_SCHEDULE, FAILED, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
-LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
+LARGEST_MAPPING = 1 << 30  # Larger mappings belong to sanitizers.
 
 
 def rank_pid(rank, directory):
-    """The process of that rank among those that run in the directory; tests beside this one have ranks of their own."""
+    """Returns the process id of a rank among the processes that run in the directory. Concurrent tests have other directories."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environment = (path / "environ").read_bytes().split(b"\0")
@@ -30,7 +31,7 @@ def rank_pid(rank, directory):
 
 
 def copies_of(pid, content):
-    """Where in the memory of the process `content` is."""
+    """Returns the addresses of `content` in the memory of the process."""
     found = []
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -51,7 +52,8 @@ def copies_of(pid, content):
 
 
 def flip_bits(pids, content):
-    """Flips a bit of every copy of `content` in the memory of these processes, which all stand still meanwhile: how many there were."""
+    """Flips a bit in every copy of `content` in the memory of these processes, which are stopped meanwhile. Returns the number of
+    copies."""
     flipped = 0
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -70,7 +72,7 @@ def flip_bits(pids, content):
 
 
 class CorruptionTest(Corpus):
-    # Nothing that is found in a checkpoint changes any more.
+    # With these values the weights stay equal to those in the checkpoint.
     STILL = {"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0}
 
     def start_and_corrupt(self, *overrides, ranks=3, victim=1):
@@ -78,7 +80,7 @@ class CorruptionTest(Corpus):
             self.corpus,
             training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "check_every": 5},
             optimizer=self.STILL,
-            checkpoint={"every": 10, "keep": 0},  # one is read while the run goes on
+            checkpoint={"every": 10, "keep": 0},  # The test reads a checkpoint while the run continues.
         )
         process = self.start("train", config, "parallel.data_parallel_replicate=" + str(ranks), *overrides, ranks=ranks)
         self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
@@ -105,7 +107,7 @@ class CorruptionTest(Corpus):
         self.assertTrue(found[3].endswith(newest), line)
         step = int(newest[-8:])
         self.assertLess(step, int(found[1]))
-        # The checkpoint was saved before the corruption, and the run resumes from it.
+        # The checkpoint was saved before the corruption, so the run resumes from it.
         self.train(config, f"training.steps={step + 10}", "parallel.data_parallel_replicate=3", ALLOW_SCHEDULE, ranks=3)
         self.assertIn(step + 10, self.metrics())
 
@@ -115,7 +117,7 @@ class CorruptionTest(Corpus):
         self.wait_for(lambda: max(self.metrics()) > step + 25, process, seconds=180)
         os.kill(pid, signal.SIGTERM)
         result = self.finish(process, timeout=180)
-        self.assertEqual(result.code, FAILED, result.err)  # its final checkpoint is not saved
+        self.assertEqual(result.code, FAILED, result.err)  # The final checkpoint is not saved.
         (line,) = result.octavo_lines()
         self.assertRegex(line, r"the checkpoint of step \d+ is not saved: its replicas differ; it is the final one, and the last good "
                                r"checkpoint is \S+" + checkpoints(self.dir / "checkpoints")[-1])
@@ -126,7 +128,7 @@ class CorruptionTest(Corpus):
         self.assertLess(int(checkpoints(self.dir / "checkpoints")[-1][-8:]), int(found[1]))
 
     def test_a_sound_run_is_not_changed(self):
-        """To the bit, with statistics of the casts, gradients accumulated or not."""
+        """The check changes no bit of the metrics, with statistics of FP8 casts, and with and without gradient accumulation."""
         for rows in (2, 4):
             config = self.config(
                 self.corpus,
@@ -148,7 +150,7 @@ class CorruptionTest(Corpus):
 
 class SlowRankTest(Corpus):
     def test_a_rank_that_stands_still_most_of_the_time_is_named(self):
-        """Steps are longer than the pauses, so that every one meets a pause."""
+        """A step takes longer than the time between two pauses, so every step includes a pause."""
         config = self.config(self.corpus, model={"hidden_size": 256, "intermediate_size": 768, "num_layers": 2, "num_heads": 4,
                                                  "num_kv_heads": 2, "vocab_size": 272},
                              data={"seq_len": 128}, training={"steps": 100000, "global_batch_size": 4, "micro_batch_size": 1},

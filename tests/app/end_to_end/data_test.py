@@ -1,4 +1,4 @@
-"""octavo pack and octavo inspect: token files, and the samples that training will see."""
+"""Tests of octavo pack and octavo inspect: token files, and the samples that training will read."""
 
 import json
 import random
@@ -117,13 +117,13 @@ class PackTest(Scratch):
 
 
 def row_of(documents, bos=None, eos=None):
-    """A dataset as one row of tokens, by the definition."""
+    """Returns a dataset as one row of tokens, computed from the definition."""
     wrapped = [([bos] if bos is not None else []) + d + ([eos] if eos is not None else []) for d in documents]
     return sum(wrapped, [])
 
 
 def window_of(row, begin, seq_len):
-    """seq_len + 1 tokens of the row, whose end is joined to its beginning."""
+    """Returns seq_len + 1 tokens of the row, which continues at its beginning after its end."""
     return [row[(begin + t) % len(row)] for t in range(seq_len + 1)]
 
 
@@ -140,7 +140,7 @@ class SamplesTest(Scratch):
         return samples
 
     def distinct_documents(self, lengths, base=0):
-        """Document d is the tokens 1000 d, 1000 d + 1, ..., so that every token tells where it comes from."""
+        """Returns documents in which document d has the tokens 1000 d, 1000 d + 1, ..., so that every token tells its origin."""
         return [[1000 * (base + d) + t for t in range(length)] for d, length in enumerate(lengths)]
 
     def test_file_order(self):
@@ -186,7 +186,7 @@ class SamplesTest(Scratch):
                     self.assertEqual({sample["epoch"] for sample in drawn}, {epoch})
                     orders.append([sample["window"] for sample in drawn])
                     self.assertEqual(sorted(orders[-1]), list(range(windows)))
-                    # One shift fits all windows of an epoch.
+                    # All windows of an epoch have the same shift.
                     fits = [shift for shift in range(len(row)) if all(
                         sample["tokens"] == window_of(row, shift + sample["window"] * (seq_len + 1), seq_len)
                         for sample in drawn)]
@@ -202,7 +202,7 @@ class SamplesTest(Scratch):
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
         windows = [sample["window"] for sample in first]
-        # A permutation that is random looks so: no long rising runs, few fixed points.
+        # A random permutation has no long rising runs and few fixed points.
         rises = sum(a < b for a, b in zip(windows, windows[1:]))
         self.assertTrue(30 <= rises <= 70, rises)
         self.assertLess(sum(i == w for i, w in enumerate(windows)), 8)
@@ -237,7 +237,7 @@ class SamplesTest(Scratch):
             self.assertTrue(all(100_000 * d <= token < 100_000 * (d + 1) for token in sample["tokens"]))
             counts[d] += 1
             self.assertTrue(all(abs(counts[d] - weights[d] / 5 * (g + 1)) <= 1 for d in range(3)), f"sample {g}")
-        # A weight of 0 switches a dataset off; the order within a dataset does not depend on the others.
+        # A dataset with weight 0 is not read. The order within a dataset does not depend on the other datasets.
         train[0]["weight"] = train[2]["weight"] = 0
         alone = self.samples(train, 0, 60, seq_len=12)
         middle = [sample for sample in samples if sample["dataset"] == 1][:60]

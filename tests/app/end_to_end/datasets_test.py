@@ -1,4 +1,4 @@
-"""Training on several datasets: losses and epochs per dataset, named validation sets, skipped samples."""
+"""Tests of training on several datasets: losses and epochs per dataset, named validation sets, skipped samples."""
 
 import json
 
@@ -30,7 +30,7 @@ class DatasetsTest(Corpus):
         explicit = self.run_octavo("inspect", config, "data.bos_id=256", "data.eos_id=257", "--samples", "0:9").out
         self.assertEqual(self.run_octavo("inspect", config, "--samples", "0:9").out, explicit)
         self.assertIn("documents: bos 256, eos 257\n", self.train(config, "checkpoint.dir=both", "logging.dir=both_log").out)
-        # A run that was trained without them keeps that.
+        # A run that was trained without separators continues without them.
         result = self.train(config, "data.bos_id=null", "data.eos_id=null")
         self.assertIn("documents: no separators inserted\n", result.out)
         result = self.run_octavo("train", config, "training.steps=3", ALLOW_SCHEDULE, ranks=2)
@@ -71,7 +71,7 @@ class DatasetsTest(Corpus):
                 self.assertRegex(result.out, r"data +text +[\d,]+ tokens  weight  75.0%  epochs 0.000 to \d")
                 self.assertRegex(result.out, r"\n +letters +[\d,]+ tokens  weight  25.0%  epochs 0.000 to \d")
                 for step, entry in self.metrics(f"log{ranks}").items():
-                    # 6 of the 8 samples of a step come from the first dataset, and all have equally many targets.
+                    # A step has 8 samples with equally many targets, of which 6 come from the first dataset.
                     losses = entry["loss_by_dataset"]
                     self.assertEqual(sorted(losses), ["letters", "text"])
                     self.assertAlmostEqual((6 * losses["text"] + 2 * losses["letters"]) / 8, entry["loss"], delta=1e-5)
@@ -91,7 +91,7 @@ class DatasetsTest(Corpus):
         self.assertIn(f"{one[6]['validation_loss']:.6f}", out[-1])
 
     def test_skipped_samples(self):
-        """A run that skips the samples of another run's second step continues with the samples of its third step."""
+        """The samples of step 2 are skipped, so the run continues with the samples that belonged to step 3."""
         whole = self.config(self.corpus, training={"steps": 4})
         self.train(whole, "logging.dir=whole", "checkpoint.dir=whole_checkpoints", "optimizer.lr=1e-30")
         result = self.train(whole, "data.skip=[[8, 16]]", "optimizer.lr=1e-30", "training.steps=3")
@@ -108,7 +108,8 @@ class DatasetsTest(Corpus):
         self.train(config)
         result = self.train(config, "training.steps=3", "data.resume_from_sample=100")
         self.assertIn("the data goes on at sample 100", result.out)
-        self.train(config, "training.steps=4", "data.resume_from_sample=100")  # as a job that is requeued
+        # A requeued job repeats the override, which then has no effect.
+        self.train(config, "training.steps=4", "data.resume_from_sample=100")
         manifest = json.loads((self.dir / "checkpoints/step_00000004/manifest.json").read_text())
         self.assertEqual(manifest["meta"]["loader"]["next_sample"], 100 + 2 * 8)
 

@@ -1,4 +1,4 @@
-"""octavo doctor: what it reports of a machine, and the machine file it saves."""
+"""Tests of octavo doctor: its report on a machine, and the machine file that it saves."""
 
 import json
 import socket
@@ -6,12 +6,12 @@ import time
 
 from support import DONE, FAILED, Scratch
 
-# The CPU is measured in each of these tests, which a busy machine does slowly.
+# Each of these tests measures the CPU, which takes long on a busy machine.
 TIMEOUT = 120
 
 
 class DoctorTest(Scratch):
-    """Without GPUs, so that two ranks never share one and the measurements are the small ones."""
+    """The tests hide the GPUs, so that two ranks never share one and the measurements are short."""
 
     def doctor(self, *arguments, ranks=1):
         result = self.finish(self.start("doctor", *arguments, ranks=ranks), TIMEOUT)

@@ -1,4 +1,4 @@
-"""octavo train --dry-run: what it says of a run, what it refuses, and that it writes nothing."""
+"""Tests of octavo train --dry-run: its output, its refusals, and that it writes no file."""
 
 from support import ALLOW_SCHEDULE, copy_tree
 from training_test import Corpus
@@ -22,14 +22,14 @@ class DryRunTest(Corpus):
             self.assertIn(line, out)
         screen = [line for line in out.splitlines() if line.startswith("  ") and not line.startswith(("  memory", "  checkpoints"))]
         trained = self.train(config).out.splitlines()
-        ignored = ("  mesh", "  schedule")  # threads; the warm-up of above
+        ignored = ("  mesh", "  schedule")  # The number of threads may differ, and the warm-up was overridden.
         self.assertEqual([line for line in screen if not line.startswith(ignored) and line not in trained], [])
         self.assertIn("the run would have nothing to do: step 6 of 6 is reached in checkpoints/step_00000006\n", self.dry_run(config))
         out = self.dry_run(config, "training.steps=8", ALLOW_SCHEDULE)
         self.assertIn("otherwise than when it was saved: training.steps 6 -> 8\n", out)
         self.assertIn("the run would resume checkpoints/step_00000006 after step 6\n", out)
         self.assertIn("would be moved aside\n", self.dry_run(config, "checkpoint.resume=never"))
-        # Damaged checkpoints keep their names.
+        # A dry run does not rename damaged checkpoints.
         manifest = copy_tree(self.dir / "checkpoints/step_00000006", self.dir / "checkpoints/step_00000007") / "manifest.json"
         manifest.write_bytes(manifest.read_bytes()[:-20])
         out = self.dry_run(config, "training.steps=8", ALLOW_SCHEDULE)

@@ -1,4 +1,4 @@
-"""A run that version 0.1.0 (commit ffe5568) left behind, in the folder earlier_version: every later version reads and resumes it.
+"""Tests that this version reads and resumes a run of version 0.1.0 (commit ffe5568), which is in the folder earlier_version.
 
 The run was killed while it saved step 8, so its last checkpoint is that of step 4. Its checkpoints are in ./checkpoints, the default of
 that version. reference_metrics.jsonl has the metrics of the same run without the kill.
@@ -35,6 +35,6 @@ class EarlierVersionTest(Scratch):
         self.assertIn(f"{run['loss']:.4f}"[:4], (self.dir / "page.html").read_text())
         self.run_octavo("config", "config_dump.yaml")
         self.run_octavo("evaluate", CHECKPOINT, "data.validation=corpus", "validation.batches=1")
-        # The folder of the run was copied with the project around it: its checkpoints are those of the copy.
+        # The run folder was copied with its project, so it refers to the checkpoints of the copy.
         out = self.run_octavo("evaluate", "runs/old", "data.validation=corpus", "validation.batches=1").out
         self.assertIn(f"{self.dir.resolve()}/{CHECKPOINT}", out)

@@ -1,4 +1,4 @@
-"""Saves that fail: full disks, directories that are gone, old checkpoints that cannot be removed."""
+"""Tests of saves that fail because of full disks, removed directories, or old checkpoints that cannot be removed."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from support import AT_ONCE, FAILED, STOPPED, checkpoint_tensors, checkpoints, s
 
 
 def small_files():
-    # Python ignores the signal of an exceeded limit; a shell's children do not.
+    # Python ignores the signal for exceeding the limit, but children of a shell do not.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
@@ -40,7 +40,7 @@ class FailedSaveTest(Resuming):
         return [line for line in output.splitlines() if "is not saved" in line]
 
     def assert_resumes_exactly(self, reference):
-        """Goes on from step 4 as the run that was never interrupted."""
+        """Expects that a resumed run repeats the steps after step 4 exactly."""
         self.train(self.ten_steps(optimizer={"schedule": "constant"}), "checkpoint.every=0", "checkpoint.keep=1")
         losses, tensors = reference
         found = {step: value for step, value in self.losses().items() if step > 4}
@@ -48,7 +48,8 @@ class FailedSaveTest(Resuming):
         self.assertEqual(checkpoint_tensors(self.dir / "checkpoints/step_00000010"), tensors)
 
     def test_run_goes_on_and_the_final_save_ends_it(self):
-        """Saves of steps 6, 8 and 10 fail: two warnings, then one sentence; nothing left over, and all of it resumes."""
+        """The saves of steps 6, 8 and 10 fail. The run prints two warnings and ends with one sentence, leaves no files, and can be
+        resumed."""
         config = self.ten_steps(optimizer={"schedule": "constant"})
         for mode in ("true", "false"):
             with self.subTest(asynchronous=mode):
@@ -60,7 +61,7 @@ class FailedSaveTest(Resuming):
                                          preexec_fn=small_files)
                 self.assertEqual(max(self.losses()), 10, "no step is lost")
                 warnings = self.warnings(result.out)
-                # The save of step 8 may still be in progress when the last step is done.
+                # The save of step 8 may still be running when the last step ends.
                 self.assertEqual(len(warnings) + result.out.count("the checkpoint on its way is lost"), 2, result.out)
                 self.assertRegex(warnings[0], r"step 6 is not saved: .*rank_00000.safetensors.*File too large; a "
                                               r"checkpoint takes [\d,]+ bytes, [\d,]+ are free")
@@ -85,7 +86,7 @@ class FailedSaveTest(Resuming):
                     self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000001"])
 
     def test_disk_that_is_full_for_a_while(self):
-        """The bytes missing are named, what was written is freed, and the next save goes through."""
+        """The message names the missing bytes, the incomplete save is removed, and the next save succeeds."""
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 directory = self.small_disk(f"on{ranks}", "6000k")
@@ -131,7 +132,7 @@ class FailedSaveTest(Resuming):
             self.assertEqual(self.finish(process).code, STOPPED)
 
     def test_directory_that_vanished(self):
-        """The file system goes away while training: an error in the end, not a hang."""
+        """The file system disappears during training. The run ends with an error and does not hang."""
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
             config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20})
@@ -149,7 +150,7 @@ class FailedSaveTest(Resuming):
         config = self.ten_steps(checkpoint={"every": 2, "keep": 1}, optimizer={"schedule": "constant"})
         self.train(config, "training.steps=2")
         old = self.dir / "checkpoints/step_00000002"
-        self.mount(old, "--bind", old)  # a mount point cannot be renamed
+        self.mount(old, "--bind", old)  # A mount point cannot be renamed.
         left = self.dir / "checkpoints/.tmp_step_00000099"
         (self.dir / "elsewhere").mkdir()
         self.mount(left, "--bind", self.dir / "elsewhere")

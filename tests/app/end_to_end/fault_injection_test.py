@@ -1,7 +1,7 @@
-"""System calls that fail, one at a time, in a run that resumes, trains, saves and prunes (tests/fault_injection).
+"""Tests that make one system call fail in a run that resumes, trains, saves and removes checkpoints (tests/fault_injection).
 
-One fault of each call is tried by default. With OCTAVO_FAULTS=CALL every call of that name is made to fail, and with
-OCTAVO_FAULTS=all every call but those of operator new, of which a run makes tens of thousands.
+By default one fault of each call is injected. With OCTAVO_FAULTS=CALL every call of that name fails in turn. With OCTAVO_FAULTS=all
+every call fails in turn, except operator new, which a run calls tens of thousands of times.
 """
 
 import os
@@ -14,15 +14,15 @@ from pathlib import Path
 from support import BAD_INPUT, DONE, FAILED, Scratch, checkpoints, copy_tree, text_documents, write_megatron
 
 INJECTOR = Path(os.environ["OCTAVO"]).parent / "tests/liboctavo_fault_injection.so"
-# Errors of the calls that do not fail with EIO.
+# Errors of the calls that fail with something other than EIO.
 ERRORS = {"pthread_create": "EAGAIN", "new": "ENOMEM", "aligned_alloc": "ENOMEM", "mmap": "ENOMEM", "write": "ENOSPC",
           "pwrite": "ENOSPC", "fwrite": "ENOSPC", "fflush": "ENOSPC", "fallocate": "ENOSPC", "fstat": "ESTALE"}
-ALWAYS = ["pthread_create:1+:EAGAIN"]  # no thread can be started at all
+ALWAYS = ["pthread_create:1+:EAGAIN"]  # No thread can be started.
 TIMEOUT = 120
 
 
 def chosen(counts):
-    """The faults to try, by the number of times that a run makes each call."""
+    """Returns the faults to inject, given the number of times that a run makes each call."""
     wanted = os.environ.get("OCTAVO_FAULTS")
     faults = {call: [f"{call}:{k}:{ERRORS.get(call, 'EIO')}" for k in range(1, count + 1)] for call, count in counts.items()}
     if wanted == "all":
@@ -44,7 +44,7 @@ class FaultInjectionTest(Scratch):
         return {step: losses for step, losses in self.losses(directory).items() if step > 4}
 
     def check(self, fault):
-        """Resumes after step 4 with a fault, then without one."""
+        """Resumes after step 4 with a fault, and then again without one."""
         run = self.dir / fault.replace(":", "_")
         copy_tree(self.dir / "before", run)
         result = self.train(run.name, LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT=fault)
@@ -65,7 +65,7 @@ class FaultInjectionTest(Scratch):
         shutil.rmtree(run)
 
     def test_a_run_ends_with_a_sentence_or_succeeds(self):
-        """Whatever fails, all checkpoints are intact, none is lost, and the next run ends with the same losses."""
+        """After any fault all checkpoints are intact, none is lost, and the next run ends with the same losses."""
         data = write_megatron(self.dir / "data", text_documents(20, 200))
         self.file = self.config(data, model={"hidden_size": 32, "intermediate_size": 32, "num_layers": 1},
                                 optimizer={"schedule": "constant"}, checkpoint={"every": 2, "keep": 2})
@@ -98,7 +98,8 @@ class FaultInjectionTest(Scratch):
         self.assertEqual(pack("old").code, DONE)
         before = datasets()
         self.assertEqual(len(before), 6)
-        for k in range(1, 13):  # six files are moved aside, six take their names
+        # Six files are moved aside, and six files take their names.
+        for k in range(1, 13):
             result = pack("new", LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT=f"rename:{k}:EIO")
             self.assertEqual((result.code, len(result.octavo_lines())), (FAILED, 1), result.err)
             self.assertEqual(datasets(), before, result.err)

@@ -1,4 +1,4 @@
-"""FP8 recipes, emulated on the CPU."""
+"""Tests of the FP8 recipes, which the CPU emulates."""
 
 import math
 
@@ -6,9 +6,9 @@ from training_test import Corpus
 
 
 class Fp8Test(Corpus):
-    """They learn, do not depend on the ranks, and resume to the bit."""
+    """Tests that FP8 recipes learn, do not depend on the number of ranks, and resume bit for bit."""
 
-    # Multiples of 128 throughout, for the blockwise recipe.
+    # All dimensions are multiples of 128, as the blockwise recipe requires.
     MODEL = {"hidden_size": 128, "intermediate_size": 128, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64}
     RECIPES = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise")
 
@@ -41,11 +41,12 @@ class Fp8Test(Corpus):
                 out = self.run_octavo("evaluate", self.dir / "config.yaml", f"precision.linear={recipe}", *validation,
                                       f"checkpoint.dir={recipe}_checkpoints", ranks=ranks).out
                 loss = float(out.split("validation_loss ")[1].split()[0])
-                # 6 digits are printed; the sums of two ranks are taken in another order.
+                # The program prints 6 digits. Two ranks sum in another order.
                 self.assertAlmostEqual(loss, self.metrics(recipe)[8]["validation_loss"], delta=1e-6 * ranks, msg=recipe)
 
     def test_lm_head(self):
-        """The loss of the first step is that without, to the bit, unless the logits are in FP8; an evaluation is the run's own validation."""
+        """The loss of the first step equals that without an FP8 lm_head bit for bit, unless the logits are in FP8. An evaluation equals the
+        validation of the run."""
         validation = (f"data.validation=[{self.held_out}]", "validation.every=2", "training.micro_batch_size=2")
         exact = self.run_recipe("exact", "bfloat16", *validation)
         for lm_head in ("fp8_backward", "fp8"):
@@ -64,7 +65,7 @@ class Fp8Test(Corpus):
             self.run_octavo("generate", checkpoint, "--prompt", "the ", "--max-tokens", "4")
 
     def test_statistics_are_taken_when_due_and_change_nothing(self):
-        """Every third of seven steps, some of them logged for it alone."""
+        """Statistics are due at every third of seven steps. Some of these steps are logged only for the statistics."""
         for recipe in self.RECIPES:
             steps = ("training.steps=7", "logging.every=2")
             plain = self.run_recipe(f"plain_{recipe}", recipe, *steps)
@@ -87,7 +88,7 @@ class Fp8Test(Corpus):
             self.assertEqual(set(entry), {"layer", "linear", "tensor", "amax", "saturated", "flushed"} | scales)
             largest = 57344 if entry["tensor"] == "output_gradient" else 448
             scale = entry["scale" if whole else "scale_min"]
-            if recipe == "fp8_delayed":  # made of earlier amaxes, which are near
+            if recipe == "fp8_delayed":  # The scale comes from earlier amaxes, which are close to the current one.
                 self.assertLess(abs(math.log2(scale * entry["amax"] / largest)), 2, entry)
             else:
                 self.assertAlmostEqual(scale * entry["amax"] / largest, 1, delta=1e-6)
@@ -95,7 +96,8 @@ class Fp8Test(Corpus):
             self.assertLess(entry["flushed"], 0.2, entry)
 
     def test_statistics_are_over_all_ranks(self):
-        """Equal micro-batches, so equal casts; the update of the weights rounds sums over ranks in another order."""
+        """The micro-batches are equal, so the casts are equal too. The update of the weights rounds the sums over ranks in another
+        order."""
         for recipe in ("fp8_tensorwise", "fp8_rowwise"):
             one = self.first_statistics(f"one_{recipe}", recipe)
             two = self.first_statistics(f"two_{recipe}", recipe, ranks=2)
@@ -121,12 +123,13 @@ class Fp8Test(Corpus):
         self.assertFalse(any("fp8" in entry for entry in self.metrics().values()))
 
     def test_a_warning_names_what_does_not_fit(self):
-        """A margin of 2^20 leaves e4m3 nothing but zeros, from the second step on."""
+        """A margin of 2^20 flushes all e4m3 values to zero from the second step on."""
         config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, training={"steps": 3})
         result = self.train(config, "precision.linear=fp8_delayed", "precision.amax_margin=20", "training.micro_batch_size=2",
                             "logging.fp8_stats_every=1")
         warnings = [line for line in result.out.splitlines() if "FP8 tensors do not fit" in line]
-        # In the first step, of the weights for the second; then of all but the gradients that only cross residuals.
+        # In the first step only the weights, which are cast for the second step, do not fit. Later everything does not fit except the
+        # gradients that only pass through residuals.
         self.assertEqual(len(warnings), 3, result.out)
         self.assertRegex(warnings[0], r"step 1: 8 of 24 FP8 tensors .* the weight of \w+ in layer [01]: .* 100\.0% flushed")
         self.assertRegex(warnings[2], r"step 3: 20 of 24 FP8 tensors .* in layer [01]: .* amax 0$")

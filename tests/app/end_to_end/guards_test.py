@@ -1,4 +1,4 @@
-"""Steps that go wrong: losses that jump or are not finite; and where a run's time went."""
+"""Tests of steps with a loss spike or a non-finite loss, and of the goodput."""
 
 import json
 import os
@@ -15,7 +15,7 @@ NOISY_STEP, STEPS = 40, 60
 
 
 class GuardsTest(Scratch):
-    """Tokens in file order that repeat, except for one step of noise."""
+    """Trains on tokens that repeat in file order, except for one step of noise."""
 
     def setUp(self):
         super().setUp()
@@ -53,7 +53,7 @@ class GuardsTest(Scratch):
         self.assertNotIn("is a spike", self.noisy("training.loss_spike_window=0", log="off").out)
 
     def test_a_spike_is_passed_over(self):
-        """Later steps equal those of a run that never saw the samples of the skipped step, except for their numbers."""
+        """Later steps equal those of a run without the samples of the skipped step, except for their step numbers."""
         first = (NOISY_STEP - 1) * BATCH
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
@@ -90,7 +90,7 @@ class GuardsTest(Scratch):
                     self.assert_close(back, clean, 1e-4)
 
     def test_a_stop_after_a_spike_saves_no_spike(self):
-        """With a checkpoint the signal comes after the rollback: before it, the run would stop without rolling back."""
+        """If there is a checkpoint, the signal is sent after the rollback. Before it, the run would stop without rolling back."""
         for every, awaited in ((25, b" are skipped"), (0, b" is a spike, ")):
             with self.subTest(every=every):
                 log = f"every{every}"
@@ -113,7 +113,7 @@ class GuardsTest(Scratch):
         self.assertIn(f"there is no checkpoint to roll back to from step {NOISY_STEP}", out)
 
     def test_all_ranks_end_alike_when_the_checkpoint_to_roll_back_to_is_gone(self):
-        """The checkpoint is removed during the validation that follows it."""
+        """The checkpoint is removed during the validation that comes after it."""
         validation = [f"data.validation=[{self.dir}/noisy]", "validation.every=30", "validation.batches=500"]
         process = self.start("train", self.noisy_config(on_loss_spike="rollback"), *validation, ranks=2)
         checkpoint = self.dir / "log_checkpoints/step_00000025"
@@ -125,7 +125,7 @@ class GuardsTest(Scratch):
                          [f"octavo: there is no checkpoint to roll back to from step {NOISY_STEP}"])
 
     def test_a_spike_that_comes_back(self):
-        """With noise from one step on, each rollback skips one noisy step, and the next one follows."""
+        """All steps from one step on are noise. Each rollback skips one of them, and the next one is a spike again."""
         tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
         write_megatron(self.dir / "noisy", [tokens])
         result = self.noisy(code=FAILED, on_loss_spike="rollback", max_skipped_steps=2)
@@ -146,7 +146,7 @@ class GuardsTest(Scratch):
                                   r"training.max_skipped_steps in a row; the last checkpoint is (\S+)$", line)
                 self.assertTrue(found, line)
                 first = int(found[1])
-                last = first + most + (DEVICE != "cpu")  # A GPU has the next step in flight.
+                last = first + most + (DEVICE != "cpu")  # A GPU already computes the next step.
                 self.assertEqual(int(found[2] or first), last)
                 self.assertEqual(max(self.metrics(log)), last)
                 saved = checkpoints(self.dir / f"{log}_checkpoints")

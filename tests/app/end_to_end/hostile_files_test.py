@@ -1,4 +1,5 @@
-"""Files made to harm, and what is no file at all: exit code 2 and one short sentence, in seconds and in little memory."""
+"""Tests of malicious files, and of paths that are not regular files: the program ends with exit code 2 and one short sentence, within
+seconds and with little memory."""
 
 import json
 import math
@@ -14,12 +15,13 @@ from pathlib import Path
 from support import FAILED, environment, write_megatron, write_safetensors
 from bad_input_test import BadInput
 
-MEMORY_BYTES = 3 << 30  # address space: what the program maps in any run is 1 GiB
+# Limit of the address space. The program maps 1 GiB in any run.
+MEMORY_BYTES = 3 << 30
 SECONDS = 20
 LONGEST_SENTENCE = 700
-DEEP = 100_000  # lists in lists, beyond what any stack holds
+DEEP = 100_000  # The lists are nested more deeply than any stack allows.
 
-# Some 300 bytes that stand for 9^8 = 43 million lists.
+# These 300 bytes expand to 9^8 = 43 million lists.
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + chr(ord(name) - 1)] * 9)}]\n" for name in "bcdefgh"
 )
@@ -52,7 +54,7 @@ def limit_memory():
 
 
 def runs_within_limits():
-    """Programs with sanitizers reserve terabytes and cannot be limited."""
+    """Returns whether the program runs with limited memory. Sanitizers reserve terabytes, so they cannot be limited."""
     line = [os.environ["OCTAVO"], "--version"]
     return subprocess.run(line, env=environment(), preexec_fn=limit_memory, capture_output=True, check=False).returncode == 0
 
@@ -80,7 +82,7 @@ class Hostile(BadInput):
         return path
 
     def weights(self, name="hf", **changes):
-        """A Hugging Face directory with all weights of HF_CONFIG, which are zeros, and a config with `changes`."""
+        """Writes a Hugging Face directory with all weights of HF_CONFIG, which are zeros, and a config with `changes`. Returns its path."""
         write_safetensors(self.write(f"{name}/model.safetensors", ""),
                           {key: ("F32", shape, bytes(4 * math.prod(shape))) for key, shape in HF_SHAPES.items()})
         self.write(f"{name}/config.json", json.dumps(HF_CONFIG | changes))
@@ -120,7 +122,7 @@ class HostileTextTest(Hostile):
                 self.refused_soon("train", self.path, override)
 
     def test_empty_values(self):
-        """A given key must have a value. Only optional values may be empty."""
+        """A key that is given must have a value, except that optional values may be empty."""
         for key in ("training.steps", "training.seed", "training.deterministic", "optimizer.lr", "optimizer.schedule",
                     "optimizer.betas", "data.seq_len", "data.tokenizer", "data.train", "checkpoint.dir", "precision.linear",
                     "model.hidden_size", "activation_checkpointing.ratio", "device"):
@@ -191,10 +193,11 @@ class HostileTextTest(Hostile):
 
 
 class NoFileTest(Hostile):
-    """FIFOs, devices, directories and symbolic links in a loop, wherever a path is taken."""
+    """Tests FIFOs, devices, directories and symbolic link loops in every place where a path is expected."""
 
     def places(self, path):
-        """(command line, what the sentence must name) with `path`, or a link to it, wherever a file is expected"""
+        """Yields pairs of a command line and the words that the refusal must contain. Each command has `path`, or a link to it, where it
+        expects a file."""
         folder = Path(tempfile.mkdtemp(dir=self.dir))
         tokens = write_megatron(folder / "tokens", [[1, 2, 3] * 50])
         os.symlink(path, folder / "shard.bin")
@@ -291,12 +294,12 @@ class NoFileTest(Hostile):
         self.assertIn(f"{len(unreadable)} unreadable" if unreadable else "packed.bin", result.out)
         for name in unreadable:
             self.assertIn(name, result.out)
-        # A file that opens, and then refuses to be read.
+        # This file can be opened, but not read.
         self.refused_soon("pack", "--input", "/proc/self/mem", "--output", "other", mentions=["/proc/self/mem"])
 
 
 class VanishingDataTest(Hostile):
-    """Token files that change under a run: it ends with a sentence, on all ranks, and what it saved before stays."""
+    """Tests token files that change during a run. The run ends with one sentence on all ranks, and its checkpoints stay."""
 
     def ended_by(self, change, mention, ranks=1):
         log_dir = tempfile.mkdtemp(dir=self.dir)

@@ -1,4 +1,4 @@
-"""The state kept in host memory: a run that died goes on from there, not from disk."""
+"""Tests of checkpoints in host memory: a run that died resumes from there and not from disk."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ from support import BAD_INPUT, DONE, checkpoints, metrics_lines
 
 
 def memory_directory(directory):
-    """Returns the directory in memory that belongs to a directory of checkpoints, or None if it names none."""
+    """Returns the directory in memory that belongs to a checkpoint directory, or None if it names none."""
     file = directory / "memory_id"
     return Path(f"/dev/shm/octavo_{file.read_text()}_{file.stat().st_ino}") if file.exists() else None
 
 
 class InMemoryTest(Resuming):
     def kept_in_memory(self, directory="checkpoints"):
-        """The directory in memory, which is removed at the end of the test."""
+        """Returns the directory of the checkpoints in memory, which is removed at the end of the test."""
         path = memory_directory(self.dir / directory)
         self.assertTrue(path.is_dir() and any(path.glob("step_*")))
         self.addCleanup(shutil.rmtree, path, ignore_errors=True)
@@ -31,7 +31,7 @@ class InMemoryTest(Resuming):
         process = self.start("train", config, ranks=ranks)
         metrics = self.dir / "log/metrics.jsonl"
         self.wait_for(lambda: metrics_lines(metrics) >= lines, process)
-        if lines > 25:  # Steps take a few milliseconds, so the checkpoint on disk may become complete many steps later.
+        if lines > 25:  # A step takes a few milliseconds, so the checkpoint on disk may be complete only many steps later.
             self.wait_for((self.dir / "checkpoints/step_00000025").is_dir, process)
             last = metrics_lines(metrics) + 10
             self.wait_for(lambda: metrics_lines(metrics) >= last, process)
@@ -59,7 +59,8 @@ class InMemoryTest(Resuming):
                 self.assertIsNone(memory_directory(self.dir / "checkpoints"))
                 self.assertEqual(checkpoints(self.dir / "checkpoints")[-1], f"step_{step + 5:08}")
                 self.train(config, f"training.steps={step + 5}", "checkpoint.dir=whole", "logging.dir=whole_log", ranks=ranks)
-                losses = {at: numbers for at, numbers in self.losses().items() if at <= step + 5}  # it may have come further
+                # The first run may have reached a later step.
+                losses = {at: numbers for at, numbers in self.losses().items() if at <= step + 5}
                 self.assertEqual(losses, self.losses("whole_log"))
 
     def test_what_is_damaged_in_memory_is_left(self):

@@ -1,6 +1,6 @@
-"""SIGKILL at any moment, again and again: what is left always resumes by itself, and the run is the one never interrupted.
+"""Tests that kill a run with SIGKILL at random moments. It must resume by itself every time and give the results of an uninterrupted run.
 
-OCTAVO_KILL_CYCLES: kills in all, a hundred by default; OCTAVO_KILL_SEED: another choice of them. For a night:
+OCTAVO_KILL_CYCLES sets the number of kills, a hundred by default. OCTAVO_KILL_SEED selects other random kills. A nightly run uses:
 
     OCTAVO_KILL_CYCLES=1000 OCTAVO_KILL_SEED=2 python3 tests/app/end_to_end_test.py build/octavo KillCyclesTest
 """
@@ -20,16 +20,16 @@ CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "100"))
 SEED = int(os.environ.get("OCTAVO_KILL_SEED", "11"))
 
 RANKS = (1, 2, 3, 4)
-BATCH = 12  # which all of these divide
+BATCH = 12  # Every number of RANKS divides the batch.
 VICTIMS = ("one rank", "all ranks", "mpirun", "mpirun and all ranks")
 MOMENTS = ("start", "reading", "step", "saving")
-# A wide model: writing takes longer than computing, so that many kills fall into it.
+# The model is wide, so that writing takes longer than computing and many kills happen while a checkpoint is written.
 WIDE = {"hidden_size": 256, "num_layers": 1, "intermediate_size": 512, "num_heads": 2, "num_kv_heads": 1, "head_dim": 32}
-LONGEST_END_S = 30  # of the ranks whose mpirun is gone
+LONGEST_END_S = 30  # Time that ranks without an mpirun may take to end.
 
 
 def processes_below(pid):
-    """The descendants of a process, parents first."""
+    """Returns the descendants of a process, parents first."""
     below = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == pid]
     return below + [other for child in below for other in processes_below(child)]
 
@@ -59,7 +59,7 @@ class KillCyclesTest(Resuming):
         )
 
     def wait_until(self, condition, process):
-        """Whether it came true while the process was running."""
+        """Waits for the condition. Returns False if the process ended first."""
         deadline = time.monotonic() + 60
         while not condition():
             if process.poll() is not None:
@@ -85,7 +85,7 @@ class KillCyclesTest(Resuming):
         time.sleep(rng.uniform(0, 0.01 if moment == "saving" else 0.05))
 
     def kill(self, victim, moment, rng, process, ranks):
-        """Ends the run, and all that is left of it."""
+        """Kills the victim and waits until all processes of the run have ended."""
         below = processes_below(process.pid)
         if ranks == 1 or victim == "mpirun":
             process.kill()
@@ -99,7 +99,7 @@ class KillCyclesTest(Resuming):
         try:
             result = self.finish(process)
         except subprocess.TimeoutExpired:
-            # Open MPI's own: an mpirun whose ranks are killed while it starts them may wait for them for ever.
+            # Open MPI may hang here: if its ranks are killed while mpirun starts them, it may wait for them forever.
             self.assertEqual(moment, "start", f"{self.cycle}: mpirun does not end")
             process.kill()
             send_kill(below)
@@ -107,7 +107,7 @@ class KillCyclesTest(Resuming):
         self.assertNotEqual(result.code, DONE, self.cycle)
         deadline = time.monotonic() + LONGEST_END_S
         while any(map(is_running, below)):
-            # A rank that has not begun may wait for ever, inside Open MPI, for the mpirun that was starting it.
+            # A rank that is still starting may wait forever, inside Open MPI, for the mpirun that started it.
             if victim == "mpirun" and moment == "start" and time.monotonic() > deadline - 1:
                 send_kill(below)
             self.assertLess(time.monotonic(), deadline, f"{self.cycle}: a rank goes on by itself")
@@ -124,7 +124,7 @@ class KillCyclesTest(Resuming):
         self.assertTrue(json.loads(self.run_octavo("inspect", directory / saved[-1]).out)["intact"], self.cycle)
 
     def check_run(self, config, ranks):
-        """Ends the run by itself, and compares it with one of as many steps."""
+        """Lets the run finish without a kill, and compares it with an uninterrupted run of as many steps."""
         total = int(checkpoints(self.dir / "checkpoints")[-1][5:]) + 3
         self.train(config, f"training.steps={total}", ranks=ranks)
         hidden = [path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")]
@@ -145,7 +145,7 @@ class KillCyclesTest(Resuming):
         for number in range(cycles):
             victim, moment = rng.choice(VICTIMS), rng.choice(MOMENTS)
             asynchronous = rng.choice(("true", "false"))
-            # Now and then the others have the two seconds that mpirun gives them by default.
+            # In some cycles the other ranks have the two seconds that mpirun grants by default.
             variables = rng.choice(({}, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE))
             self.cycle = (f"seed {SEED}, {ranks} ranks, cycle {number}: SIGKILL of {victim} at {moment}, "
                           f"checkpoint.async={asynchronous}")

@@ -1,4 +1,4 @@
-"""Runs across several hosts (simulated_hosts.py): what they keep in memory for each other, and hosts that are lost."""
+"""Tests of runs on several hosts (simulated_hosts.py): checkpoints in the memory of other hosts, and hosts that fail."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from support import AT_ONCE, DONE, ROOT, STOPPED, checkpoint_tensors, checkpoint
 
 
 class Hosts(Resuming):
-    """`self.hosts`, and runs that start over on them from the beginning of a test."""
+    """Provides `self.hosts` and functions that train on them."""
 
     def start_hosts(self, count, link=None):
         try:
@@ -41,7 +41,8 @@ class ManyHostsMemoryTest(Hosts):
         )
 
     def lose(self, ranks, config, lost, lines):
-        """Runs until the metrics have so many lines; then that host is gone, and the others end by themselves."""
+        """Trains until the metrics have `lines` lines. Then the host `lost` fails, and the processes on the other hosts end by
+        themselves."""
         process = self.start_on(ranks, "train", config, variables=AT_ONCE)
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines, process, seconds=90)
         self.hosts.cut_power(lost)
@@ -84,7 +85,7 @@ class ManyHostsMemoryTest(Hosts):
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 15, process, seconds=90)
         for name in ("host1", "host2"):
             self.hosts.cut_power(name)
-        process.kill()  # mpirun waits for what they would have to say
+        process.kill()  # mpirun would wait for the lost hosts.
         self.finish(process)
         for name in ("host1", "host2"):
             self.hosts.bring_back(name)
@@ -92,7 +93,7 @@ class ManyHostsMemoryTest(Hosts):
         self.assertIn("resuming checkpoints/step_00000010", result.out)
 
     def test_a_host_that_was_away_brings_nothing_old(self):
-        """The checkpoint in memory is newer than the newest one on disk, but belongs to a run that was replaced meanwhile."""
+        """The checkpoint in the memory of host1 is newer than the newest one on disk, but it belongs to a run that was replaced since."""
         self.start_hosts(2)
         config = self.endless()
         self.lose([1, 1], config, "host0", 15)
@@ -105,7 +106,7 @@ class ManyHostsMemoryTest(Hosts):
 
 class LaunchedHosts(Hosts):
     def launch(self, ranks, config, *options):
-        """The launcher beside the hosts, all of them in its hostfile."""
+        """Starts the launcher outside the hosts, with all of them in its hostfile."""
         (self.dir / "hosts").write_text("# of a rack\n" + "".join(f"{name} slots={ranks}\n" for name in self.hosts.names))
         variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts",
                      "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())}
@@ -125,13 +126,14 @@ class SeveralHostsTest(LaunchedHosts):
                     shutil.rmtree(self.dir / name, ignore_errors=True)
                 key = f"parallel.data_parallel_replicate={copies}"
                 reference = self.reference(config, key, ranks=6)
-                # Three is what memory allows.
+                # By default the program chooses three replicas, the most that fit into memory.
                 result = self.train_on(2, config, *([key] if copies == 1 else []))
                 self.assertIn(f"replicate {copies} x shard {6 // copies} x tensor 1", result.out)
                 self.assertEqual("a copy on each of 3 nodes, as it fits: gathers stay within nodes" in result.out, copies == 3)
                 if copies == 3:
                     self.assert_same_run(reference)
-                else:  # between machines the embedding's gradient is summed in another order
+                # Between machines, the gradient of the embedding is summed in another order.
+                else:
                     self.assert_close(self.losses(), reference[0], 1e-6)
 
     def test_goes_on_on_the_hosts_that_are_left(self):
@@ -161,14 +163,15 @@ class ExcludedHostsTest(LaunchedHosts):
             training={"steps": 100000, "global_batch_size": 18, "micro_batch_size": 1, "check_every": 5,
                       "on_corruption": "exclude"},
             optimizer={"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0},
-            checkpoint={"every": 10, "keep": 0},  # one is read while the run goes on
+            checkpoint={"every": 10, "keep": 0},  # The test reads a checkpoint while the run continues.
             parallel={"data_parallel_replicate": 3},
         )
         process = self.launch(3, config, "--restarts", "2")
         self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
         directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
         content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
-        # One rank of host1 keeps it in its shard; the others have it while they compute, and lose it with what they gather next.
+        # One rank of host1 has these weights in its shard. The other ranks have them only in gathered weights, which the next gather
+        # overwrites.
         self.assertGreater(flip_bits([rank_pid(rank, self.dir) for rank in (3, 4, 5)], content), 0)
         self.wait_for(lambda: (self.dir / "checkpoints/excluded_hosts").exists(), process, seconds=180)
         lines = metrics_lines(self.dir / "log/metrics.jsonl")

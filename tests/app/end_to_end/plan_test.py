@@ -1,4 +1,4 @@
-"""octavo plan: memory as a run allocates it, predictions, searches, and what it refuses."""
+"""Tests of octavo plan: its memory plan compared with a run, predictions, searches, and refusals."""
 
 import json
 
@@ -42,7 +42,7 @@ class PlanTest(Scratch):
         plan = self.plan(MODEL_8B, "--gpus", 2, "training.global_batch_size=4")
         self.assertEqual(plan["parameters"], 8030261248)
         self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 2, "context": 1, "tensor": 1})
-        # Measured: 133.7 GiB in use.
+        # A run was measured with 133.7 GiB in use.
         self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 133.7, delta=0.5)
         self.assertTrue(plan["memory"]["fits"])
         prediction = plan["prediction"]
@@ -88,7 +88,7 @@ class PlanTest(Scratch):
         self.assertAlmostEqual(goodput["seconds_between_failures"], 45566 * 3600 / 64, places=3)
         self.assertAlmostEqual(goodput["failures"], goodput["wall_seconds"] / goodput["seconds_between_failures"], places=6)
         self.assertAlmostEqual(plan["run"]["seconds"] / goodput["wall_seconds"], goodput["goodput"], places=9)
-        self.assertAlmostEqual(goodput["steps_between_saves"], 1000)  # the config's checkpoint.every
+        self.assertAlmostEqual(goodput["steps_between_saves"], 1000)  # The value is checkpoint.every of the config.
         self.assertGreaterEqual(goodput["best_goodput"], goodput["goodput"])
         self.assertAlmostEqual(goodput["dollars"], 2 * 64 * goodput["wall_seconds"] / 3600, places=6)
         best = self.plan(*arguments, f"checkpoint.every={round(goodput['best_steps_between_saves'])}")["goodput"]
@@ -141,7 +141,7 @@ class PlanTest(Scratch):
         for row in found:
             self.assertEqual(row["mesh"]["replicate"] * row["mesh"]["shard"] * row["mesh"]["tensor"], 8)
             self.assertLess(row["total_bytes"], 140 * GIB)
-        # The first of them, planned by itself, is what the search said.
+        # A plan of the first result gives the same numbers as the search.
         again = self.plan(MODEL_8B, "--gpus", 8, *found[0]["changes"].split())
         self.assertAlmostEqual(again["prediction"]["wps"], found[0]["wps"], places=6)
         self.assertEqual(again["memory"]["total_bytes"], found[0]["total_bytes"])
@@ -149,7 +149,7 @@ class PlanTest(Scratch):
         self.assertEqual(len(text.splitlines()), 11)
 
     def test_search_finds_the_number_of_blocks(self):
-        """The fewest that fit, where not all activations do."""
+        """If not all activations fit, the search finds the smallest number of recomputed blocks that fits."""
         arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "60GiB")
         found = self.plan(*arguments, "--search")["search"]
         blocks = [row for row in found if row["checkpointing"] == "block"]

@@ -1,4 +1,4 @@
-"""FP8 training compared with bfloat16 now and then, and the way out where it goes wrong."""
+"""Tests of the comparison of FP8 training with bfloat16, and of the fallback if they differ too much."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class PrecisionGuardTest(Corpus):
         self.assertIn("precision_gap", self.metrics("compared")[9])
 
     def test_a_gap_leads_back_and_on_in_bfloat16(self):
-        """From the steps that were compared on, for fallback_steps, the run is one in bfloat16."""
+        """After the rollback the run is in bfloat16 for fallback_steps steps, beginning with the compared steps."""
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
         constant = "optimizer.schedule=constant"
         result = self.guarded(constant, log="back", ranks=2, **guard)
@@ -55,9 +55,9 @@ class PrecisionGuardTest(Corpus):
         self.assertEqual(manifest["meta"]["bfloat16_until"], 18)
 
     def put_outlier_in(self, path):
-        """Scales the weights without changing the function in exact arithmetic: one channel of each norm's output becomes OUTLIER
-        times as large, and the weights that read it correspondingly smaller. In a tensor in FP8 with one scale the other
-        channels are then flushed to zero."""
+        """Scales weights so that the function of the model does not change in exact arithmetic. In the output of each norm, one channel
+        becomes OUTLIER times as large, and the weights that read the channel become as much smaller. An FP8 cast of such a tensor with a
+        single scale flushes the other channels to zero."""
         tensors = read_safetensors(path)
         for name, (_, shape, _) in list(tensors.items()):
             values = list(numbers(tensors[name]))

@@ -1,5 +1,5 @@
-"""octavo report and plan --html: the documents of their pages, and what the pages show of them: in Node where it is found, and drawn by a headless
-browser where one is found."""
+"""Tests of octavo report and octavo plan --html: the JSON documents of their pages, and what the pages show. Node runs the scripts of a
+page, and a headless browser draws it, if they are installed."""
 
 import html.parser
 import json
@@ -15,12 +15,13 @@ from support import ROOT, Scratch, text_documents, write_megatron
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NODE = shutil.which("node")
 PAGE_DOM = ROOT / "tests/app/report/page_dom.js"
-SERIES = ((0x25, 0x63, 0xC9), (0xD9, 0x48, 0x0F))  # the colors of the runs' lines, in light
+# Colors of the lines of the first and the second run in the light theme.
+SERIES = ((0x25, 0x63, 0xC9), (0xD9, 0x48, 0x0F))
 VOID = {"meta", "br"}
 
 
 class Page(html.parser.HTMLParser):
-    """Checks that elements nest, and that nothing would be loaded."""
+    """Checks that the elements of a page nest correctly and that the page loads no other files."""
 
     def __init__(self, text):
         super().__init__()
@@ -50,12 +51,12 @@ class Page(html.parser.HTMLParser):
 
 
 def document(page):
-    """The JSON document that the page is made of."""
+    """Returns the JSON document in the page."""
     return json.loads(re.search(r'<script id="document" type="application/json">(.*?)</script>', page.text, re.S).group(1))
 
 
 def shown(path):
-    """Returns what the scripts of the page draw, in Node."""
+    """Runs the scripts of the page in Node and returns the resulting page."""
     return Page(subprocess.run([NODE, PAGE_DOM, path], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout)
 
 
@@ -64,7 +65,7 @@ def browser():
 
 
 def pixels(png):
-    """(width, height, rows of RGB or RGBA bytes, bytes a pixel) of a PNG of 8 bits a channel."""
+    """Returns (width, height, rows of RGB or RGBA bytes, bytes per pixel) of a PNG with 8 bits per channel."""
     data = png.read_bytes()
     width, height, depth, kind = struct.unpack(">IIBB", data[16:26])
     assert depth == 8 and kind in (2, 6)
@@ -98,7 +99,8 @@ class ReportTest(Scratch):
                                  data={"train": [{"path": tokens, "name": "words"}, {"path": other, "name": "more <words>"}], "validation": [{"path": tokens}], "allow_overlap": True},
                                  validation={"every": 3, "batches": 1}, precision={"linear": "fp8_tensorwise"}, training={"steps": 8})
             self.run_octavo("train", config, "logging.fp8_stats_every=2")
-        self.run_octavo("train", config, "training.steps=12", "logging.fp8_stats_every=2", "checkpoint.allow_changes=[schedule]")  # goes on
+        # The run continues after a restart.
+        self.run_octavo("train", config, "training.steps=12", "logging.fp8_stats_every=2", "checkpoint.allow_changes=[schedule]")
         return [f"runs/{name}" for name in ("one", "two")]
 
     def page(self, *runs):
@@ -115,7 +117,7 @@ class ReportTest(Scratch):
         drawn = {"loss", "validation_loss", "loss_by_dataset/words", "loss_by_dataset/more <words>", "epochs/words", "grad_norm", "lr", "wps", "step_ms", "data_ms",
                  "memory_gib", "goodput"}
         self.assertLessEqual(drawn, set(run["metrics"]))
-        self.assertNotIn("mfu", run["metrics"])  # on a CPU
+        self.assertNotIn("mfu", run["metrics"])  # A CPU has no MFU.
         metrics = self.metrics(one)
         losses = run["metrics"]["loss"]
         self.assertEqual(losses["x"], sorted(metrics))
@@ -136,7 +138,8 @@ class ReportTest(Scratch):
         charts = {"loss", "loss_by_dataset", "epochs", "grad_norm", "lr", "wps", "step_ms", "data_ms", "memory_gib", "goodput", "fp8_saturated", "fp8_flushed"}
         self.assertLessEqual(charts, alone.ids)
         self.assertFalse({"mfu", "loss_gap"} & alone.ids)
-        self.assertEqual([len(alone.lines[chart]) for chart in ("loss", "loss_by_dataset", "fp8_saturated")], [2, 2, 3])  # the loss and its validation
+        # The chart of the loss has two lines, training and validation.
+        self.assertEqual([len(alone.lines[chart]) for chart in ("loss", "loss_by_dataset", "fp8_saturated")], [2, 2, 3])
         self.assertEqual(len(alone.lines["loss"][0].split()), 8)
         self.assertIn("more &lt;words&gt;", alone.text)
         self.page(one, two)
@@ -153,7 +156,7 @@ class ReportTest(Scratch):
         self.refused("report", "empty", "--output", "x.html", mentions=["empty/metrics.jsonl has no step"])
         (self.dir / "empty/metrics.jsonl").write_text('{"step":1,"loss":2.5}\n')
         self.refused("report", "empty", "--output", "no/such/x.html", mentions=["no/such/x.html"])
-        for _ in range(2):  # the second page replaces the first
+        for _ in range(2):  # The second page replaces the first one.
             self.run_octavo("report", "empty", "--output", "x.html")
         self.assertEqual(document(Page((self.dir / "x.html").read_text()))["runs"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
 
@@ -175,13 +178,14 @@ class MemoryPageTest(Scratch):
         bands = dict(re.findall(r'<g class="band"><title>([^:<]*): [\d.]+ GiB</title>(.*?)</g>', shown(self.dir / "memory.html").text, re.S))
         self.assertLessEqual({"master weights", "gradients", "exp_avg", "activations gate_up", "gathered blocks"}, set(bands))
         used = [tuple(map(float, found)) for found in re.findall(r'class="area used c\d" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', bands["activations gate_up"])]
-        self.assertEqual(len(used), 3 * 32)  # a row a block, of three micro-batches
+        self.assertEqual(len(used), 3 * 32)  # Each block has a row in each of three micro-batches.
         first = used[::3]
-        for below, above in zip(first, first[1:]):  # a later block begins later, ends earlier, and lies above
+        # A later block begins later, ends earlier, and is drawn above.
+        for below, above in zip(first, first[1:]):
             self.assertLess(below[0], above[0])
             self.assertGreater(below[0] + below[2], above[0] + above[2])
             self.assertGreater(below[1], above[1])
-        self.assertLess(used[0][0] + used[0][2], used[1][0] + 0.2)  # the next micro-batch comes after it
+        self.assertLess(used[0][0] + used[0][2], used[1][0] + 0.2)  # The next micro-batch begins after the previous one ends.
 
     def test_refused(self):
         config = self.config("nowhere")
@@ -191,7 +195,7 @@ class MemoryPageTest(Scratch):
 
 class ReportInBrowserTest(Scratch):
     def test_drawn(self):
-        """The script runs through, a zoom draws other ticks, and lines are to be seen."""
+        """The script runs to its end, a zoom changes the ticks, and the lines are visible."""
         path = browser()
         if path is None:
             self.skipTest(f"none of {', '.join(BROWSERS)} is installed")
@@ -206,7 +210,7 @@ class ReportInBrowserTest(Scratch):
         quiet = {"stderr": subprocess.DEVNULL, "timeout": 120, "check": True, "cwd": self.dir, "env": os.environ | {"HOME": str(self.dir)}}
         whole, zoomed = (subprocess.run([*options, "--dump-dom", f"file://{self.dir}/{name}.html"], stdout=subprocess.PIPE, text=True, **quiet).stdout
                          for name in ("report", "zoomed"))
-        self.assertIn('data-charts="4"', zoomed)  # loss, its gap, gradient norm, learning rate
+        self.assertIn('data-charts="4"', zoomed)  # The charts are the loss, the loss gap, the gradient norm and the learning rate.
         figure = zoomed.split('id="loss">')[1].split("</figure>")[0]
         self.assertIn(">7</text>", figure)
         self.assertNotIn(">12</text>", figure)

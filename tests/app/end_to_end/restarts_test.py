@@ -1,4 +1,4 @@
-"""scripts/launch_*.sh --restarts: a run whose ranks are killed goes on by itself, and one that cannot go on ends."""
+"""Tests of scripts/launch_*.sh --restarts: a run whose ranks are killed is resumed, and a run that cannot be resumed ends."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from kill_cycles_test import processes_below, send_kill
 from signal_test import Signalled
 from support import AT_ONCE, BAD_INPUT, DONE, FAILED, ROOT, STOPPED, checkpoints, metrics_lines
 
-PACE = 4  # of the launchers' pauses
+PACE = 4  # Factor by which the tests shorten the pauses of the launchers.
 
 
 class Restarted(Signalled):
@@ -19,14 +19,14 @@ class Restarted(Signalled):
                 "checkpoint": {"every": 5, "keep": 2}}
 
     def launch(self, script, *arguments, ranks=2, variables=None):
-        """With pauses of a quarter of their time."""
+        """Starts a launcher script whose pauses take a quarter of their time."""
         self.write_program("sleep", f'printf -v seconds %d.%03d $(($1 / {PACE})) $(($1 % {PACE} * 1000 / {PACE}))\n'
                                     f'exec {shutil.which("sleep")} "$seconds"\n')
         variables = AT_ONCE | {"PATH": f"{self.dir}:{os.environ['PATH']}", "NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
         return self.start_line([ROOT / "scripts" / script, *map(str, arguments)], None, variables, start_new_session=True)
 
     def kill_a_rank(self, process, after, directory="checkpoints"):
-        """Once a checkpoint is there and the metrics have `after` lines more."""
+        """Kills a rank once there is a checkpoint and the metrics have `after` more lines."""
         lines = metrics_lines(self.dir / "log/metrics.jsonl")
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + after, process, seconds=90)
         self.wait_for(lambda: any((self.dir / directory).glob("step_*")), process)
@@ -70,7 +70,8 @@ class RestartsTest(Restarted):
 
     def test_what_is_restarted_goes_on_whatever_resume_says(self):
         config = self.ten_steps(**self.SECTIONS)
-        directory = '-other "dir" \\t $HOME'  # a shell or a parser would make something else of it
+        # A shell or a parser that expanded this name would change it.
+        directory = '-other "dir" \\t $HOME'
         process = self.launch("launch_mpirun.sh", "--restarts", 1, config, "checkpoint.resume=never", f"checkpoint.dir={directory}")
         self.kill_a_rank(process, 10, directory)
         result = self.finish(process)
@@ -79,7 +80,7 @@ class RestartsTest(Restarted):
         self.assertIn(f"resuming {directory}/step_", result.out)
 
     def test_what_died_before_its_first_checkpoint_is_begun_as_it_was(self):
-        """In a directory of another run, whose checkpoints a new one moves aside."""
+        """The run starts in the directory of another run, whose checkpoints a new run moves aside."""
         (self.dir / "here/step_00000005").mkdir(parents=True)
         (self.dir / "here/step_00000005/manifest.json").touch()
         program = self.write_program("octavo", '[[ $1 != config ]] || echo here\n[[ $1 == train ]] || exit 0\n'
@@ -132,7 +133,8 @@ class RestartsTest(Restarted):
 
     def test_a_signal_between_two_runs(self):
         program = self.write_program("fails", "[[ $1 != train ]] || { echo >>starts; exit 1; }\n")
-        variables = {"OCTAVO": str(program), "PATH": os.environ["PATH"]}  # the pauses as they are
+        # The pauses are not shortened.
+        variables = {"OCTAVO": str(program), "PATH": os.environ["PATH"]}
         process = self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1, variables=variables)
         self.wait_for(lambda: b"restart 2" in os.pread(process.captured[1].fileno(), 10_000, 0), process)
         time.sleep(0.2)
@@ -153,7 +155,7 @@ class RestartsTest(Restarted):
 
 
 class NodeCheckTest(Restarted):
-    """How the launchers handle nodes that octavo doctor --quick finds unfit, and excluded nodes."""
+    """Tests how the launchers treat nodes that octavo doctor --quick rejects, and excluded nodes."""
 
     UNFIT = ('echo "$@" >>log\n[[ $1 != doctor ]] || { echo "PROBLEM  node7: 7 GPUs are visible"; echo "problems prevent training"; exit 1; }\n'
              '[[ $1 != config ]] || echo here\n')
@@ -192,14 +194,14 @@ class NodeCheckTest(Restarted):
         self.assertEqual((result.err, log.count("train")), ("warning  node7: hot\n", 2))
 
     def test_excluded_nodes_are_named(self):
-        """With an mpirun that only says which nodes it was given."""
+        """This mpirun only prints the nodes that it was given."""
         (self.dir / "here").mkdir()
         (self.dir / "here/excluded_hosts").write_text("node2 # step 7: it is ill\nnode9\n")
         (self.dir / "hosts").write_text("# of a rack\nnode1 slots=8\nnode2.cluster slots=8\nnode3\n")
         self.write_program("mpirun", 'for ((i = 1; i < $#; i++)); do [[ ${!i} != --hostfile ]] || { j=$((i + 1)); cat "${!j}" >>log; }; done\n')
         variables = {"PATH": f"{self.dir}:{os.environ['PATH']}", "HOSTFILE": "hosts"}
         result, log = self.launch_with(self.UNFIT, variables=variables, code=DONE)
-        self.assertEqual(log, ["node1 slots=8", "node3"] * 2)  # the check's, and the run's
+        self.assertEqual(log, ["node1 slots=8", "node3"] * 2)  # The first nodes are those of the check, the second those of the run.
         self.assertEqual(result.err, "launch_mpirun.sh: node2.cluster is left out: excluded_hosts of checkpoint.dir names it\n")
 
     def test_a_hostfile_without_nodes(self):
@@ -229,9 +231,9 @@ class NodeCheckTest(Restarted):
 
 class SlurmRestartsTest(Restarted):
     def launch_job(self, *arguments, time_left="UNLIMITED", variables=None):
-        """With what Slurm gives a job, and an srun of mpirun."""
+        """Starts the Slurm launcher with the environment of a job, and with an srun that calls mpirun."""
         self.write_program("squeue", f'echo "   {time_left}"\n')
-        # Signals the steps, as Slurm does.
+        # This scancel signals the steps of the job, as Slurm does.
         self.write_program("scancel", f'echo "$@" >>scancel.log; pkill -TERM -f "^{os.environ["OCTAVO"]} train {self.dir}"\n')
         self.write_program("srun", 'echo "$@" >>srun.log\nranks=2\nwhile [[ $1 == --* ]]; do [[ $1 != --ntasks-per-node=1 ]] || ranks=1; shift; done\n'
                                    'exec mpirun -n $ranks --oversubscribe --bind-to none "$@"\n')
@@ -259,7 +261,7 @@ class SlurmRestartsTest(Restarted):
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
     def test_the_end_of_its_time_while_no_rank_trains(self):
-        """During the check of the nodes, and in a pause between two starts."""
+        """The time limit arrives during the check of the nodes, and in the pause between two starts."""
         for at, options, starts in (("doctor", [], 0), ("train", ["--restarts", "9"], 3)):
             with self.subTest(at):
                 (self.dir / "starts").write_text("")
@@ -268,7 +270,8 @@ class SlurmRestartsTest(Restarted):
                 process = self.launch_job(*options, "x.yaml", time_left="0:05", variables={"OCTAVO": str(program)})
                 self.write_program("srun", 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
                 result = self.finish(process)
-                self.assertEqual(result.code, STOPPED, result.err)  # and without a step not put back into the queue
+                # The job did not finish a step, so it is not requeued.
+                self.assertEqual(result.code, STOPPED, result.err)
                 self.assertLessEqual(metrics_lines(self.dir / "starts"), starts)
                 self.assertNotIn("times in a row", result.err)
 
@@ -315,14 +318,15 @@ class SlurmRestartsTest(Restarted):
             code = self.finish(self.launch_job("x.yaml", "checkpoint.resume=never", variables=variables)).code
             return code, set((self.dir / "starts").read_text().splitlines())
 
-        self.assertEqual(job("7", 0), (DONE, {given}))  # put back
+        self.assertEqual(job("7", 0), (DONE, {given}))  # The job is requeued.
         for count in (1, 2):
             self.assertEqual(job("7", count), (DONE, {given + " checkpoint.resume=auto"}))
-        self.assertEqual(job("8", 0), (DONE, {given}))  # in the directory of another job
+        # The directory belongs to another job.
+        self.assertEqual(job("8", 0), (DONE, {given}))
         (self.dir / "dies").touch()
         self.assertEqual(job("9", 0), (FAILED, {given}))
         self.assertFalse((self.dir / "here/slurm_job_9").exists(), "the job is not put back")
         newest = max((self.dir / "here").glob("step_*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (4_000_000_000, 4_000_000_000))
         (self.dir / "here/slurm_job_10").write_text(f"4000000000.0000000000 {newest.relative_to(self.dir / 'here')}\n")
-        self.assertEqual(job("10", 1), (FAILED, {given}))  # a node failed before the job wrote any
+        self.assertEqual(job("10", 1), (FAILED, {given}))  # A node failed before the job had written a checkpoint.

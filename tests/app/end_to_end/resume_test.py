@@ -1,4 +1,4 @@
-"""Checkpoints: exact restarts, signals, crashes, full disks."""
+"""Tests of checkpoints: exact resumption, signals, crashes, full disks."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from training_test import Corpus
 
 
 class Resuming(Corpus):
-    """Runs of ten steps; `self.reference` is one that was never interrupted."""
+    """Trains runs of ten steps. `self.reference` returns the results of an uninterrupted run."""
 
     @classmethod
     def setUpClass(cls):
@@ -25,7 +25,7 @@ class Resuming(Corpus):
         return self.config(self.corpus, **({"training": {"steps": 10}} | sections))
 
     def reference(self, config, *overrides, ranks=1):
-        """Losses and final tensors of the run without an interruption."""
+        """Returns the losses and final tensors of an uninterrupted run."""
         where = ("logging.dir=whole", "checkpoint.dir=whole_checkpoints")
         self.train(config, *where, *overrides, ranks=ranks)
         return self.losses("whole"), checkpoint_tensors(self.dir / "whole_checkpoints/step_00000010")
@@ -82,7 +82,7 @@ class ResumeTest(Resuming):
         self.check_exact("optimizer.state_dtype=float8", ranks=2)
 
     def test_moments_in_float8_do_not_depend_on_the_mesh(self):
-        """But where the order of a sum decides between two codes."""
+        """FP8 codes of moments may differ only where the order of a sum decides between two neighbouring codes."""
         config = self.ten_steps(optimizer={"state_dtype": "float8"}, training={"steps": 10, "micro_batch_size": 1})
         reference, _ = self.reference(config)
         for ranks, replicate in ((2, 1), (4, 2), (8, 1)):
@@ -91,7 +91,7 @@ class ResumeTest(Resuming):
             self.assert_close(self.losses(f"on{ranks}"), reference, 3e-4)
 
     def test_moments_in_float8_of_copies_stay_the_same(self):
-        """Where the second of three ranks has a head of either kv head, at another place than the first and the third."""
+        """The second of three ranks has one query head of each key/value head, at other positions than the other ranks."""
         model = {"hidden_size": 48, "num_heads": 6, "num_kv_heads": 2, "vocab_size": 276}
         config = self.ten_steps(model=model, data={"seq_len": 33}, optimizer={"state_dtype": "float8"},
                                 training={"steps": 10, "micro_batch_size": 1, "check_every": 1})
@@ -100,7 +100,7 @@ class ResumeTest(Resuming):
         self.assert_close(self.losses("three"), reference, 3e-6)
 
     def test_moments_of_another_type(self):
-        """Are converted, and go on: from nothing they would be far off."""
+        """The moments are converted to the other dtype. If they began at zero, the losses would differ clearly."""
         for before, after in (("float32", "float8"), ("bfloat16", "float8"), ("float8", "float32"), ("float8", "bfloat16")):
             with self.subTest(before=before, after=after):
                 config = self.ten_steps(logging={"dir": f"{before}_{after}", "every": 1},
@@ -201,12 +201,12 @@ class ResumeTest(Resuming):
             self.assertIn("the data starts from the beginning with step 5", result.out + result.err)
             self.assertRegex(result.out, r"otherwise than when it was saved: .*data\.train \S*.*corpus.* -> .*other")
             self.assertEqual(sorted(self.metrics(f"log_{ranks}")), list(range(5, 11)))
-            # The run continues with the other data where it was.
+            # The run continues with the other data from the sample that it had reached.
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
         self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
 
     def test_what_computes_is_kept(self):
-        """Seeds, hyperparameters and precision too; a folder of its own is no way around it."""
+        """Seeds, hyperparameters and precision may not change, not even with another logging.dir."""
         config = self.ten_steps()
         self.train(config, "training.steps=4", "optimizer.schedule=constant")
         before = snapshot(self.dir / "checkpoints")
@@ -221,7 +221,7 @@ class ResumeTest(Resuming):
         self.assertEqual(sorted(self.metrics("other")), list(range(5, 11)))
 
     def test_another_schedule_is_refused(self):
-        """A longer run would go from the end of its schedule back to its middle."""
+        """With more steps, the learning rate would jump from the end of the schedule back to its middle."""
         config = self.ten_steps(optimizer={"schedule": "cosine"})
         self.train(config, "training.steps=4")
         before = snapshot(self.dir / "checkpoints")
@@ -246,7 +246,7 @@ class ResumeTest(Resuming):
         self.train(config, "checkpoint.every=4", "checkpoint.keep=0")
         for step in ("step_00000008", "step_00000010"):
             shutil.rmtree(self.dir / "checkpoints" / step)
-        # A warm-up that is over, and what only carries the run out. A longer run has its decay later.
+        # The warm-up is over, and a micro-batch size does not change results. In a longer run the decay comes later.
         changes = ("training.micro_batch_size=2", "optimizer.warmup_steps=3")
         self.refused("train", config, *changes, "training.steps=12", mentions=["training.steps 10 -> 12", "(step 9 has the"])
         result = self.train(config, *changes, "training.steps=12", ALLOW_SCHEDULE)
@@ -266,7 +266,7 @@ class ResumeTest(Resuming):
         self.assertEqual(len(re.findall(r"fingerprint \W?[0-9a-f]{16}", sentence)), 2, sentence)
         self.refused("train", config, use_other, ranks=2, mentions=[other, "data.resume_from_sample to 32"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
-        # With the samples that are named it goes on, and again without.
+        # With data.resume_from_sample the run resumes. The next resumption does not need the key.
         self.train(config, use_other, "training.steps=6", "data.resume_from_sample=32")
         self.train(config, use_other)
 
@@ -281,7 +281,7 @@ class ResumeTest(Resuming):
 
 class SignalTest(Resuming):
     def stop(self, config, number, *overrides, ranks=1, after=3):
-        """Sends a signal to a run that has logged `after` steps and waits for its end."""
+        """Sends a signal to a run that has logged `after` steps, waits for its end, and returns the result."""
         process = self.start("train", config, *overrides, ranks=ranks)
         log = self.dir / "log/metrics.jsonl"
         self.wait_for(lambda: metrics_lines(log) >= after, process)
@@ -312,7 +312,7 @@ class SignalTest(Resuming):
     def test_sigint(self):
         self.assertEqual(self.check(signal.SIGINT).code, STOPPED)
 
-    # mpirun's own exit code is 1 after these. It kills the ranks 2 seconds later, and nobody reads their output meanwhile.
+    # mpirun exits with 1 in these cases. It kills the ranks after 2 seconds, and nobody reads their output meanwhile.
     def test_sigterm_to_mpirun(self):
         self.assertIn("mpirun is ending this run: saving a checkpoint", self.check(signal.SIGTERM, ranks=2).out)
 
@@ -323,7 +323,7 @@ class SignalTest(Resuming):
         self.assertEqual(self.check(signal.SIGUSR1, ranks=2).code, STOPPED)
 
     def test_nobody_reads_the_output(self):
-        """A pipe that is never emptied holds up neither training nor the stop."""
+        """A pipe that nobody reads delays neither training nor stopping."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
         config = self.ten_steps(training={"steps": 100_000, "global_batch_size": 1, "micro_batch_size": 1},
@@ -336,7 +336,7 @@ class SignalTest(Resuming):
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
     def test_a_rank_that_hangs(self):
-        """One rank is stopped for good: the run ends in time, and says where."""
+        """One rank is stopped forever. The run ends in time, and the message names the collective."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         process = self.start("train", config, "parallel.timeout_s=2", ranks=2)
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
@@ -348,7 +348,7 @@ class SignalTest(Resuming):
         self.assertRegex(result.octavo_lines()[0], r"octavo: rank \d: .* did not complete within 2 s \(parallel.timeout_s\)")
 
     def test_sigterm_to_one_rank(self):
-        """A batch system may signal processes one by one; all ranks stop at the same step."""
+        """A batch system may send signals to single processes. All ranks stop at the same step."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         process = self.start("train", config, ranks=2)
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
@@ -370,7 +370,7 @@ def parent(pid):
 class CrashTest(Resuming):
 
     def assert_last_checkpoint(self, result, step):
-        """A run that failed with a checkpoint on its way completed it first."""
+        """Expects that the run, although it failed, first completed the checkpoint that was being written."""
         self.assertEqual(len(result.octavo_lines()), 1, result.err)
         saved = checkpoints(self.dir / "checkpoints")
         self.assertTrue(saved, result.err)
@@ -380,7 +380,7 @@ class CrashTest(Resuming):
         self.assertEqual([path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")], [])
 
     def each_mode(self):
-        """(ranks, overrides), with nothing left of the case before."""
+        """Yields (ranks, overrides) after removing the files of the case before."""
         for ranks in (1, 2):
             for mode in ("true", "false"):
                 for name in ("checkpoints", "log"):
@@ -451,7 +451,7 @@ class CrashTest(Resuming):
 
     @staticmethod
     def small_files():
-        # Python ignores the signal of an exceeded limit; a shell's children do not.
+        # Python ignores the signal for exceeding the limit, but children of a shell do not.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
@@ -465,7 +465,7 @@ class CrashTest(Resuming):
 
 
 class AverageTest(Resuming):
-    """The moving average of the weights (optimizer.ema_decay)."""
+    """Tests of the moving average of the weights (optimizer.ema_decay)."""
 
     DECAY = 0.75
 

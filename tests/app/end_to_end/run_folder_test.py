@@ -1,4 +1,4 @@
-"""The folder of a run: where its checkpoints are, and which run it belongs to."""
+"""Tests of the folder of a run: the place of its checkpoints, and the run that it belongs to."""
 
 import json
 import shutil
@@ -8,13 +8,13 @@ from training_test import Corpus
 
 
 class RunFolderTest(Corpus):
-    """Configs that name no checkpoint.dir, as the shipped ones."""
+    """Trains with configs that do not set checkpoint.dir, like the shipped ones."""
 
     def of_defaults(self, **sections):
         return self.config(self.corpus, **({"checkpoint": None, "training": {"steps": 2}} | sections))
 
     def test_a_seed_sweep_over_each_shipped_config(self):
-        """Each seed trains in a folder of its own, with checkpoints of its own."""
+        """Each seed trains in its own folder with its own checkpoints."""
         shrunk = [f"model.{key}={value}" for key, value in TINY_MODEL.items()] + [
             f"data.train=[{self.corpus}]", "data.validation=[]", "data.seq_len=32", "data.bos_id=256", "data.eos_id=257",
             "data.tokenizer=byte", "training.steps=1", "training.global_batch_size=1", "training.micro_batch_size=1",
@@ -31,7 +31,7 @@ class RunFolderTest(Corpus):
                 self.assertEqual(len({self.losses(folder)[1] for folder in folders}), 3)
 
     def test_checkpoints_where_earlier_versions_put_them(self):
-        """The run that saved them continues there, and any other ignores them."""
+        """The run that saved these checkpoints resumes them, and other runs ignore them."""
         old = self.of_defaults(checkpoint={"dir": "checkpoints"}, optimizer={"schedule": "constant"})
         self.train(old)
         config = self.of_defaults(optimizer={"schedule": "constant"}, training={"steps": 4})
@@ -43,7 +43,8 @@ class RunFolderTest(Corpus):
             self.assertIn(f"resuming checkpoints/step_0000000{steps - 1} ", out)
         self.assertFalse((self.dir / "log/checkpoints").exists())
         before = snapshot(self.dir / "checkpoints")
-        for expected in (True, False):  # once its own directory holds some, there is nothing to say
+        # Once the run has its own checkpoints, the others are not mentioned.
+        for expected in (True, False):
             out = self.train(config, "logging.dir=other").out
             self.assertEqual("the checkpoints in ./checkpoints are of another run, with logging.dir log, and are ignored; "
                              "those of this run are in other/checkpoints\n" in out, expected, out)
@@ -51,14 +52,15 @@ class RunFolderTest(Corpus):
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
 
     def test_a_second_run_is_refused(self):
-        """Before and after the first has a checkpoint; nothing is appended, and the first continues."""
+        """The second run is refused before and after the first one has a checkpoint. It appends nothing, and the first run can be
+        resumed."""
         config = self.of_defaults(training={"steps": 100_000})
         process = self.start("train", config, "checkpoint.every=0")
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
         process.kill()
         process.wait()
 
-        def files():  # but the lock that the killed run left behind
+        def files():  # The lock that the killed run left is not compared.
             return {path: content for path, content in snapshot(self.dir / "log").items() if not path.name.endswith("lock")}
 
         before = files()
@@ -69,7 +71,7 @@ class RunFolderTest(Corpus):
         self.refused("train", config, "training.seed=7", "checkpoint.resume=other/checkpoints", ALLOW_SCHEDULE,
                      mentions=["belongs to another run (training.seed 42 -> 7)"])
         self.assertEqual(files(), before)
-        # A run killed before its first checkpoint is started again.
+        # A run that was killed before its first checkpoint can be started again.
         process = self.start("train", config, "training.micro_batch_size=8")
         self.wait_for(lambda: metrics_lines(self.dir / "log/starts.jsonl") == 2, process)
 
@@ -81,7 +83,7 @@ class RunFolderTest(Corpus):
             self.assertIn("nothing to do: step 2 of 2 is reached, and the run is finished; a larger training.steps",
                           self.train(config, ranks=ranks).out)
             self.assertEqual(snapshot(self.dir / "log"), before)
-        # Other seeds are not that run, wherever they log.
+        # Other seeds belong to another run, for any logging.dir.
         for where in ("logging.dir=log", "logging.dir=elsewhere"):
             self.refused("train", config, "training.seed=7", "checkpoint.dir=log/checkpoints", where, mentions=["training.seed 42 -> 7"])
 
@@ -100,7 +102,7 @@ class RunFolderTest(Corpus):
         self.assertTrue((self.dir / "log/notes.txt").exists())
 
     def test_stages_after_samples_that_are_repeated(self):
-        """data.resume_from_sample goes back in the first stage, and the run reaches the end of the second."""
+        """data.resume_from_sample repeats samples in the first stage, and the run still reaches the end of the second stage."""
         config = self.of_defaults(stages=[{"steps": 4}, {"steps": 2, "data": {"seq_len": 16}}], training={"steps": 6})
         self.train(config, "checkpoint.every=2", "checkpoint.keep=0")
         for step in (4, 6):

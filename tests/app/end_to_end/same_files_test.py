@@ -1,4 +1,4 @@
-"""Ranks that see different files: refused before anything is computed, whatever it is that differs."""
+"""Tests of ranks that see different files: the run is refused before it computes anything."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from training_test import Corpus
 
 
 class SameFilesTest(Corpus):
-    """Rank 0 works in self.dir/a and rank 1 in self.dir/b; the config's paths are relative, so each has files of its own."""
+    """Rank 0 works in self.dir/a and rank 1 in self.dir/b. The paths in the config are relative, so each rank has its own files."""
 
     def setUp(self):
         super().setUp()
@@ -47,7 +47,7 @@ class SameFilesTest(Corpus):
                         f"data.train=[{folder}/corpus]", f"data.validation=[{folder}/corpus]")
 
     def twins(self):
-        """Both folders with one checkpoint of step 4."""
+        """Creates both folders with equal checkpoints of step 4."""
         self.train_in("a", "checkpoint.every=0")
         copy_tree(self.a, self.b)
 
@@ -67,7 +67,7 @@ class SameFilesTest(Corpus):
                 self.refused_apart(command, *rest, mentions=[step, "step 4, manifest"])
 
     def test_a_checkpoint_that_rank_0_has_not(self):
-        """Nobody else looks for one; that both would write apart is refused all the same."""
+        """Only rank 0 looks for checkpoints. The run is still refused, because the ranks would write to different folders."""
         self.twins()
         shutil.rmtree(self.a / "checkpoints/step_00000004")
         before = snapshot(self.a), snapshot(self.b)
@@ -76,7 +76,7 @@ class SameFilesTest(Corpus):
         self.assertEqual((snapshot(self.a), snapshot(self.b)), before)
 
     def test_other_ranks_read_the_end_of_the_manifest_alone(self):
-        """The other ranks do not look for checkpoints, so what they see of them may be anything."""
+        """The other ranks do not look for checkpoints, so the rest of their folder does not matter."""
         self.twins()
         alike = self.apart("evaluate", self.path, code=DONE).out
         (self.b / "checkpoints/step_00000009").symlink_to("step_00000009")
@@ -92,7 +92,7 @@ class SameFilesTest(Corpus):
                 self.refused_apart(*command, mentions=["has the checkpoint checkpoints/step_00000004 of another manifest"])
 
     def test_rank_0_decides(self):
-        """The newest of rank 0 is what all take, whatever newer one another rank has."""
+        """All ranks use the newest checkpoint of rank 0, even if another rank has a newer one."""
         self.twins()
         alike = self.apart("evaluate", self.path, code=DONE).out
         shutil.rmtree(self.b / "log")
@@ -121,12 +121,13 @@ class SameFilesTest(Corpus):
                 self.refused_apart(command, *rest, mentions=[step])
 
     def test_a_flipped_bit_that_one_rank_sees(self):
-        """Each rank verifies what it uses, also where ranks share a shard of another mesh."""
+        """Each rank verifies the data that it uses, even if the ranks share a shard that another mesh wrote."""
         self.twins()
         step = "checkpoints/step_00000004"
         resume = "train", self.path, "training.steps=6", f"checkpoint.dir={self.dir}/both", f"checkpoint.resume={step}"
         pieces = {tensor["name"]: tensor["pieces"] for tensor in json.loads((self.a / step / "manifest.json").read_text())["tensors"]}
-        key = pieces["lm_head.weight"][0]["key"]  # of which each rank uses a half
+        # Each rank uses one half of this piece.
+        key = pieces["lm_head.weight"][0]["key"]
         shard = self.b / step / "rank_00000.safetensors"
         content = bytearray(shard.read_bytes())
         length = struct.unpack("<Q", content[:8])[0]
@@ -175,12 +176,12 @@ class SameFilesTest(Corpus):
 
 
 class ManifestReadsTest(Corpus):
-    """Counts the system calls of ranks for the manifest of the checkpoint that they resume, as the kernel reports them."""
+    """Counts the system calls that ranks make for the manifest of the checkpoint that they resume."""
 
     TRACED = "openat,read,pread64,getdents64"
 
     def trace(self, *line):
-        """The system calls of a run on three ranks, one a line, behind the thread's number."""
+        """Runs on three ranks under strace and returns the system calls, each line after the thread id."""
         launch = ["strace", "-ff", "-qq", "-y", "-s", "0", "-o", "trace", "-e", f"trace={self.TRACED}"]
         result = self.finish(self.start_line(launch + command(line, 3)), timeout=300)
         if "ptrace" in result.err:

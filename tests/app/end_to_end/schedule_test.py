@@ -1,4 +1,4 @@
-"""Runs whose steps differ by design: batches that grow, the z-loss beside the loss, stages."""
+"""Tests of runs whose steps differ by design: growing batches, the z-loss, and stages."""
 
 import json
 import shutil
@@ -60,7 +60,8 @@ class StagesTest(Resuming):
         self.assertIn("stage 2 of 3: steps 5 to 7, 16 sequences of 16 tokens a step", out)
         self.assertIn("step 10/10", out)
         self.assert_same_run(reference)
-        for step, ranks in ((9, 1), (7, 2), (6, 1), (4, 1), (3, 2)):  # those behind it go
+        # Later checkpoints are removed.
+        for step, ranks in ((9, 1), (7, 2), (6, 1), (4, 1), (3, 2)):
             for later in range(step + 1, 11):
                 shutil.rmtree(self.dir / f"checkpoints/step_{later:08}", ignore_errors=True)
             log = f"from{step}"
@@ -103,7 +104,7 @@ class StagesTest(Resuming):
         self.refused("train", config, "training.steps=11", mentions=["training.steps is 11", "10 steps together"])
 
     def test_other_commands(self):
-        """Each takes the stage that it is about."""
+        """Each command uses the stage that the checkpoint belongs to."""
         config = self.stages()
         self.train(config, "checkpoint.every=6", "checkpoint.keep=0")
         validation = (f"data.validation=[{self.held_out}]", "validation.batches=2")

@@ -1,4 +1,4 @@
-"""Sharded training: whatever the mesh, the numbers are those of one rank."""
+"""Tests that sharded training gives the results of one rank on every mesh."""
 
 from support import checkpoint_tensors, numbers, relative_distance
 from training_test import Corpus
@@ -17,7 +17,7 @@ class Meshes(Corpus):
         self.runs = 0
 
     def run_mesh(self, *overrides, ranks=1, steps=10, **sections):
-        """The losses and gradient norms of a run."""
+        """Trains a run and returns its losses and gradient norms."""
         self.runs += 1
         log = f"log{self.runs}"
         config = self.config(self.corpus, training={"steps": steps, "micro_batch_size": 1}, **sections)
@@ -26,8 +26,8 @@ class Meshes(Corpus):
         return self.losses(log)
 
     def assert_same_run(self, actual, expected):
-        """Sums in another order change the last bits. Adam's first steps, which are nearly the signs of the gradients, make
-        more of that in later gradient norms: over eight seeds, up to 1.1e-5."""
+        """Sums in another order change the last bits. Adam's first updates are nearly the signs of the gradients, which amplifies the
+        differences. With eight seeds, later gradient norms differed by up to 1.1e-5."""
         first = min(expected)
         self.assert_close({first: actual[first]}, {first: expected[first]}, 1e-6)
         self.assert_close(actual, expected, 2e-5)
@@ -35,14 +35,14 @@ class Meshes(Corpus):
         self.assert_close(*losses, 1e-6)
 
     def assert_meshes_equal_one_rank(self, meshes):
-        """`meshes`: name -> (ranks, overrides)."""
+        """Expects the results of one rank. `meshes` maps a name to (ranks, overrides)."""
         one = self.run_mesh()
         for mesh, (ranks, overrides) in meshes.items():
             with self.subTest(mesh=mesh):
                 self.assert_same_run(self.run_mesh(*overrides, ranks=ranks), one)
 
     def assert_meshes_resume_each_other(self, config, meshes):
-        """Eight steps on each mesh; the last four again on each, from the checkpoint of the next one."""
+        """Takes eight steps on each mesh. Then each mesh repeats the last four steps from the checkpoint of the next mesh."""
         for i, (ranks, overrides) in enumerate(meshes):
             self.train(config, f"logging.dir=whole{i}", f"checkpoint.dir=whole{i}_checkpoints", *overrides, ranks=ranks)
         for i, (ranks, overrides) in enumerate(meshes):
@@ -58,7 +58,7 @@ class Meshes(Corpus):
 
 
 class ShardingTest(Meshes):
-    """Every mesh with every way to keep weights and gradients is compared in tests/app/run/mesh_draws_ranks.cpp."""
+    """Tests a few meshes. tests/app/run/mesh_draws_ranks.cpp compares every mesh with every way to keep weights and gradients."""
 
     def test_meshes_equal_one_rank(self):
         self.assert_meshes_equal_one_rank({
@@ -82,7 +82,7 @@ class ShardingTest(Meshes):
                 self.assert_close(reduced, one, 2e-3)
 
     def test_gradients_summed_over_copies_in_bfloat16_are_close(self):
-        """The replicas also stay equal to the bit, which check_every compares."""
+        """The replicas also stay equal bit for bit, which check_every verifies."""
         one = self.run_mesh()
         for ranks, copies in ((2, 2), (3, 3), (4, 2), (8, 4)):
             keys = [f"parallel.data_parallel_replicate={copies}", "training.global_batch_size=12" if ranks == 3 else "training.global_batch_size=8"]
@@ -101,9 +101,8 @@ class ShardingTest(Meshes):
 
 
 class ShardedFp8Test(Meshes):
-    """FP8 on several ranks. A rounding error more or less (one rank multiplies with other threads than several do) tips a
-    quantized value now and then, by a sixteenth of it, and then the runs part; so the updates are small here, and keep the
-    weights clear of that."""
+    """Tests FP8 on several ranks. Matmuls on one rank use other threads, so they round differently. Such a difference sometimes changes a
+    quantized value by a sixteenth, and the runs diverge. Small updates keep the weights equal."""
 
     FP8 = {"model": {"hidden_size": 128, "intermediate_size": 128, "num_heads": 2, "num_kv_heads": 2, "head_dim": 64},
            "data": {"seq_len": 128}, "optimizer": {"lr": 1e-6}}

@@ -1,4 +1,4 @@
-"""Signals to a run as its users start it: through mpirun and scripts/launch_mpirun.sh, at any moment of the run."""
+"""Tests of signals to a run that was started by mpirun or scripts/launch_mpirun.sh, at any time."""
 
 import json
 import os
@@ -14,7 +14,7 @@ class Signalled(Resuming):
     LONG = {"training": {"steps": 100_000, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
 
     def start_script(self, *arguments, ranks=2, stdout=None, more=AT_ONCE):
-        """Starts a new process group, as a shell or `timeout` would."""
+        """Starts the script in a new process group, as a shell or `timeout` would."""
         variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | more
         return self.start_line([ROOT / "scripts/launch_mpirun.sh", *map(str, arguments)], stdout, variables,
                                start_new_session=True)
@@ -23,7 +23,7 @@ class Signalled(Resuming):
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= steps, process)
 
     def check_saved(self, config, result, first=1):
-        """The run has ended with an intact checkpoint of its last step, from which training goes on exactly."""
+        """Expects that the run ended with an intact checkpoint of its last step, and that training resumes from it exactly."""
         saved = checkpoints(self.dir / "checkpoints")
         self.assertTrue(saved, f"{result.code} {result.out[-500:]} {result.err[-500:]}")
         step = int(saved[-1][5:])
@@ -70,8 +70,8 @@ class ScriptSignalTest(Signalled):
         self.check(signal.SIGINT, 2, more={})
 
     def test_the_whole_process_group_is_signalled(self):
-        """Signals the process group as Ctrl-C and `timeout` do, more than once. Everything that the script has started by then gets
-        the signal too."""
+        """Signals the process group more than once, as Ctrl-C and `timeout` do. All processes that the script has started get the signal
+        too."""
         config = self.ten_steps(**self.LONG)
         process = self.start_script(config)
         self.wait_for_steps(process, 3)
@@ -94,7 +94,8 @@ class ScriptSignalTest(Signalled):
                 self.assertNotIn("mpirun ", result.err, "Open MPI adds nothing")
 
     def test_sigkill_to_the_script_ends_mpirun(self):
-        process = self.start_script(self.ten_steps(**self.LONG), more={})  # while mpirun has patience
+        # mpirun waits for its ranks here.
+        process = self.start_script(self.ten_steps(**self.LONG), more={})
         self.wait_for_steps(process, 3)
         process.kill()
         process.wait()
@@ -116,7 +117,7 @@ class ScriptSignalTest(Signalled):
 
 class SignalMomentTest(Signalled):
     def test_before_the_first_step(self):
-        """Nothing is to be saved, and if a step has begun after all, it is."""
+        """If no step has begun, nothing is saved. If one has begun, it is saved."""
         for delay in (0, 0.02, 0.1):
             with self.subTest(delay):
                 process = self.start("train", self.ten_steps(**self.LONG))
@@ -150,7 +151,7 @@ class SignalMomentTest(Signalled):
                     shutil.rmtree(self.dir / name)
 
     def test_while_validating(self):
-        """A validation of many seconds is broken off."""
+        """The signal interrupts a validation that takes many seconds."""
         held_out = write_megatron(self.root / "long_held_out", text_documents(4000, 300, seed=3))
         config = self.ten_steps(**self.LONG, data={"validation": [{"path": held_out}]},
                                 validation={"every": 2, "batches": 100_000})
@@ -181,7 +182,7 @@ class SignalMomentTest(Signalled):
         self.check_exact(config, result)
 
     def test_a_request_when_a_rank_is_gone_saves_nothing(self):
-        """A batch system sends SIGTERM to the ranks that are left. Here mpirun looks on, and the watchdog is off."""
+        """A batch system sends SIGTERM to the remaining ranks. In this test mpirun does not end them, and the watchdog is off."""
         look_on = ("--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0")
         process = self.start("train", self.ten_steps(**self.LONG), "parallel.timeout_s=0", ranks=2, launcher_options=look_on)
         self.wait_for_steps(process, 3)
@@ -196,7 +197,7 @@ class SignalMomentTest(Signalled):
         self.assertEqual(checkpoints(self.dir / "checkpoints"), [])
 
     def test_a_later_ctrl_c_ends_at_once(self):
-        """A rank that waits for one that is stopped for good."""
+        """One rank is stopped forever, and the other one waits for it."""
         process = self.start("train", self.ten_steps(**self.LONG), ranks=2)
         self.wait_for_steps(process, 3)
         first, second = sorted(self.ranks_of(process))
@@ -209,7 +210,7 @@ class SignalMomentTest(Signalled):
         self.assertIn("on signal 2", result.err)
 
     def steps_when_still(self, metrics, seconds=20):
-        """The lines of a file that has none more for a second."""
+        """Returns the number of lines of a file after it has not grown for a second."""
         for _ in range(seconds):
             steps = metrics_lines(metrics)
             time.sleep(1)
@@ -226,7 +227,7 @@ class SignalMomentTest(Signalled):
             steps = self.steps_when_still(self.dir / "log/metrics.jsonl")
             process.send_signal(signal.SIGCONT)
             self.wait_for_steps(process, steps + 3)
-        time.sleep(2)  # what comes right after fg is taken for a part of it
+        time.sleep(2)  # mpirun treats a signal right after SIGCONT as a part of it.
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
         self.assertIn("mpirun is ending this run", result.out)
@@ -253,7 +254,7 @@ class SignalMomentTest(Signalled):
         line = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", os.environ["OCTAVO"], "train", str(config)]
         self.assertEqual(self.finish(self.start_line(line)).code, DONE)
         self.assertEqual(sorted(self.metrics()), [1, 2, 3])
-        # Only the log, line by line, has what was for the console: no file was opened in its place.
+        # Only log.txt has the console output, with a time on each line. No other file was opened in place of the console.
         text = b"".join(path.read_bytes() for path in (self.dir / "log").iterdir() if path.name != "log.txt")
         self.assertNotIn(b"octavo train", text)
         self.assertTrue(all(line.startswith("20") for line in (self.dir / "log/log.txt").read_text().splitlines()))

@@ -1,12 +1,12 @@
-"""Hosts on one machine: network, process, mount and UTS namespaces, each with an address, a /dev/shm and a name of its own.
+"""Simulates hosts on one machine. Each has its own network, process, mount and UTS namespaces, address, /dev/shm and host name.
 
-    hosts = SimulatedHosts(3)                   # NotPermitted where this machine does not allow it
-    process = test.start_line(hosts.mpirun(2) + [octavo, ...])      # 2 ranks on each
-    hosts.cut_power("host1")                    # its processes and its memory are gone
+    hosts = SimulatedHosts(3)                   # raises NotPermitted if the machine does not allow namespaces
+    process = test.start_line(hosts.mpirun(2) + [octavo, ...])      # starts 2 ranks on each host
+    hosts.cut_power("host1")                    # ends its processes and discards its memory
     hosts.close()
 
-mpirun runs beside them, in a namespace with the bridge that joins them, and starts its daemons by a launch agent that
-enters a host's namespaces instead of calling ssh.
+mpirun runs outside the hosts, in a namespace with the bridge that connects them. It starts its daemons with a launch agent that
+enters the namespaces of a host instead of calling ssh.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 SUBNET = "10.77.0"
 
 AGENT = """#!/bin/bash
-# Open MPI's launch agent: HOST COMMAND...
+# This is Open MPI's launch agent: HOST COMMAND...
 host="$1"
 shift
 dir="{dir}/$host"
@@ -46,9 +46,9 @@ def run(line):
 
 class SimulatedHosts:
     def __init__(self, count, link=None):
-        """`link`: the queueing discipline of tc on each host's link, "tbf rate 100mbit burst 256kb latency 50ms"."""
+        """`link` is the queueing discipline of tc for the link of each host, such as "tbf rate 100mbit burst 256kb latency 50ms"."""
         self.names = [f"host{i}" for i in range(count)]
-        # Ranks that wait for slow links leave their cores to those of other hosts.
+        # Ranks that wait for slow links yield their cores to ranks of other hosts.
         self.more_options = ["--mca", "mpi_yield_when_idle", "1"] if link else []
         self.prefix = f"octavo{os.getpid()}"
         self.dir = Path(tempfile.mkdtemp(prefix="octavo_hosts_"))
@@ -78,14 +78,15 @@ class SimulatedHosts:
         agent = self.dir / "agent"
         agent.write_text(AGENT.format(dir=self.dir, memory=self.memory, prefix=self.prefix))
         agent.chmod(0o755)
-        for name in self.names:  # what is not allowed shows here
+        # This fails if the machine does not permit a namespace.
+        for name in self.names:
             run(f"{agent} {name} true")
         run(" ".join(f"'{word}'" for word in self.enter()) + " true")
 
     def set_link(self, name, link):
-        """Another queueing discipline for what a host sends, from now on."""
+        """Changes the queueing discipline of the link of a host."""
         inside = f"ip netns exec {self.prefix}{name} tc qdisc"
-        # Queued packets are dropped and sent again, because a packet above the new burst would stay at the head forever.
+        # Queued packets are dropped and sent again, because a packet larger than the new burst would block the queue forever.
         run(f"{inside} del dev eth0 root && {inside} add dev eth0 root {link}")
 
     def add_namespace(self, name):
@@ -96,7 +97,7 @@ class SimulatedHosts:
         return space
 
     def enter(self):
-        """The command that puts another beside the hosts."""
+        """Returns the beginning of a command that runs outside the hosts, on their network."""
         return ["nsenter", f"--net=/run/netns/{self.prefix}head", "unshare", "--mount", "/bin/bash", "-c",
                 f'mount --bind {self.dir}/hosts /etc/hosts; exec "$@"', "bash"]
 
@@ -105,18 +106,18 @@ class SimulatedHosts:
                 "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", *self.more_options]
 
     def mpirun(self, ranks, names=None):
-        """With `ranks` ranks on each host; a list has those of each."""
+        """Returns the beginning of a command that starts `ranks` ranks on each host. A list has the number of each host."""
         names = names or self.names
         counts = ranks if isinstance(ranks, list) else [ranks] * len(names)
         hosts = ",".join(f"{name}:{count}" for name, count in zip(names, counts))
         return [*self.enter(), "mpirun", "-n", str(sum(counts)), "--host", hosts, "--bind-to", "none", *self.mpirun_options()]
 
     def shm(self, name):
-        """Its /dev/shm."""
+        """Returns the directory that is /dev/shm on the host."""
         return self.memory / name
 
     def cut_power(self, name):
-        """Ends its processes at once, without a word to anyone; its memory is empty when it comes back."""
+        """Ends all processes of the host at once, without closing its connections. Its memory is empty when it comes back."""
         head = self.prefix + "head"
         run(f"ip -n {head} link set {name} down")
         (self.dir / name / "lost").touch()
@@ -127,13 +128,14 @@ class SimulatedHosts:
     def bring_back(self, name):
         (self.dir / name / "lost").unlink()
         run(f"ip -n {self.prefix}head link set {name} up")
-        for space in self.namespaces:  # that it was away is forgotten
+        # The other hosts must forget that the host was unreachable.
+        for space in self.namespaces:
             run(f"ip -n {space} neigh flush all")
 
     def kill_agents(self, name):
         agents = self.dir / name / "agents"
         for pid in agents.read_text().split() if agents.exists() else []:
-            # Not another process by now.
+            # The process id may belong to another process by now.
             if f"unshare\0--mount" in self.command_line(pid):
                 os.kill(int(pid), signal.SIGKILL)
         agents.unlink(missing_ok=True)

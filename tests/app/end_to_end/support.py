@@ -1,4 +1,4 @@
-"""Shared by the end-to-end tests: running octavo, and token files and safetensors written and read independently of it."""
+"""Helpers of the end-to-end tests: they run octavo, and write and read token files and safetensors independently of it."""
 
 import array
 import functools
@@ -16,20 +16,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
-ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # Allows runs to be made longer.
-# Line of generate on standard error.
+ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # This key allows a run to be made longer.
+# Pattern of a line that octavo generate writes to stderr.
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 
-# When one rank has ended, mpirun asks the others twice to end, a second apart, before it kills them. Tests in which the others
-# have already said everything, or are killed in any case, skip this wait.
+# After one rank has ended, mpirun asks the others twice to end, a second apart, before it kills them. This variable skips the wait in tests
+# whose ranks have already written all output or are killed anyway.
 AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
 
-# Device of the runs. OCTAVO_TEST_DEVICE=cuda runs these tests of resuming, guards, memory and kills on GPUs. A test with more
-# ranks than GPUs is skipped.
+# Device of the runs. OCTAVO_TEST_DEVICE=cuda runs the tests of resumption, guards, checkpoints in memory and kills on GPUs. A test that
+# needs more ranks than there are GPUs is skipped.
 DEVICE = os.environ.get("OCTAVO_TEST_DEVICE", "cpu")
 
-# A model that takes milliseconds per step and still has every part: grouped-query attention and several layers.
+# A model whose steps take milliseconds and that still has grouped-query attention and several layers.
 TINY_MODEL = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -49,21 +49,21 @@ class Result:
         self.err = err.decode(errors="replace")
 
     def octavo_lines(self):
-        """The lines octavo itself wrote to stderr; mpirun adds notices of its own."""
+        """Returns the lines that octavo itself wrote to stderr. mpirun adds other lines."""
         return [line for line in self.err.splitlines() if line.startswith("octavo: ")]
 
 
 def environment():
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "PMI_", "SLURM_"))}
     if DEVICE == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # Hides the GPUs on every machine.
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # This hides the GPUs.
     return variables | {
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",  # Waiting ranks leave the cores to the ranks of a concurrent test.
-        # For builds with sanitizers: refused memory is tested separately, and MPI leaks. The last option wins, because Open MPI
-        # leaks from modules that it has unloaded, which no suppression can name.
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # Waiting ranks yield the cores to the ranks of a concurrent test.
+        # These options are for builds with sanitizers. Refused memory is tested separately, and Open MPI leaks memory of modules that it
+        # has unloaded, which no suppression can name.
         "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1:detect_leaks=0",
     }
 
@@ -87,7 +87,8 @@ def command(arguments, ranks=1, launcher_options=()):
 
 
 def wait(process, timeout):
-    """Returns the exit code. Popen.wait(timeout) looks every 50 ms; a pidfd, where the kernel has it, is readable when the process ends."""
+    """Waits for the process and returns its exit code. Popen.wait(timeout) checks only every 50 ms. If the kernel has pidfds, this function
+    reacts at once."""
     if process.returncode is None:
         try:
             ended = os.pidfd_open(process.pid)
@@ -102,7 +103,8 @@ def wait(process, timeout):
 
 
 class Scratch(unittest.TestCase):
-    """Tests of a class share a directory, `self.root`; each gets a fresh one below it, `self.dir`."""
+    """Base class of tests. The tests of a class share the directory `self.root`, and each test has its own directory `self.dir` below
+    it."""
 
     @classmethod
     def setUpClass(cls):
@@ -114,11 +116,11 @@ class Scratch(unittest.TestCase):
         self.dir = Path(tempfile.mkdtemp(prefix=self._testMethodName + "_", dir=self.root))
 
     def start(self, *arguments, ranks=1, launcher_options=(), stdout=None, **options):
-        """Starts octavo in `self.dir`."""
+        """Starts octavo in self.dir."""
         return self.start_line(command(arguments, ranks, launcher_options), stdout, **options)
 
     def start_line(self, line, stdout=None, variables=None, **options):
-        """Starts a command in `self.dir` with its output in files, so that it never waits for a reader."""
+        """Starts a command in self.dir. Its output goes to files, so that it never waits for a reader."""
         out, err = tempfile.TemporaryFile(dir=self.root), tempfile.TemporaryFile(dir=self.root)
         process = subprocess.Popen(line, stdout=stdout or out, stderr=err, cwd=self.dir,
                                    env=environment() | (variables or {}), **options)
@@ -150,11 +152,12 @@ class Scratch(unittest.TestCase):
         return result
 
     def refused(self, *arguments, ranks=1, code=BAD_INPUT, mentions=(), **options):
-        """Runs octavo, which must fail with `code` and one sentence naming everything in `mentions`."""
-        if ranks > 1 and code == BAD_INPUT:  # All ranks know of the error, and none ends before all have finished.
+        """Expects that octavo fails with `code` and one sentence that contains everything in `mentions`."""
+        # All ranks know of the error, so no rank needs time after the first one has ended.
+        if ranks > 1 and code == BAD_INPUT:
             options["variables"] = AT_ONCE | options.get("variables", {})
         result = self.run_octavo(*arguments, ranks=ranks, code=code, **options)
-        if arguments[0] == "generate":  # generate names the weights that it used before a later failure.
+        if arguments[0] == "generate":  # octavo generate first names the weights that it uses.
             result.err = re.sub(r"\Aweights of .*\n", "", result.err)
         lines = result.octavo_lines()
         self.assertEqual(len(lines), 1, f"{arguments}: {result.err}")
@@ -165,7 +168,7 @@ class Scratch(unittest.TestCase):
         return lines[0]
 
     def config(self, train, name="config.yaml", **sections):
-        """Writes a config of a tiny model into self.dir; `sections` are merged into the defaults."""
+        """Writes a config of a tiny model into self.dir. `sections` override the defaults."""
         content = {
             "model": dict(TINY_MODEL),
             "data": {"train": [{"path": str(train)}], "seq_len": 32, "bos_id": 256, "eos_id": 257},
@@ -176,18 +179,19 @@ class Scratch(unittest.TestCase):
             "device": DEVICE,
         }
         if DEVICE != "cpu":
-            content["training"]["deterministic"] = True  # Makes two runs have equal bits.
+            content["training"]["deterministic"] = True  # With this key two runs have equal bits.
         for section, values in sections.items():
             if isinstance(values, dict) and isinstance(content.get(section), dict):
                 content[section] |= values
             else:
                 content[section] = values
         path = self.dir / name
-        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))  # JSON is valid YAML.
+        # JSON is valid YAML.
+        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
         return path
 
     def metrics(self, log="log"):
-        """By step; a step that was done again after a restart counts as it was done last."""
+        """Returns the metrics by step. If a restart repeated a step, the last line of the step counts."""
         lines = (self.dir / log / "metrics.jsonl").read_text().splitlines()
         return {entry["step"]: entry for entry in map(json.loads, lines)}
 
@@ -195,7 +199,7 @@ class Scratch(unittest.TestCase):
         return {step: (entry["loss"], entry["grad_norm"]) for step, entry in self.metrics(log).items()}
 
     def assert_close(self, actual, expected, relative):
-        """Two dicts of step -> (loss, grad_norm)."""
+        """Compares two dicts that map a step to (loss, grad_norm)."""
         self.assertEqual(sorted(actual), sorted(expected))
         for step, values in expected.items():
             for got, wanted in zip(actual[step], values):
@@ -218,7 +222,7 @@ def checkpoints(directory):
 
 
 def snapshot(directory):
-    """Every file below a directory with its content."""
+    """Returns the content of every file below a directory."""
     return {path: path.read_bytes() for path in sorted(Path(directory).rglob("*")) if path.is_file()}
 
 
@@ -232,7 +236,7 @@ CODES = {"u8": (1, "B"), "i32": (4, "i"), "u16": (8, "H")}
 
 
 def write_megatron(prefix, documents, dtype="u16", sequences_per_document=None):
-    """A token file as Megatron writes it. Documents of several sequences are given by their numbers of sequences."""
+    """Writes a token file in the format of Megatron. `sequences_per_document` divides documents into several sequences."""
     code, letter = CODES[dtype]
     prefix = str(prefix)
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
@@ -255,7 +259,7 @@ def write_megatron(prefix, documents, dtype="u16", sequences_per_document=None):
 
 
 def read_megatron(prefix):
-    """(dtype code, documents as lists of tokens), by the letter of the format."""
+    """Returns (dtype code, documents as lists of tokens) and checks every field of the format."""
     idx, data = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
     magic, (version, code, sequences, entries) = idx[:9], struct.unpack_from("<QBQQ", idx, 9)
     assert magic == b"MMIDIDX\0\0" and version == 1, (magic, version)
@@ -277,7 +281,7 @@ def write_llm_c(path, tokens, llama3=False):
 
 
 def text_documents(count, length, seed=1):
-    """Documents of lower-case nonsense with a structure that a model can learn, the same everywhere."""
+    """Returns documents of lower-case words with a structure that a model can learn. They are equal in every run."""
     state, documents = seed, []
     words = [b"octavo", b"folio", b"quarto", b"leaf", b"sheet", b"page"]
     for _ in range(count):
@@ -296,7 +300,7 @@ SAFETENSORS = {"F32": (4, "f"), "BF16": (2, "H"), "I64": (8, "q"), "I32": (4, "i
 
 
 def read_safetensors(path):
-    """name -> (dtype, shape, bytes)"""
+    """Returns the tensors of a file as a dict: name -> (dtype, shape, bytes)."""
     raw = Path(path).read_bytes()
     (size,) = struct.unpack_from("<Q", raw)
     header = json.loads(raw[8 : 8 + size])
@@ -320,7 +324,7 @@ def write_safetensors(path, tensors):
 
 
 def numbers(tensor):
-    """The elements of a tensor of read_safetensors; bfloat16 is widened."""
+    """Returns the elements of a tensor of read_safetensors. bfloat16 is converted to float32."""
     dtype, _, content = tensor
     if dtype == "BF16":
         halves = array.array("H", content)
@@ -329,19 +333,19 @@ def numbers(tensor):
 
 
 def split(content, count):
-    """The content as `count` equal parts."""
+    """Returns the content as `count` equal parts."""
     size = len(content) // count
     return [content[size * i : size * (i + 1)] for i in range(count)]
 
 
 def checkpoint_tensors(directory):
-    """All tensors of a checkpoint of any number of ranks, put together: name -> (dtype, shape, bytes)."""
+    """Returns all tensors of a checkpoint, joined over its ranks, as a dict: name -> (dtype, shape, bytes)."""
     manifest = json.loads((Path(directory) / "manifest.json").read_text())
     shards = {shard["file"]: read_safetensors(Path(directory) / shard["file"]) for shard in manifest["shards"]}
     dtypes = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3": "F8_E4M3"}
     tensors = {}
     for tensor in manifest["tensors"]:
-        slices = {}  # Maps columns to their elements, row by row.
+        slices = {}  # The dict maps column ranges to elements, row by row.
         for piece in sorted(tensor["pieces"], key=lambda piece: (piece.get("columns", []), piece["begin"])):
             columns = tuple(piece.get("columns", []))
             slices[columns] = slices.get(columns, b"") + shards[piece["file"]][piece["key"]][2]
@@ -352,6 +356,6 @@ def checkpoint_tensors(directory):
 
 
 def relative_distance(a, b):
-    """|a - b| / |b| of two sequences of numbers."""
+    """Returns |a - b| / |b| of two sequences of numbers."""
     difference = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
     return difference / max(sum(y * y for y in b) ** 0.5, 1e-30)

@@ -1,4 +1,4 @@
-"""Tensor parallelism: whatever the ranks divide, the numbers are those of one rank."""
+"""Tests that tensor-parallel training gives the results of one rank."""
 
 from sharding_test import Meshes
 
@@ -40,7 +40,7 @@ class TensorParallelTest(Meshes):
         self.assert_same_run(self.run_mesh(*batch, "parallel.tensor_parallel=4", ranks=4), one)
 
     def test_heads_that_do_not_fit_into_each_other(self):
-        """Ranks 0 and 2 have a kv head twice, rank 1 one of each."""
+        """Ranks 0 and 2 have a key/value head twice, and rank 1 has one of each."""
         model = self.MODEL | {"num_heads": 6, "hidden_size": 96}
         one = self.run_mesh(model=model, data={"seq_len": 36})
         three = self.run_mesh("parallel.tensor_parallel=3", ranks=3, model=model, data={"seq_len": 36})
@@ -75,9 +75,9 @@ class TensorParallelTest(Meshes):
 
 
 class TensorParallelFp8Test(Meshes):
-    """Partial sums are rounded in another order than whole ones, so what is cast differs in its last bit here and there,
-    and now and then tips a quantized value. That the scales are those of whole tensors is tested to the bit on sums
-    that are exact, in tests/model/linear_layer_ranks.cpp."""
+    """Tests that FP8 with tensor parallelism is close to one rank. Partial sums round in another order, so some inputs of casts differ in
+    the last bit, which sometimes changes a quantized value. tests/model/linear_layer_ranks.cpp tests bit for bit, on exact sums, that the
+    scales are those of whole tensors."""
 
     FP8 = {"model": {"hidden_size": 128, "intermediate_size": 512, "num_heads": 4, "num_kv_heads": 4, "head_dim": 64,
                      "vocab_size": 276},
@@ -87,7 +87,7 @@ class TensorParallelFp8Test(Meshes):
         return self.run_mesh(f"precision.linear={recipe}", *overrides, ranks=ranks, steps=5, **self.FP8)
 
     def test_lm_head_is_close_to_one_rank(self):
-        """Tensor parallel 2 and 3, the latter with heads and a vocabulary that it divides; a tied table too."""
+        """Tests sizes 2 and 3. Size 3 also has tied embeddings, and it divides the heads and the vocabulary."""
         for lm_head in ("fp8_backward", "fp8"):
             for tensor, tied in ((2, False), (3, True)):
                 sections = {"model": {"hidden_size": 96, "intermediate_size": 192, "num_heads": 6, "num_kv_heads": 6, "head_dim": 32,

@@ -1,4 +1,4 @@
-"""The display of a run on a terminal, seen through a pseudo terminal of a given width."""
+"""Tests of the display of a run on a terminal, read through a pseudo terminal of a given width."""
 
 import errno
 import fcntl
@@ -19,7 +19,7 @@ STYLE = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Terminal:
-    """octavo with a terminal for its input, output and errors, as a shell starts it."""
+    """Runs octavo with a terminal as its stdin, stdout and stderr, as a shell does."""
 
     def __init__(self, line, columns, directory, **variables):
         self.master, slave = pty.openpty()
@@ -31,7 +31,7 @@ class Terminal:
         self.text = ""
 
     def read(self, until=None, seconds=30):
-        """All that is written up to `until`, or to the end."""
+        """Returns everything that is written up to `until`, or up to the end."""
         deadline = time.monotonic() + seconds
         while until is None or until not in self.text:
             assert time.monotonic() < deadline, self.text
@@ -39,7 +39,8 @@ class Terminal:
                 continue
             try:
                 piece = os.read(self.master, 65536)
-            except OSError as error:  # nobody has the terminal any more
+            # No process has the terminal open any more.
+            except OSError as error:
                 assert error.errno == errno.EIO
                 piece = b""
             if not piece:
@@ -69,7 +70,7 @@ class TerminalTest(Scratch):
         return terminal
 
     def shown(self, text):
-        """The lines that stay, and each progress that stood below them."""
+        """Returns the lines that stay on the screen, and each progress line that stood below them."""
         lines, progress = [], []
         for line in text.split("\r\n"):
             *replaced, last = STYLE.sub("", line.replace(CLEAR, "\0")).split("\0")
@@ -136,7 +137,7 @@ class TerminalTest(Scratch):
     def test_ctrl_c(self):
         config = self.config(self.corpus, training={"steps": 100_000})
         terminal = self.terminal("train", config)
-        terminal.read(" wps")  # the first progress
+        terminal.read(" wps")  # This waits for the first progress line.
         terminal.type("\x03")
         code, text = terminal.finish()
         self.assertEqual(code, STOPPED, text)
@@ -144,9 +145,10 @@ class TerminalTest(Scratch):
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
     def test_a_second_ctrl_c_ends_at_once(self):
-        """In a step of many seconds."""
+        """The second Ctrl-C comes during a step that takes many seconds."""
         config = self.config(self.corpus, training={"steps": 100_000, "global_batch_size": 80_000})
-        for seconds in (0.5, 4):  # in which its batch is made
+        # The batch of the step is assembled during this time.
+        for seconds in (0.5, 4):
             terminal = self.terminal("train", config)
             terminal.read("started in")
             time.sleep(seconds)

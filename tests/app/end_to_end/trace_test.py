@@ -1,11 +1,11 @@
-"""Traces of a step: octavo bench --trace and logging.trace."""
+"""Tests of traces of a step: octavo bench --trace and logging.trace."""
 
 import collections
 import json
 
 from support import Scratch, TINY_MODEL, write_megatron
 
-# Large enough that ops take the most of a step.
+# The model is so large that ops take most of a step.
 MODEL = TINY_MODEL | {"hidden_size": 128, "intermediate_size": 384, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}
 RANGES = {"step", "micro-batch", "forward", "backward", "embedding", "head", "attention", "mlp", "block 0", "block 1", "block 2",
           "gradient norm", "optimizer"}
@@ -13,7 +13,7 @@ RANGES = {"step", "micro-batch", "forward", "backward", "embedding", "head", "at
 
 class TraceTest(Scratch):
     def spans(self, path, ranks):
-        """By rank and thread, each in the order of its beginnings; the names of the threads are checked."""
+        """Returns the spans of a trace by rank and thread, ordered by their beginnings. Checks the names of the threads."""
         trace = json.loads((self.dir / path).read_text())
         events = trace["traceEvents"]
         named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -33,7 +33,7 @@ class TraceTest(Scratch):
             while open_until and open_until[-1] <= span["ts"]:
                 open_until.pop()
             if open_until:
-                self.assertLessEqual(end, open_until[-1] + 0.01, span)  # microseconds
+                self.assertLessEqual(end, open_until[-1] + 0.01, span)  # The times are in microseconds.
             open_until.append(end)
 
     def check_rank(self, threads, rank, communication):
@@ -45,7 +45,8 @@ class TraceTest(Scratch):
             self.check_nesting(spans)
         (step,) = [span for span in compute if span["name"] == "step"]
         ops = [span for span in compute + threads[rank, communication] if span["cat"] not in ("range", "host")]
-        took = sum(span["dur"] for span in ops)  # on the CPU none of them runs beside another
+        # On the CPU, ops do not overlap.
+        took = sum(span["dur"] for span in ops)
         self.assertLessEqual(took, 1.01 * step["dur"])
         self.assertGreater(took, 0.6 * step["dur"])
         for block in ("block 0", "block 1", "block 2"):

@@ -1,4 +1,4 @@
-"""octavo train and evaluate: what is logged, and what must not change the result."""
+"""Tests of octavo train and octavo evaluate: what they log, and that options without effect on the result have none."""
 
 import json
 import math
@@ -48,7 +48,7 @@ class LoggingTest(Corpus):
         flops = 6 * parameters + 12 * n * model["num_heads"] * head * 32
         for entry in lines:
             self.assertEqual([key for key in fields if key not in entry], [])
-            self.assertNotIn("mfu", entry)  # of a CPU
+            self.assertNotIn("mfu", entry)  # A CPU has no MFU.
             for key in fields:
                 self.assertIs(type(entry[key]), int if key in ("step", "tokens") else float, key)
                 self.assertTrue(math.isfinite(entry[key]) and entry[key] >= 0, key)
@@ -68,7 +68,8 @@ class LoggingTest(Corpus):
             self.assertEqual(match[11], None if validation is None else f"{validation:.4f}")
 
     def test_says_where_the_start_went(self):
-        """Since the launch: what the phases take adds up to no more than the run, and to what is said of them all."""
+        """The phases of the start, measured from the launch, add up to the total that is printed, and to no more than the time of the
+        run."""
         for ranks in (1, 2):
             config = self.config(self.corpus, training={"steps": 2}, checkpoint={"dir": f"{ranks}_ranks"},
                                  logging={"dir": f"log{ranks}"})
@@ -110,14 +111,14 @@ class LoggingTest(Corpus):
         self.assertEqual(result.out.count("no/such/directory.prom"), 1, "a warning, once")
 
     def test_the_folder_tells_the_run(self):
-        """Its config, every start of it, and what the console had, with the time."""
+        """The folder of the run has its config, a record of every start, and the console output with times."""
         for ranks in (1, 2):
             log = self.dir / f"log{ranks}"
             config = self.config(self.corpus, training={"steps": 3}, checkpoint={"dir": f"saved{ranks}"},
                                  logging={"dir": log.name}, optimizer={"schedule": "constant"})
             first = self.train(config, "optimizer.lr=0.001", ranks=ranks).out.splitlines()
             with open(log / "starts.jsonl", "a") as file:
-                file.write('{"time": "20')  # as a crash leaves it
+                file.write('{"time": "20')  # A crash can leave such an incomplete line.
             self.train(config, "optimizer.lr=0.001", "training.steps=5", ranks=ranks)
             lines = (log / "log.txt").read_text().splitlines()
             stamped = [re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})  (.*)", line) for line in lines]
@@ -131,7 +132,7 @@ class LoggingTest(Corpus):
             self.assertEqual((starts[0]["hosts"], starts[0]["directory"]), ([socket.gethostname()], str(self.dir)))
             self.assertRegex(starts[0]["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
             self.assertRegex(starts[0]["commit"], r"^([0-9a-f]{7,40}(-dirty)?|unknown)$")
-            # The config of the last start, as a config: what it does is what was done.
+            # The config of the last start is a valid config with the values that were used.
             again = self.run_octavo("config", log / "config.yaml").out
             self.assertEqual(again, (log / "config.yaml").read_text())
             self.assertIn("lr: 0.001", again)
@@ -190,17 +191,18 @@ class LoggingTest(Corpus):
         self.refused("evaluate", config, "data.validation=[]", mentions=["data.validation"])
 
     def test_one_validation_sample_counts_once(self):
-        """Fewer held-out tokens than the batches ask for: every sample once, none twice."""
+        """There are fewer held-out tokens than the requested batches need. Every sample counts exactly once."""
         small = write_megatron(self.dir / "small", [list(range(97, 123)) * 5])
         config = self.config(self.corpus, data={"validation": [{"path": small}], "bos_id": None, "eos_id": None},
                              training={"steps": 1}, validation={"every": 1, "batches": 50})
         self.train(config)
-        self.assertIn("tokens 96\n", self.run_octavo("evaluate", config).out)  # 130 tokens: 3 samples of 33
+        # 130 tokens make 3 samples of 33 tokens.
+        self.assertIn("tokens 96\n", self.run_octavo("evaluate", config).out)
 
 
 class ScheduleTest(Corpus):
     def rates(self, steps, **optimizer):
-        # lr so that the schedule shows, a batch so small that the run is short
+        # The learning rate is large enough to show the schedule, and the batch is so small that the run is short.
         config = self.config(self.corpus, training={"steps": steps, "global_batch_size": 1, "micro_batch_size": 1},
                              data={"seq_len": 8}, optimizer={"lr": 1e-3} | optimizer)
         self.train(config, "checkpoint.resume=never")
@@ -234,7 +236,7 @@ class ScheduleTest(Corpus):
 
 
 class EqualityTest(Corpus):
-    """The division into micro-batches and ranks must not change the losses."""
+    """Tests that the division into micro-batches and ranks does not change the losses."""
 
     def losses_of(self, name, *overrides, ranks=1, **sections):
         config = self.config(self.corpus, **sections)
@@ -284,7 +286,7 @@ class EqualityTest(Corpus):
                    self.run_octavo("inspect", config, "--samples", "0:12").out.splitlines()]
         self.train(config)
         expected = self.losses()
-        # Equal samples, stored as documents of a file in order, give an equal run.
+        # Equal samples, stored as documents of a file that is read in order, give the same losses.
         data = write_megatron(self.dir / "as_read", samples, "i32")
         config = self.config(data, data={"shuffle": "none", "bos_id": None, "eos_id": None},
                              training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})
@@ -293,7 +295,7 @@ class EqualityTest(Corpus):
 
 
 class VariantsTest(Corpus):
-    """Every key that is parsed is honoured."""
+    """Tests that every key that is parsed has an effect."""
 
     def losses_of(self, name, *overrides, **sections):
         config = self.config(self.corpus, **sections)
@@ -301,8 +303,8 @@ class VariantsTest(Corpus):
         return self.losses(name)
 
     def test_document_mask(self):
-        """Two documents in a sample, masked, are worth two samples of one document each: rope is relative. The first token of a
-        document is no target, also where it is the last of a sample."""
+        """With a document mask, a sample of two documents gives the losses of two samples of one document each, because rope is relative.
+        The last token of a document has no target, even at the end of a sample."""
         tokens = sum(text_documents(16, 300), [])
         pairs = [(tokens[i : i + 16], tokens[i + 16 : i + 33]) for i in range(0, 33 * 48, 33)]
         joined = write_megatron(self.dir / "joined", [document for pair in pairs for document in pair])
@@ -316,7 +318,7 @@ class VariantsTest(Corpus):
         self.assertNotEqual(crossing[1], masked[1])
 
     def test_steps_without_targets(self):
-        """Every document has one token, and the first token of a document is no target."""
+        """Every document has one token, so no token has a target."""
         path, held_out = (write_megatron(self.dir / name, [[token % 256] for token in range(first, first + 200)])
                           for name, first in (("single", 0), ("held_out", 7)))
         config = self.config(path, data={"train": [{"path": path}], "bos_id": None, "eos_id": None, "document_mask": True})

@@ -1,4 +1,4 @@
-"""octavo import, export and generate, and the golden cases through the command line."""
+"""Tests of octavo import, export and generate, and of the golden cases through the command line."""
 
 import json
 import math
@@ -22,10 +22,10 @@ GOLDEN = [path.parent for folder in FOLDERS for path in sorted(folder.glob("*/go
 
 
 class GoldenTest(Scratch):
-    """Import, train, evaluate and export against what transformers computed."""
+    """Compares import, training, evaluation and export with the results of transformers."""
 
     def documents_of(self, case, golden, steps):
-        """The tokens of so many steps, in the case's documents."""
+        """Returns the tokens of the first `steps` steps, divided into the documents of the case."""
         tensors = read_safetensors(case / "golden.safetensors")
         tokens = list(map(int, numbers(tensors["train_tokens"])))[: steps * golden["batch"] * (golden["seq"] + 1)]
         lengths = tensors.get("document_lengths")
@@ -94,7 +94,7 @@ class GoldenTest(Scratch):
                     self.assertEqual(half[key][:2], ("BF16", tensor[1]))
                     for rounded, exact in zip(numbers(half[key]), numbers(tensor), strict=True):
                         self.assertLessEqual(abs(rounded - exact), abs(exact) / 256)
-                # From the exported directory back again.
+                # The exported directory is imported again.
                 self.run_octavo("import", f"{name}_exported", f"{name}_again")
                 self.assertEqual(checkpoint_tensors(self.dir / f"{name}_again"), checkpoint_tensors(self.dir / name))
 
@@ -107,8 +107,8 @@ class GoldenTest(Scratch):
                     "eos_token_id", "hidden_act", "max_position_embeddings"):
             self.assertEqual(after[key], before[key], key)
         rope = before["rope_parameters"]
-        self.assertEqual(after["rope_parameters"], rope)  # transformers 5
-        self.assertEqual(after["rope_theta"], rope["rope_theta"])  # transformers 4
+        self.assertEqual(after["rope_parameters"], rope)  # transformers 5 reads this key.
+        self.assertEqual(after["rope_theta"], rope["rope_theta"])  # transformers 4 reads this key.
         if rope["rope_type"] == "default":
             self.assertIsNone(after.get("rope_scaling"))
         else:
@@ -181,7 +181,8 @@ class GoldenTest(Scratch):
             with self.subTest(folder.name):
                 self.refused("import", folder, "kept")
                 self.assertEqual(snapshot(self.dir / "kept"), before)
-        self.refused("import", case, self.dir)  # not empty, no checkpoint
+        # The directory is neither empty nor a checkpoint.
+        self.refused("import", case, self.dir)
         self.refused("export", "nowhere", "exported")
         self.refused("export", case, "exported")
         self.refused("export", "kept", "kept")
@@ -303,28 +304,29 @@ class GenerateTest(Corpus):
         self.checkpoint()
         line = ("generate", "checkpoints", "--prompt", "octavo ", "--max-tokens", "30")
         greedy = self.run_octavo(*line, "--temperature", "0")
-        self.assertEqual([int(n) for n in re.match(SPEED, greedy.err).groups()], [8, 30])  # with bos
+        # The prompt has 8 tokens with bos.
+        self.assertEqual([int(n) for n in re.match(SPEED, greedy.err).groups()], [8, 30])
         text = greedy.out.removesuffix("\n")
         self.assertEqual(self.run_octavo(*line, "--min-p", "1").out, greedy.out)
         same = self.run_octavo(*line, "--temperature", "0", "--samples", "3")
         self.assertEqual(same.out, "\n---\n".join([text] * 3) + "\n")
         self.assertEqual(int(re.match(SPEED, same.err).group(2)), 90)
-        # Each as by itself, with its own seed.
+        # Each sample equals a separate run with its own seed.
         alone = [self.run_octavo(*line, "--seed", seed).out for seed in (7, 8, 9)]
         self.assertEqual(len(set(alone)), 3)
         self.assertEqual(self.run_octavo(*line, "--seed", "7", "--samples", "3").out, "---\n".join(alone))
-        # In the middle of what is generated; the first in the text counts.
+        # The stop strings are in the middle of the generated text. The first one in the text counts.
         added = text[len("octavo "):]
         stop, later = added[10:13], added[-3:]
         stopped = self.run_octavo(*line, "--temperature", "0", "--stop", later, "--stop", stop)
         self.assertEqual(stopped.out, "octavo " + added[:min(added.find(stop), added.find(later))] + "\n")
         self.assertLess(int(re.match(SPEED, stopped.err).group(2)), 30)
         self.assertEqual(self.run_octavo(*line, "--temperature", "0", "--stop", "octavo \x7f").out, greedy.out)
-        # Memory for the keys and values of all tokens, not a limit of positions, is what ends it.
+        # The limit is the memory for the keys and values of all tokens, not a number of positions.
         self.refused("generate", "checkpoints", "--prompt", "x", "--max-tokens", str(2**24 - 9), "--samples", 256,
                      mentions=["256 sequences of", "keys and values", "GiB are free"])
 
-    # Stands in for the package: tokens are bytes.
+    # A replacement of the tokenizers package. Its tokens are bytes.
     TOKENIZERS = """
         class Encoding:
             def __init__(self, ids):
@@ -354,7 +356,8 @@ class GenerateTest(Corpus):
         config = self.config(self.corpus, data={"tokenizer": str(tokenizer)}, model={"vocab_size": 258})
         self.train(config, ranks=2)
         shutil.rmtree(tokenizer.parent)
-        self.train(config, "training.steps=9", ALLOW_SCHEDULE)  # resumed where it is not
+        # The run resumes without the tokenizer's files.
+        self.train(config, "training.steps=9", ALLOW_SCHEDULE)
         self.assertEqual(sorted(path.name for path in (self.dir / "checkpoints/step_00000009").glob("token*")),
                          ["tokenizer.json", "tokenizer_config.json"])
         (self.dir / "checkpoints").rename(self.dir / "moved")
@@ -366,7 +369,8 @@ class GenerateTest(Corpus):
                                           "PATH": os.path.dirname(os.environ["OCTAVO"])}):
             for prompt in ("octavo", "ümläut 'quoted' " * 12):
                 self.assertTrue(self.run_octavo(*line, prompt).out.startswith(prompt))
-            self.assertEqual((self.dir / "starts").read_text().count("started"), 2)  # once a run
+            # The tokenizer starts once per run.
+            self.assertEqual((self.dir / "starts").read_text().count("started"), 2)
             self.refused(*line, "octavo \udcff", mentions=["UTF-8", "tokenizer.json"])
         with mock.patch.dict(os.environ, {"OCTAVO_PYTHON": "/nowhere/python3"}):
             self.refused(*line, "octavo", mentions=["tokenizer.json", "OCTAVO_PYTHON"])
@@ -389,7 +393,7 @@ class GenerateTest(Corpus):
         self.assertIn("tokens 64", self.run_octavo("evaluate", "checkpoints", *fewer).out)
         self.run_octavo("export", "checkpoints", "exported")
         self.run_octavo("import", "exported", "imported")
-        # A model without a config needs only the data. The given weights are used, whatever the run has.
+        # A model without a config needs only the data keys. The given weights are used even if the run has others.
         data = (f"data.validation=[{held_out}]", "data.seq_len=32", "data.bos_id=256", "data.eos_id=257", "parallel.data_parallel_replicate=1",
                 "device=cpu", *fewer)
         losses = [self.run_octavo("evaluate", *line, *data).out.splitlines() for line in (
@@ -406,7 +410,7 @@ class GenerateTest(Corpus):
             self.refused("evaluate", "checkpoints", other, mentions=["checkpoints and exported are both given"])
         self.refused("train", config, "model.init_from=exported", "parallel.data_parallel_replicate=1", mentions=["began with random weights"])
         self.assertEqual(json.loads(self.run_octavo("inspect", "exported").out)["format"], "Hugging Face")
-        # Transformers gets the byte tokenizer as files, which import knows again; bos and eos go along.
+        # The byte tokenizer is exported as files for transformers, and import recognizes them. bos and eos are kept.
         vocabulary = json.loads((self.dir / "exported/tokenizer.json").read_text())["model"]["vocab"]
         self.assertEqual(sorted(vocabulary.values()), list(range(256)))
         self.assertFalse((self.dir / "imported/tokenizer.json").exists())
@@ -430,7 +434,7 @@ class GenerateTest(Corpus):
         out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
         self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
         self.assertGreater(len(list(foreign.glob("model-*.safetensors"))), 3)
-        self.run_octavo("export", "kept", "foreign")  # over an earlier export of its own
+        self.run_octavo("export", "kept", "foreign")  # This replaces an earlier export.
         self.assertEqual([path.name for path in foreign.glob("model*")], ["model.safetensors"])
         self.refused("export", "kept", "other", "--shard-size", "5", mentions=["--shard-size is 5"])
 
@@ -453,12 +457,12 @@ class GenerateTest(Corpus):
                 self.assertEqual(trained[moment + key][1], trained[key][1])
         config = json.loads((self.dir / "exported/config.json").read_text())
         self.assertEqual((config["bos_token_id"], config["eos_token_id"]), (256, 257))
-        # Trained on from the exported weights: the loss goes on where it was.
+        # A new run starts from the exported weights, so its loss continues where the old one ended.
         further = (self.config(self.corpus, model={"init_from": "exported"}), "checkpoint.dir=more", "logging.dir=more")
         self.train(*further)
         first = self.metrics("more")[1]["loss"]
         self.assertLess(first, math.log(272) - 0.2)
-        # A run that resumes needs the weights that it began with no more.
+        # A resumed run does not need the weights that it started from.
         (self.dir / "exported").rename(self.dir / "gone")
         self.assertIn("resuming more/step_00000006 ", self.train(*further, "training.steps=7", ALLOW_SCHEDULE).out)
 
