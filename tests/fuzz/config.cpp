@@ -1,4 +1,4 @@
-// A YAML config, and behind each zero byte an argument that overrides it.
+// Fuzzes a YAML config. After each zero byte of the input follows an override on the command line.
 #include "app/config/config.h"
 
 #include "core/printable.h"
@@ -16,7 +16,7 @@ std::vector<std::string> split_at_zeros(const std::string& text) {
   return parts;
 }
 
-// All values come back, from YAML and from the JSON that a checkpoint keeps.
+// Checks that all values survive a round trip through YAML and through the JSON of a checkpoint.
 void check_round_trip(const Config& config, ScratchFile& file, const std::string& path) {
   const nlohmann::json json = to_json(config);
   const std::string yaml = to_yaml(config);

@@ -1,6 +1,6 @@
-// Shared by the fuzz targets. A target is a .cpp with LLVMFuzzerTestOneInput, which makes files of
-// the input and reads them. It returns if they are read or refused by an Error; any other exception, a sanitizer's
-// report, a hang or much memory is a finding. libFuzzer drives it in the preset `fuzz`; in every other build
+// Helpers of the fuzz targets. A target is a .cpp file with LLVMFuzzerTestOneInput, which writes the input to files and
+// reads them. It returns if they are accepted, or refused by an Error. Any other exception, a report of a sanitizer, a
+// hang or high memory use is a finding. In the preset `fuzz` libFuzzer calls the target. In every other build
 // replay_main.cpp runs the corpus.
 #pragma once
 
@@ -24,12 +24,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size);
 
 namespace octavo::fuzz {
 
-// Reports a broken promise of the code, which is a finding and no refusal.
+// Reports a broken guarantee of the code under test. Unlike a refusal, this is a finding.
 inline void require(bool condition, const char* promise) {
   if (!condition) throw std::logic_error(promise);
 }
 
-// Returns true if `action` completed, and false if it refused.
+// Runs `action`. Returns false if it throws an Error, which means that it refused the input.
 template <typename Action>
 bool accepts(const Action& action) {
   try {
@@ -40,7 +40,7 @@ bool accepts(const Action& action) {
   }
 }
 
-// A folder for one process, in memory if possible.
+// A temporary directory of this process, in memory if possible.
 class ScratchDir {
  public:
   ScratchDir() {
@@ -73,7 +73,7 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  // Must not be called while the file is mapped.
+  // Replaces the content. The file must not be mapped.
   void set(std::string_view content) {
     if (::ftruncate(descriptor_, static_cast<off_t>(content.size())) != 0) throw std::runtime_error("ftruncate failed");
     overwrite(0, content);
@@ -110,7 +110,7 @@ class Input {
   std::string_view rest_;
 };
 
-// Returns a reference to the value at a byte of `text`, which must contain it.
+// Returns the value that starts at byte `offset` of `text`, which must contain it.
 template <typename T>
 T load_at(const std::string& text, size_t offset) {
   T value;

@@ -1,5 +1,5 @@
-// config.json and model.safetensors.index.json of a Hugging Face directory, beside shards that are intact. The input's
-// first bytes say how long the former is.
+// Fuzzes config.json and model.safetensors.index.json of a Hugging Face directory with intact shards. The first bytes
+// of the input are the length of config.json.
 #include "checkpoint/weight_source.h"
 #include "core/files/json_input.h"
 #include "tests/fuzz/model_files.h"
@@ -7,7 +7,7 @@
 namespace octavo::fuzz {
 namespace {
 
-// DIR/model with the input and shards, and links that lead out; DIR/outside with another one.
+// DIR/model has the files of the input, shards, and links to DIR/outside, whose shard must never be read.
 class Files {
  public:
   Files() {
@@ -31,7 +31,7 @@ class Files {
   std::optional<ScratchFile> config_, index_;
 };
 
-// A shape that is accepted is written and read back as the same.
+// Checks that an accepted shape is equal after it is written and read.
 void check_config(const std::string& text) {
   const nlohmann::json json = parse_json(text, "config.json");
   const ModelConfig config = parse_hf_config(json, "config.json");

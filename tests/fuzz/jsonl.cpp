@@ -1,4 +1,4 @@
-// A .jsonl file of documents, the whole input. What is packed of it must be a token file that holds these documents.
+// Fuzzes a .jsonl file of documents. If it is packed, the result must be a token file with these documents.
 #include "data/tokens/pack.h"
 #include "data/tokens/token_file.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,4 +1,5 @@
-// llm.c shards. The input's first byte says how to read the shard and whether to mend its header first.
+// Fuzzes llm.c shards. The first byte of the input selects how the shard is read, and whether its header is repaired
+// first.
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/read_tokens.h"
 
@@ -9,7 +10,7 @@ constexpr size_t kHeaderBytes = 1024;
 
 enum Use : unsigned { kMendHeader = 1, kLlama3 = 2, kBos = 4, kEos = 8, kVocabulary = 16, kWholeHeader = 32 };
 
-// A header of 12 bytes stands for one whose other bytes, which nothing reads, are zeros.
+// The input has only the 12 bytes of the header that are read. The rest of the header is zeros.
 std::string make_shard(unsigned use, Input& input) {
   std::string shard = input.take_bytes(12);
   if (!(use & kWholeHeader)) shard.resize(kHeaderBytes);

@@ -1,5 +1,5 @@
-// manifest.json of a checkpoint, behind one byte that says what of it to mend first: its checksum of itself, without
-// which hardly any would be believed, and what it says of the shard that lies beside it.
+// Fuzzes manifest.json of a checkpoint. The first byte of the input selects what is repaired first: the checksum of the
+// manifest, without which nearly every input would be refused, and the checksums of the shard.
 #include "checkpoint/weight_source.h"
 #include "core/files/checksum.h"
 #include "core/files/json_input.h"
@@ -16,7 +16,8 @@ std::string checksum_of(std::string_view bytes) {
   return checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
 }
 
-// DIR/step_00000001 with a shard, a file that is carried, and links that lead out; DIR/outside with the same of others.
+// DIR/step_00000001 has a shard, a carried file, and links to DIR/outside, which has files of the same names that must
+// never be read.
 class Files {
  public:
   Files() {
@@ -33,7 +34,7 @@ class Files {
   }
   std::string path() const { return dir_ / "step_00000001"; }
   const SafetensorsFile& shard() const { return *shard_; }
-  // The one of that name, which a link may make the other one.
+  // Returns the shard inside the checkpoint or, for the name of a link, the one outside.
   const SafetensorsFile& shard(const nlohmann::json& name) const {
     return name == "rank_00000.safetensors" ? *shard_ : *outside_;
   }
@@ -94,7 +95,7 @@ void check_tensors(Checkpoint& checkpoint) {
   }
 }
 
-// Checks weights against the shape that the file claims.
+// Reads weights of the shape that the manifest gives and checks them.
 void check_weights(const std::string& path) {
   CheckpointWeights weights{Checkpoint(path)};
   const ParameterLayout layout(weights.model_config());

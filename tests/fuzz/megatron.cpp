@@ -1,5 +1,6 @@
-// PREFIX.idx and PREFIX.bin of Megatron's format. The input says how to read them, what of a garbled index to mend
-// first (a random index would hardly ever get past its first check), and what another process writes into it meanwhile.
+// Fuzzes PREFIX.idx and PREFIX.bin of Megatron's format. The input selects how they are read, which parts of the index
+// are repaired first (most random indexes fail the first check), and which bytes another process overwrites during the
+// read.
 #include <nlohmann/json.hpp>
 
 #include "data/inspect.h"
@@ -18,10 +19,10 @@ enum Use : unsigned {
   kTwice = 4,
   kRewrite = 8,
   kVocabulary = 16,
-  kInspect = 0xE0
-};  // inspecting takes long
+  kInspect = 0xE0  // Inspection is slow, so only inputs with all three bits are inspected.
+};
 
-// The numbers of an index whose header is whole, as far as it holds them.
+// Positions of the numbers in an index with a complete header, as far as the file contains them.
 struct Index {
   std::string& bytes;
   size_t sequences, entries;
@@ -71,7 +72,7 @@ void mend_documents(const Index& index) {
   for (size_t d = 0; d < entries.size(); ++d) store_at(index.bytes, index.entry_at(d), entries[d]);
 }
 
-// Makes the file as long as the index describes it.
+// Resizes the file to the length that the index describes.
 void mend_bin(const Index& index, std::string& bin) {
   uint64_t end = 0;
   for (size_t s = 0; s < index.sequences; ++s) {

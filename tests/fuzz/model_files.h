@@ -1,4 +1,4 @@
-// A model with a few weights, and the files that hold them, for the targets of checkpoints and of Hugging Face
+// A model with a few weights, and files with these weights, for the targets of checkpoints and of Hugging Face
 // directories.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace octavo::fuzz {
 
-// Values inside the folder of the input, and in a folder next to it whose files must never be read.
+// Values of weights in the folder of the input, and in a folder next to it whose files must never be read.
 inline constexpr float kInside = 0.5F, kOutside = 666;
 
 inline ModelConfig tiny_model() {
@@ -26,7 +26,7 @@ inline ModelConfig tiny_model() {
           .rope_scaling = {}};
 }
 
-// Writes the parameters of tiny_model(), each element with this value.
+// Writes the parameters of tiny_model(). Every element is `value`.
 inline void write_weights(const std::string& path, float value) {
   const ParameterLayout layout(tiny_model());
   std::vector<SafetensorsEntry> entries;
@@ -40,12 +40,12 @@ inline void write_weights(const std::string& path, float value) {
   writer.commit();
 }
 
-// Checks that no value returned by read() comes from outside.
+// Checks that no value was read from the folder outside.
 inline void check_values(const std::vector<float>& values) {
   for (const float value : values) require(value != kOutside, "nothing is read outside the directory");
 }
 
-// Checks that lines are safe to print on a terminal.
+// Checks that the lines contain no control characters, so that they are safe to print on a terminal.
 inline void check_printed(std::string lines) {
   std::replace(lines.begin(), lines.end(), '\n', ' ');
   require(printable(lines, 4 * lines.size()) == lines, "what is printed has no control characters");

@@ -1,4 +1,4 @@
-// Reads a token file as Octavo does, and compares the results with the promises of its header.
+// Reads a token file as Octavo does, and compares the results with the guarantees of token_file.h and token_row.h.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace octavo::fuzz {
 
-inline constexpr int64_t kReadTokens = 512;  // Maximum number of tokens that are read of a row.
+inline constexpr int64_t kReadTokens = 512;  // Maximum number of tokens that are read from a row.
 
 inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
   TokenRowOptions options;
@@ -23,7 +23,7 @@ inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
   return options;
 }
 
-// Checks a file that does not change: documents follow each other and are found at their tokens.
+// Checks a file that does not change: documents are adjacent, and each is found at its tokens.
 inline void check_documents(const TokenFile& file) {
   int64_t begin = 0;
   for (int64_t d = 0; d < file.num_documents(); ++d) {
@@ -57,7 +57,8 @@ inline RowRead read_row(const TokenRow& row, int64_t begin, int64_t count) {
   return read;
 }
 
-// Checks windows over the row and past its end. If the file does not change, they equal a read from the beginning.
+// Checks windows over the row and across its end. If the file does not change, they must equal a read from the
+// beginning.
 inline void check_windows(const TokenRow& row, bool changes) {
   const int64_t tokens = row.num_tokens();
   const int64_t all = std::min(tokens, kReadTokens);

@@ -1,5 +1,5 @@
-// Runs a fuzz target on every file of the folders that it is given, each once. A file whose name is the last one that
-// is printed is a finding.
+// Runs a fuzz target once on every file in the given folders. If it crashes, the last file name that it printed is the
+// finding.
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i])) {
       if (!entry.is_regular_file()) continue;
       std::cout << entry.path().string() << std::endl;
-      // The vector has exactly the size of the input, so that a sanitizer sees a read beyond it.
+      // The vector has exactly the size of the input, so that a sanitizer detects a read beyond it.
       const std::vector<uint8_t> bytes = read_file(entry.path());
       LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
       ++count;

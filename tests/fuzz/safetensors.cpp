@@ -1,4 +1,4 @@
-// A safetensors file. The input's first bytes say how long its header is, and what of the rest to mend first.
+// Fuzzes a safetensors file. The first bytes of the input are the length of its header and what is repaired first.
 #include "checkpoint/safetensors.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,8 @@ constexpr size_t kMostBytes = size_t{1} << 16;
 
 enum Mend : unsigned { kMendLength = 1, kMendOffsets = 2, kMendData = 4 };
 
-// Lays the tensors out one behind the other, where their shapes say how long they are, and returns their bytes.
+// Sets the offsets so that the tensors are adjacent, with lengths that follow from their shapes. Returns the total
+// number of bytes.
 int64_t mend_offsets(nlohmann::json& header) {
   int64_t end = 0;
   for (auto& [name, entry] : header.items()) {
@@ -48,7 +49,7 @@ std::string make_file(unsigned mended, size_t header_bytes, Input& input) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
-// Checks that the entries cover the data once, and that two halves of a tensor equal the whole.
+// Checks that the entries cover the data exactly once, and that two halves of a tensor equal the whole.
 void check_entries(const SafetensorsFile& file, size_t size) {
   size_t bytes = 8 + file.header().size();
   for (const auto& found : file.entries()) {
@@ -58,7 +59,7 @@ void check_entries(const SafetensorsFile& file, size_t size) {
     const int64_t count = entry.numel();
     require(count <= static_cast<int64_t>(size), "an element has a byte at least");
     std::vector<float> whole(static_cast<size_t>(count)), halves(whole);
-    if (!accepts([&] { file.read(entry, 0, count, whole.data()); })) continue;  // a dtype that is not converted
+    if (!accepts([&] { file.read(entry, 0, count, whole.data()); })) continue;  // Some dtypes are not converted.
     file.read(entry, 0, count / 2, halves.data());
     file.read(entry, count / 2, count, halves.data() + count / 2);
     require(count == 0 || std::memcmp(whole.data(), halves.data(), whole.size() * sizeof(float)) == 0,

@@ -1,4 +1,4 @@
-// PREFIX.json beside a token file that is intact, the whole input.
+// Fuzzes PREFIX.json next to an intact token file.
 #include <nlohmann/json.hpp>
 
 #include "data/inspect.h"
@@ -18,7 +18,8 @@ std::string write_tokens(const std::string& prefix) {
   return prefix;
 }
 
-// Where the sidecar is not believed, its numbers say why.
+// Checks that a description is intact exactly if it lists no problem, and that an intact sidecar has the counts of the
+// file.
 void check_description(const nlohmann::ordered_json& json) {
   require(json["intact"] == json["problems"].empty(), "what has a problem is not intact");
   const auto& sidecar = json["sidecar"];

@@ -1,5 +1,5 @@
-// Reads the output of scripts/hf_tokenizer.py for a tokenizer.json. Octavo itself does not interpret that file; a
-// checkpoint carries its bytes.
+// Fuzzes the output of scripts/hf_tokenizer.py for a tokenizer.json. Octavo itself does not parse tokenizer.json. A
+// checkpoint only carries its bytes.
 #include "app/text/tokenizer_answer.h"
 
 #include "tests/fuzz/fuzz_target.h"

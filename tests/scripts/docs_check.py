@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Runs the commands of the documentation that need no GPU, page by page, in their order, in a folder that looks like a checkout.
+"""Runs the commands of the documentation that need no GPU, page by page and in order, in a folder that looks like a checkout.
 
     docs_check.py OCTAVO [PAGE...]
 
-A fenced block says in its first line what its commands need:
+The first line of a fenced block says what its commands need:
 
-    ```sh run           nothing: they are run here. `sh run tokenizers`: Python with those packages, without which the block is left out
+    ```sh run           nothing, so they run here. `sh run tokenizers` needs Python with that package, and is skipped without it
     ```sh gpu           a GPU
     ```sh data          more text than a test has
     ```sh cluster       a cluster, a container engine or the network
-    ```sh build         a checkout to be built, as CI does anyway
+    ```sh build         a build of the checkout, which CI tests anyway
 
-What commands print is quoted in blocks after theirs. Each line must be in the output, in the same order; lines may be left out.
+Blocks after the commands quote their output. Each line must occur in the output, in the same order, but lines may be omitted.
 
-    ```text output      figures differ from the output by no more than a tenth
-    ```text shape       figures may differ, as measured times do
+    ```text output      numbers differ from those of the output by at most a tenth
+    ```text shape       numbers may differ, like measured times
 
-The folder has this program, scripts, configs and docs. Inputs that pages take for granted are small: my_project/ and texts/. The quick start's
-config is cut to a few steps.
+The folder has this program, scripts, configs and docs. It also has small versions of the inputs that pages assume, my_project/ and texts/.
+The config of the quick start is reduced to a few steps.
 """
 
 import os
@@ -79,7 +79,8 @@ def pages():
 
 
 def blocks(page):
-    """Returns (line, words after the language, text) of each fenced block of shell commands, and of output with the word "text" before its own."""
+    """Returns (line, words after the language, text) of each fenced block of shell commands or output. Blocks of output have the word
+    "text" before their own words."""
     found, begin, words, lines = [], None, [], []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("```") and begin is None:
@@ -103,7 +104,7 @@ def anchors(page):
 
 
 def has_packages(names):
-    """Whether the scripts find a Python that has the packages."""
+    """Returns whether the scripts find a Python that has the packages."""
     return not python_packages.missing_packages(names) or python_packages.other_python(names) is not None
 
 
@@ -127,7 +128,7 @@ def make_folder(folder):
 
 
 def split_figures(line):
-    """Returns the line's words with # in place of figures, and the figures."""
+    """Returns the words of the line with # in place of numbers, and the numbers."""
     line = " ".join(COMMIT.sub("commit #", line).split())
     return FIGURE.sub("#", line), [float(figure.replace(",", "")) for figure in FIGURE.findall(line)]
 
@@ -137,7 +138,7 @@ def is_close(quoted, printed):
 
 
 def misquoted(quote, output, compare_figures):
-    """Returns the first quoted line that the output does not have after those before it; None where it has all."""
+    """Returns the first quoted line that does not occur in the output after the lines before it, or None."""
     printed = iter([split_figures(line) for line in output.splitlines()])
     for line in quote.splitlines():
         words, figures = split_figures(line)

@@ -74,7 +74,7 @@ class InstallTest(unittest.TestCase):
             self.skipTest("groff is not installed")
         result = run("groff", "-man", "-ww", "-Tutf8", "-P-c", page, cwd=self.dir)
         self.assertEqual(result.stderr, "")
-        text = re.sub(".\x08", "", result.stdout)  # bold and underlined
+        text = re.sub(".\x08", "", result.stdout)  # Removes overstrikes, which groff uses for bold and underlined text.
         parts = ("octavo train", "--ranks-per-node", "training.global_batch_size", "EXIT STATUS", "octavo export")
         self.assertEqual([part for part in parts if part not in text], [])
 

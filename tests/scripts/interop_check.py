@@ -1,5 +1,5 @@
-"""The guide's path with the real packages: text is tokenized, a model trained, exported, loaded by transformers and scored by
-lm-evaluation-harness with the tasks of scripts/lm_eval. Octavo, transformers and the harness must find the same loss.
+"""Follows the guide with the real packages: tokenizes text, trains a model, exports it, loads it with transformers and evaluates it with
+lm-evaluation-harness and the tasks of scripts/lm_eval. Octavo, transformers and the harness must compute the same loss.
 
     interop_check.py OCTAVO      needs torch, transformers, lm_eval and tokenizers, which scripts/test.sh --interop installs
 """
@@ -29,7 +29,7 @@ def run(*line, cwd):
 
 
 def tokenize(scratch, kind):
-    """Writes the datasets train and held_out and returns the vocabulary's size."""
+    """Writes the datasets train and held_out, and returns the size of the vocabulary."""
     hold_out = ("--hold-out-every", 10, "--hold-out-output", "held_out")
     if kind == "byte":
         run(OCTAVO, "pack", "--input", "texts", "--output", "train", *hold_out, cwd=scratch)
@@ -50,12 +50,12 @@ def train(scratch, kind, vocab_size):
         "logging": {"dir": "log", "tensorboard": False},
         "device": "cpu",
     }
-    (scratch / "config.yaml").write_text(json.dumps(config))  # JSON is YAML too
+    (scratch / "config.yaml").write_text(json.dumps(config))  # JSON is valid YAML.
     run(OCTAVO, "train", "config.yaml", cwd=scratch)
 
 
 def octavo_loss(scratch, tokenizer_options):
-    """Returns the loss of TEXT after bos, which is one window of one document, and its number of tokens."""
+    """Returns the loss of TEXT after bos as a single window of one document, and its number of tokens."""
     (scratch / "text").mkdir()
     (scratch / "text/text.txt").write_text(TEXT, encoding="utf-8")
     line = (OCTAVO, "pack") if tokenizer_options is None else (sys.executable, ROOT / "scripts/tokenize_hf.py", *tokenizer_options)
@@ -83,7 +83,7 @@ def check_tokenizer(scratch, kind):
 
 
 def harness(scratch):
-    """Returns the harness's results by task."""
+    """Returns the results of the harness by task."""
     shutil.copytree(ROOT / "scripts/lm_eval", scratch / "tasks")
     (scratch / "own_text.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
     questions = [{"question": "octavo folds a", "choices": ["sheet", "zzzzz"], "answer": 0},

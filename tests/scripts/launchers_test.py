@@ -1,4 +1,4 @@
-"""scripts/launch_*.sh refuse bad input with one sentence and exit code 2."""
+"""Tests that scripts/launch_*.sh refuse bad input with one sentence and exit code 2."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Token files go both ways between Octavo and Megatron: its IndexedDataset reads what tokenize_hf.py writes, and `octavo
-inspect` what its IndexedDatasetBuilder writes. Skipped (exit code 77) without the Python packages `megatron-core` (which
-needs torch and numpy) and `tokenizers`."""
+"""Checks that Octavo and Megatron can read each other's token files: IndexedDataset reads the output of tokenize_hf.py, and `octavo
+inspect` reads that of IndexedDatasetBuilder. The check is skipped (exit code 77) without the Python packages `megatron-core`, which needs
+torch and numpy, and `tokenizers`."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizing_cases import inspect, make_tokenizer, random_texts, read_dataset, run, write_jsonl
 
 try:
-    warnings.simplefilter("ignore")  # of what else Megatron could use
+    warnings.simplefilter("ignore")  # This hides warnings about optional packages of Megatron.
     import numpy
     import tokenizers  # noqa: F401
     import torch
@@ -21,7 +21,8 @@ except ImportError as error:
 
 
 def check_megatron_reads(scratch, documents):
-    """All that training asks of a dataset: documents, pieces of them, lengths, the document index; mapped and not."""
+    """Checks everything that training reads from a dataset: documents, parts of them, lengths and the document index, with and without
+    mmap."""
     for mmap in (True, False):
         dataset = IndexedDataset(str(scratch / "ours"), mmap=mmap)
         assert dataset.index.dtype == numpy.uint16 and len(dataset) == len(documents)
@@ -47,7 +48,7 @@ def check_same_bytes(scratch, documents):
 
 
 def check_octavo_reads(scratch, documents):
-    """Also 32-bit tokens, and documents of several sequences."""
+    """Checks 32-bit tokens and documents of several sequences."""
     tokens = sum(map(len, documents))
     builder = IndexedDatasetBuilder(f"{scratch}/sentences.bin", dtype=numpy.int32)
     for document in documents:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the checks of the scripts of app/report in Node. Exit code 77: skipped, because there is no Node.
+# Runs the checks of the scripts of app/report in Node. The exit code is 77 (skipped) if Node is not installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 if ! command -v node >/dev/null 2>&1; then

@@ -1,4 +1,4 @@
-"""scripts/python_packages.py: which Python a script ends up with, and what it says where none will do."""
+"""Tests of scripts/python_packages.py: which Python runs a script, and the message if none has the packages."""
 
 import os
 import stat
@@ -69,7 +69,8 @@ case "$1 $2" in *zstandard*) exit 1 ;; "-c "*) exit 0 ;; *) echo started ;; esac
     def test_the_remedy_works_where_the_scripts_are(self):
         self.assertEqual(python_packages.remedy(["tokenizers"]), f"run {ROOT}/scripts/setup.sh --tokenizing")
         self.assertIn(".deps/venv", python_packages.remedy(["torch"]))
-        with mock.patch.object(python_packages, "ROOT", self.root):  # an installation has no setup.sh
+        # An installation has no setup.sh.
+        with mock.patch.object(python_packages, "ROOT", self.root):
             self.assertIn("set OCTAVO_PYTHON=~/octavo_venv/bin/python3", python_packages.remedy(["tokenizers"]))
 
     def test_scripts_that_lack_a_package_say_so(self):

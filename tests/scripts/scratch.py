@@ -1,4 +1,4 @@
-"""A folder of its own for each test of the scripts."""
+"""A base class that gives each test of the scripts its own folder."""
 
 import tempfile
 import unittest

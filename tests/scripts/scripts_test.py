@@ -1,4 +1,4 @@
-"""Tests of the Python scripts that need nothing but the standard library. Run with python3 -m unittest."""
+"""Tests of the Python scripts that need only the standard library. They run with python3 -m unittest."""
 
 import argparse
 import base64
@@ -38,11 +38,13 @@ class PlotMetricsTest(ScratchTest):
         self.assertIn(":4:", warnings.getvalue())
 
     def test_what_a_run_left_is_not_drawn(self):
-        lines = [(1, 4.0), (5, 3.0), (10, 2.5), (4, 3.2), (5, 3.0), (6, 2.9)]  # goes on from step 3 as it was
+        # The run resumes after step 3 and repeats the old values.
+        lines = [(1, 4.0), (5, 3.0), (10, 2.5), (4, 3.2), (5, 3.0), (6, 2.9)]
         path = self.write("metrics.jsonl", "".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in lines))
         self.assertEqual([entry["step"] for entry in plot_metrics.read_metrics(path)], [1, 4, 5, 6, 10])
         with open(path, "a", encoding="utf-8") as file:
-            file.write('{"step": 5, "loss": 3.5}\n')  # and another way
+            # From here on the run differs from the old one.
+            file.write('{"step": 5, "loss": 3.5}\n')
         self.assertEqual([(entry["step"], entry["loss"]) for entry in plot_metrics.read_metrics(path)], [(1, 4.0), (4, 3.2), (5, 3.5)])
 
     def test_an_output_replaces_only_a_picture(self):
@@ -65,7 +67,7 @@ class PlotMetricsTest(ScratchTest):
 
 
 class FetchFlashAttentionTest(ScratchTest):
-    """From an index on this machine, which wants a name and a password."""
+    """Tests downloads from a package index on this machine that requires a name and a password."""
 
     PAGES = (
         '<a href="../../files/{}#sha256=0">x</a>',
@@ -111,7 +113,7 @@ class FetchFlashAttentionTest(ScratchTest):
         self.addCleanup(self.server.shutdown)
 
     def run_script(self, out, user="user:pass%20word", checksum=None):
-        """The sentence that it ends with; None where it succeeds."""
+        """Returns the message with which the script fails, or None if it succeeds."""
         index = f"http://{user}@127.0.0.1:{self.server.server_address[1]}/simple/"
         checksum = checksum or hashlib.sha256(self.package.read_bytes()).hexdigest()
         with (

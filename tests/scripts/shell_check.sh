@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The shell scripts parse, and shellcheck finds nothing in them where it is installed.
+# Checks that the shell scripts parse, and that shellcheck finds nothing in them if it is installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,6 +1,6 @@
-"""Runs tokenize_hf.py and hf_tokenizer.py with a small tokenizer made on the spot, and compares what they write with the
-library's own encoding: whatever the number of workers, killed and gone on with, shuffled, with a tokenizer of its own making.
-Skipped (exit code 77) where the Python package `tokenizers` is not installed."""
+"""Runs tokenize_hf.py and hf_tokenizer.py with a small tokenizer and compares their output with the encoding of the `tokenizers` library:
+for several numbers of workers, after kills, with a shuffle, and with a tokenizer that the script trains. The check is skipped (exit code
+77) if the Python package `tokenizers` is not installed."""
 
 import contextlib
 import fcntl
@@ -48,7 +48,7 @@ def check_tokenize(scratch, tokenizer):
 
 
 def check_special_texts(scratch, tokenizer):
-    """Names of special tokens in a document are text, or tokens where that is asked for, also of a tokenizer made here."""
+    """Names of special tokens in a document are text by default, and tokens on request, also for a tokenizer that the script trains."""
     texts = ["x<|end_of_text|>y", "plain", "<|begin_of_text|>"]
     write_jsonl(scratch / "special.jsonl", texts)
     for name, made_by in (("given", ["--tokenizer", scratch / "tokenizer.json"]), ("trained", ["--train-bpe", 259])):
@@ -71,7 +71,7 @@ def contents(prefix):
 
 
 def check_workers_and_shuffle(scratch, tokenizer):
-    """1, 2 and 3 workers give equal bytes, and a shuffle changes only the order."""
+    """The output of 1, 2 and 3 workers has equal bytes, and a shuffle changes only the order."""
     texts = random_texts(400, seed=1)
     write_jsonl(scratch / "corpus.jsonl", texts)
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "corpus.jsonl", "--hold-out-every", "50"]
@@ -90,7 +90,7 @@ def check_workers_and_shuffle(scratch, tokenizer):
 
 
 def check_formats(scratch, tokenizer):
-    """A folder of all formats, each cut into several parts, holds the documents of the plain file."""
+    """A folder with all formats, each divided into several parts, gives the documents of the plain file."""
     folder = scratch / "formats"
     folder.mkdir()
     formats = [("a.jsonl", None), ("b.jsonl.gz", gzip.compress)]
@@ -111,7 +111,7 @@ def check_formats(scratch, tokenizer):
 
 
 def part_files(folder):
-    """{name: (inode, time of writing)} of the finished parts."""
+    """Returns {name: (inode, time of writing)} of the finished parts."""
     try:
         return {e.name: (e.inode(), e.stat().st_mtime_ns) for e in os.scandir(folder) if "." not in e.name and len(e.name) == 32}
     except FileNotFoundError:
@@ -119,7 +119,7 @@ def part_files(folder):
 
 
 def runs_in_group(group):
-    """Whether a process of this process group is running."""
+    """Returns whether a process of this process group is running."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             state, _, its_group = path.read_text().rsplit(")", 1)[1].split()[:3]
@@ -129,7 +129,7 @@ def runs_in_group(group):
 
 
 def check_kills(scratch):
-    """SIGKILL at random moments; what was finished stays, and the end is as if nothing had happened."""
+    """SIGKILL arrives at random moments. Finished parts stay, and the result equals that of an uninterrupted run."""
     draw = random.Random()
     seed = draw.getrandbits(32)
     draw.seed(seed)
@@ -141,7 +141,8 @@ def check_kills(scratch):
     folder, output = scratch / "killed.parts", scratch / "killed"
     before = {}
     for kill in range(5):
-        # A group of its own: also the worker that is started right before the kill is waited for, or it would finish a part later.
+        # With its own process group, the check can also wait for a worker that starts right before the kill and would otherwise finish a
+        # part later.
         process = subprocess.Popen(command(*arguments, "--output", output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    start_new_session=True)
         more = draw.randint(0, 12)
@@ -159,7 +160,8 @@ def check_kills(scratch):
             assert time.monotonic() < ended, "workers outlive their main process"
             time.sleep(0.01)
         if process.returncode == 0:
-            break  # it was quicker than the kill
+            # The script ended before the kill.
+            break
         assert process.returncode == -signal.SIGKILL, process.returncode
         after = part_files(folder)
         assert before.items() <= after.items(), "finished parts were done again"
@@ -178,7 +180,7 @@ def check_kills(scratch):
 
 
 def check_train_bpe(scratch):
-    """A tokenizer of exactly N entries, with which every text comes back, whatever the number of workers."""
+    """The trained tokenizer has exactly N entries, decodes every text exactly, and does not depend on the number of workers."""
     arguments = ["--train-bpe", "400", "--input", scratch / "killed.jsonl", "--output"]
     for workers in (1, 3):
         run(*arguments, scratch / f"trained_{workers}", "--workers", workers)
@@ -220,7 +222,8 @@ def check_bad_input(scratch):
 
 
 def check_skip_bad(scratch):
-    """At most N bad documents are skipped, counted over all parts and named, also those of parts that were finished before."""
+    """At most N bad documents are skipped. They are counted over all parts, including parts that were finished earlier, and each is
+    named."""
     lines = [json.dumps({"text": text}) for text in random_texts(300, seed=5)]
     lines[0], lines[150], lines[299] = '{"text": 5}', "no JSON", '{"text": "\\ud800"}'
     (scratch / "dirty.jsonl").write_text("\n".join(lines))
@@ -236,7 +239,7 @@ def check_skip_bad(scratch):
 
 
 def check_full_disk(scratch):
-    """Files may not grow beyond a limit, which fails as a full disk does."""
+    """A limit on the file size makes writes fail, as on a full disk."""
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "killed.jsonl", "--workers", "1"]
     arguments += ["--part-bytes", "4000", "--output", scratch / "full"]
     limit = lambda size: lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -248,7 +251,7 @@ def check_full_disk(scratch):
 
 
 def check_what_is_left_out(scratch):
-    """A folder of other formats is not taken for an empty corpus."""
+    """A folder with only other formats is refused instead of giving an empty corpus."""
     folder = scratch / "mixed"
     folder.mkdir()
     (folder / "readme.txt").write_text("some text")

@@ -1,4 +1,4 @@
-"""Shared by the tests of tokenizing: texts, a small tokenizer, and an independent reader of token files."""
+"""Helpers of the tests of tokenizing: texts, a small tokenizer, and an independent reader of token files."""
 
 import array
 import json
@@ -14,14 +14,14 @@ TEXTS = [f"document {i}: naïve café, {'word ' * (i % 7)} int main() {{ return 
 
 
 def random_texts(count, seed):
-    """Texts of very different lengths, with line ends and characters of up to 4 bytes in them."""
+    """Returns texts of very different lengths, with line ends and with characters of up to 4 bytes."""
     draw = random.Random(seed)
     words = ["int", "return", " ", "\n", "\r\n", "naïve", "日本", "🙂", "word", "\t", "0x1f", "end", "{}", '"', "\\"]
     return [f"{i} " + " ".join(draw.choices(words, k=int(draw.expovariate(1 / 40)))) for i in range(count)]
 
 
 def make_tokenizer(path):
-    """A byte-level BPE whose post-processor adds bos, which the scripts must not let through."""
+    """Writes a byte-level BPE whose post-processor adds bos. The scripts must not use the post-processor."""
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -86,14 +86,14 @@ def run(*arguments, code=0, **options):
 
 
 def refuse(message, *arguments, code=2, **options):
-    """It ends with one sentence that has `message` in it. (A slow machine shows progress before it.)"""
+    """Expects that the script fails with one sentence that contains `message`. On a slow machine, progress is shown before it."""
     lines = run(*arguments, code=code, **options).stderr.splitlines()
     assert message in lines[-1] and lines[-1].startswith("tokenize_hf.py: "), (message, lines)
     assert not any(line.startswith(("Traceback", "Exception", " ")) for line in lines), lines
 
 
 def inspect(prefix):
-    """`octavo inspect`, where the program is built: the dataset is intact."""
+    """Returns the output of `octavo inspect`, which must find the dataset intact, or None if the program is not built."""
     octavo = os.environ.get("OCTAVO_BINARY")
     if octavo:
         result = subprocess.run([octavo, "inspect", str(prefix)], check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Tests of scripts/tokenizing, in the process. What needs pyarrow or zstandard is skipped without them."""
+"""Tests of scripts/tokenizing within this process. Tests that need pyarrow or zstandard are skipped without them."""
 
 import array
 import collections
@@ -33,7 +33,7 @@ def needs(module):
 
 class PlannedTest(ScratchTest):
     def read(self, *paths, field="text", part_bytes=1 << 20, sources=None):
-        """All documents, by way of the parts; `self.parts` is how many these were."""
+        """Plans the parts of the inputs and returns the documents of all parts. `self.parts` is the number of parts."""
         sources = sources or Sources()
         planner = plan.Planner(find_sources(paths, sources), field, part_bytes, "key")
         parts = list(planner.parts())
@@ -43,7 +43,7 @@ class PlannedTest(ScratchTest):
 
 
 class FormatsTest(PlannedTest):
-    """Every format gives the documents of the plain one, wherever it is cut."""
+    """Tests that every format gives the documents of the plain file, wherever it is divided."""
 
     def setUp(self):
         super().setUp()
@@ -286,7 +286,7 @@ class TokenFileWriterTest(PlannedTest):
                 writer.add_document(b"\x02\x00" if fails else b"\x01\x00")
                 writer.close({})
             if fails:
-                os.unlink(self.root / "b.idx.tmp")  # the last of the new files that is renamed
+                os.unlink(self.root / "b.idx.tmp")  # This file is renamed last.
             publish(writers)
 
         write(fails=False)
@@ -300,7 +300,7 @@ class TokenFileWriterTest(PlannedTest):
 
 class MergeTest(PlannedTest):
     def make_parts(self, counts):
-        """Parts of `counts` documents; document i is i once, twice or three times."""
+        """Writes parts with the given numbers of documents. Document i consists of i, once, twice or three times."""
         number, parts = 0, []
         for part, count in enumerate(counts):
             with PartWriter(self.root, f"part{part}", "H") as writer:
@@ -337,7 +337,8 @@ class MergeTest(PlannedTest):
         self.assertEqual(sorted(whole[1]), list(range(9, 2000, 10)))
         self.assertEqual(sorted(whole[0] + whole[1]), list(range(2000)))
         self.assertNotEqual(whole[0], sorted(whole[0]))
-        for bucket_bytes in (1 << 20, 5000, 300):  # one level of buckets, or several
+        # Small buckets need several levels of merging.
+        for bucket_bytes in (1 << 20, 5000, 300):
             with mock.patch.object(merge, "BUCKET_BYTES", bucket_bytes), mock.patch.object(merge, "MAX_FANOUT_BITS", 2):
                 self.assertEqual(self.merge(self.make_parts([7, 993, 1000]), every=10, seed=1), whole)
         self.assertNotEqual(self.merge(self.make_parts([2000]), every=10, seed=2), whole)
@@ -345,7 +346,8 @@ class MergeTest(PlannedTest):
     def test_all_orders_of_four_come_up_alike(self):
         orders = collections.Counter(tuple(sorted(range(4), key=merge.document_hash(seed))) for seed in range(2400))
         self.assertEqual(len(orders), 24)
-        self.assertLess(sum((count - 100) ** 2 / 100 for count in orders.values()), 49.7)  # chi squared of 23, p = 0.001
+        # The limit is the chi-square of 23 degrees of freedom at p = 0.001.
+        self.assertLess(sum((count - 100) ** 2 / 100 for count in orders.values()), 49.7)
 
     def test_broken_parts_are_refused(self):
         self.make_parts([5])

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that the program and the launchers still have."""
+"""Tests that messages quoted in docs/troubleshooting.md still exist in the program and the launchers."""
 
 import re
 import unittest
@@ -9,7 +9,7 @@ LITERALS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')
 
 
 def messages():
-    """Texts in the source, those of adjacent literals joined, with … for what is filled in."""
+    """Returns the string literals of the sources. Adjacent literals are joined, and … stands for inserted values."""
     texts = []
     for folder in ("app", "checkpoint", "core", "data", "kernels", "model", "parallel"):
         for path in sorted((ROOT / folder).rglob("*.cpp")) + sorted((ROOT / folder).rglob("*.h")):
@@ -33,7 +33,7 @@ def quoted():
 
 
 def occurs(message, text):
-    """The message's fixed parts stand in the text, in their order."""
+    """Returns whether the fixed parts of the message occur in the text, in their order."""
     position = 0
     for part in filter(None, (part.strip() for part in message.split("…"))):
         position = text.find(part, position)

@@ -1,4 +1,4 @@
-"""scripts/wandb_sync.py: what it sends and where it goes on; the real package offline, where it is installed."""
+"""Tests of scripts/wandb_sync.py: what it sends and where it resumes. The real package runs offline, if it is installed."""
 
 import contextlib
 import importlib.util
@@ -27,7 +27,8 @@ TABLE = [{"key": key, "tag": tag} for key, tag in (
 
 
 def records(data):
-    """Yields the records of a .wandb file: seven bytes, then LevelDB's log format (blocks of 32 KiB; crc, length, type, bytes)."""
+    """Yields the records of a .wandb file. After seven bytes it has LevelDB's log format: blocks of 32 KiB with crc, length, type and
+    bytes."""
     assert data[:4] == b":W&B"
     offset, parts = 7, b""
     while offset + 7 <= len(data):
@@ -37,7 +38,7 @@ def records(data):
         length, kind = struct.unpack_from("<HB", data, offset + 4)
         parts += data[offset + 7 : offset + 7 + length]
         offset += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # The record is whole, or this is its last part.
             yield parts
             parts = b""
 
@@ -93,7 +94,8 @@ class WandbSyncTest(ScratchTest):
         first = given["id"]
         with open(run / "metrics.jsonl", "a") as file:
             file.write('.5}\n{"step":3,"loss":2}\n')
-        logged, given = self.sync(run, "--follow")  # ends with the last step of the config
+        # Following ends with the last step of the config.
+        logged, given = self.sync(run, "--follow")
         self.assertEqual([entry["train/loss"] for entry in logged], [2.5, 2])
         self.assertEqual((given["id"], given["mode"]), (first, "online"))
         self.assertEqual(self.sync(run)[0], [])
@@ -110,7 +112,8 @@ class WandbSyncTest(ScratchTest):
         self.assertEqual([given[key] for key in ("project", "entity", "name", "mode")], ["octavo", None, run.name, "online"])
 
     def test_following_ends_with_the_last_step_wherever_its_line_is(self):
-        run = self.run_folder('{"step":1,"loss":3}\n{"step":3,"loss":2}\n{"step":2,"loss":2.5}\n')  # went on from step 1
+        # The run was resumed after step 1.
+        run = self.run_folder('{"step":1,"loss":3}\n{"step":3,"loss":2}\n{"step":2,"loss":2.5}\n')
         with mock.patch("time.sleep", side_effect=AssertionError("waits for more")):
             self.assertEqual(len(self.sync(run, "--follow")[0]), 3)
             self.assertEqual(self.sync(run, "--follow")[0], [])

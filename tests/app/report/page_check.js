@@ -1,4 +1,4 @@
-// Checks the scripts of app/report in Node: axes, numbers, charts, and that no document, whatever it has, becomes markup.
+// Checks the scripts of app/report in Node: axes, numbers, charts, and that no text of a document is interpreted as markup.
 "use strict";
 
 const assert = require("assert");
@@ -8,7 +8,7 @@ const {run} = require("./page_dom.js");
 
 const folder = path.join(__dirname, "../../../app/report");
 const scripts = (...names) => names.map(name => fs.readFileSync(path.join(folder, `${name}.js`), "utf8")).join("");
-const plain = value => JSON.parse(JSON.stringify(value));  // out of the scripts' own realm
+const plain = value => JSON.parse(JSON.stringify(value));  // Copies a value out of the realm of the scripts.
 
 const row = {metric: "loss", title: "Loss", unit: "nats", note: "", scale: 1, from_zero: false, logarithmic: false, crops: false};
 const aRun = more => ({name: "one", dir: "runs/one", last_step: 10, metrics: {loss: {x: [0, 10], y: [0, 10]}}, summary: {}, counts: {}, events: [], starts: [],
@@ -84,7 +84,7 @@ const checks = {
   },
 };
 
-// A step of two blocks and one micro-batch: forward from 0 to 4 s, head to 6 s, backward to 14 s, optimizer to 16 s.
+// A step of two blocks and one micro-batch. Forward takes 0 to 4 s, the head up to 6 s, backward up to 14 s, the optimizer up to 16 s.
 const range = (name, begin, end) => ({name, begin, end});
 const item = (name, more) => ({name, count: 1, bytes: 2 ** 30, lifetime: "whole run", contents: "other", blocks: [], ...more});
 const plan = items => ({name: "x.yaml", ranks: 1, layers: 2, items, overlaid: [item("logits")], arena_bytes: 8 * 2 ** 30, outside_bytes: 0,

@@ -1,7 +1,7 @@
-// As much of a browser's document as the scripts of app/report need, to run them in Node and to write what they made as
+// The part of a browser's DOM that the scripts of app/report need. It runs them in Node and writes the resulting page as
 // HTML.
 //
-//     node page_dom.js PAGE.html [SCRIPT]     the page as it is after its scripts, and after SCRIPT in their scope
+//     node page_dom.js PAGE.html [SCRIPT]     prints the page after its scripts, and after SCRIPT in their scope
 "use strict";
 
 const fs = require("fs");
@@ -42,7 +42,7 @@ class Element extends Node {
   getBoundingClientRect() { return {left: 0, top: 0, width: this.viewBox.baseVal.width}; }
   get viewBox() { return {baseVal: {width: Number((this.attributes.viewBox ?? "0 0 1000").split(" ")[2])}}; }
   get textContent() { return this.children.map(child => child.textContent).join(""); }
-  // All elements in this one that `accepts` accepts.
+  // Returns all elements in this one for which `accepts` returns true.
   all(accepts) {
     return this.children.filter(child => child instanceof Element).flatMap(child => [...accepts(child) ? [child] : [], ...child.all(accepts)]);
   }
@@ -53,8 +53,8 @@ class Element extends Node {
   }
 }
 
-// Runs scripts on the text of a JSON document. Returns the page's main element, its title, and evaluate(), which runs
-// more in the scope of the scripts.
+// Runs scripts on the text of a JSON document. Returns the main element of the page, its title, and evaluate(), which
+// evaluates an expression in the scope of the scripts.
 function run(json, script) {
   const main = new Element("main");
   const document = {
@@ -70,7 +70,7 @@ function run(json, script) {
   return {main, document, evaluate: text => vm.runInContext(text, context)};
 }
 
-// The document and the scripts of a page.
+// Returns the JSON document and the scripts of a page.
 function partsOf(page) {
   const [, json, script] = page.match(/<script id="document" type="application\/json">(.*?)<\/script>\s*<script>\n(.*?)<\/script>/s);
   return [json, script];
