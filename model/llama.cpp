@@ -53,8 +53,6 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   layers_.resize(static_cast<size_t>(layout().stage().end - layout().stage().begin));
   std::iota(layers_.begin(), layers_.end(), size_t{0});
   linears_ = block_linears(local_, shape);
-  shared_inputs_.resize(linears_.size());
-  shared_fp8_inputs_.resize(linears_.size());
   sdpa_check_supported(config.head_dim, compute, stream.device());
   if (layout().has_embedding()) embedding_ = parameters.full_weight(layout().find("model.embed_tokens.weight"));
   if (layout().has_head()) {
@@ -182,31 +180,33 @@ BlockWeights Llama::make_weights(size_t layer, Arena& arena) {
 
 LinearLayer Llama::make_linear(size_t layer, size_t i) {
   const LinearSpec& linear = linears_[i];
-  const auto gradient = [&] {
-    return training() ? linear_matrix(gradients_of(*parameters_), layout(), linear, number_of(layer)) : Tensor();
-  };
-  return LinearLayer({.recipe = recipe_of(layer),
+  const LinearPrecision recipe = recipe_of(layer);
+  Tensor gradient;
+  BlockPass input_pass = BlockPass::kForward;
+  if (training()) {
+    gradient = linear_matrix(gradients_of(*parameters_), layout(), linear, number_of(layer));
+    input_pass = made_in(linear_input(linear.input, recipe), recompute_[layer]);
+  }
+  return LinearLayer({.recipe = recipe,
                       .precision = options_.precision,
                       .spec = linear,
                       .weight = weights_[layer].linear(i),
-                      .gradient = gradient(),
+                      .gradient = gradient,
                       .amaxes = amaxes_.get(),
                       .stats = fp8_stats_.get(),
                       .index = table_index(layer, i),
                       .scratch = linear_scratch_.get(),
                       .tensor = &tensor_,
                       .context = &sequences_,
-                      .input_pass = input_pass(layer, linear.input)});
+                      .input_pass = input_pass,
+                      .recomputes = training() && runs_again(layer)});
 }
 
 BlockActivations Llama::make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
                                          Arena& arena) {
   const LinearPrecision recipe = recipe_of(layer);
   const auto of_linear = [&](const char* name) {
-    const size_t i = linear_of(name);
-    const bool keeps_input = !training() || keeps(recompute_[layer], linear_input_kind(linears_[i].input, recipe));
-    std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
-    return linears[i].make_activations(in_flight, keeps_input ? nullptr : &shared, arena);
+    return linears[linear_of(name)].make_activations(in_flight, &shared_activations_, arena);
   };
   return {local_,
           options_.shape,
@@ -401,15 +401,6 @@ bool Llama::runs_again(size_t layer) const {
   if (recompute_[layer] != Recompute::kBlock) return false;
   const auto later = recompute_.begin() + static_cast<int64_t>(layer) + 1;
   return options_.in_flight > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
-}
-
-// Returns the pass of block `layer` that computes the input of a linear for its backward.
-ForwardPass Llama::input_pass(size_t layer, Producer producer) const {
-  if (!training()) return ForwardPass::kFirst;
-  const Recompute recompute = recompute_[layer];
-  if (keeps(recompute, linear_input_kind(producer, recipe_of(layer)))) return ForwardPass::kFirst;
-  if (producer != Producer::kNorm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
-  return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 
 void Llama::backward_blocks(const Work& work, const BlockContext& c) {

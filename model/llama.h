@@ -170,7 +170,6 @@ class Llama {
                         const Layers& layers);
   void backward_blocks(const Work& work, const BlockContext& c);
   bool runs_again(size_t layer) const;
-  ForwardPass input_pass(size_t layer, Producer producer) const;
   void finish_block(size_t layer, const MicroBatchPlace& place);
   void run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale);
   void forward_embedding(const MicroBatch& batch, const Tensor& h0);
@@ -216,8 +215,6 @@ class Llama {
 
   // Activations that blocks share if they do not save them.
   SharedActivations shared_activations_;
-  // Inputs of linears, by linear, shared by blocks that do not save them.
-  std::vector<std::unique_ptr<LinearInput>> shared_inputs_, shared_fp8_inputs_;
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // Memory for the FP8 operands that blocks share. FP8 only.
   std::unique_ptr<AmaxTable> amaxes_;                 // Table of amaxes. Per-tensor FP8 recipes only.
   std::unique_ptr<Fp8StatsTable> fp8_stats_;          // Statistics of FP8 casts, if LlamaOptions ask for them.

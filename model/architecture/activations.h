@@ -1,8 +1,12 @@
-// The operands of a block's linears: the op that makes each of them, and what this op does for the linear.
+// Who makes the activations of a block, when, and where they lie. kProducers says which kernel measures and casts an
+// operand of a linear, kActivationPasses which pass of the block makes what its backward reads, and in which memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+
+#include "model/architecture/precision.h"
 
 namespace octavo {
 
@@ -29,5 +33,57 @@ inline constexpr ProducerTraits kProducers[] = {
 };
 // clang-format on
 constexpr const ProducerTraits& traits(Producer producer) { return kProducers[static_cast<size_t>(producer)]; }
+
+// How much of the forward of a block is computed again in its backward.
+enum class Recompute : uint8_t { kNothing, kCheap, kBlock };
+
+// The pass of a block that makes an activation for backward. Activations of the forward lie in memory of the block and
+// its micro-batch, the others in memory that all blocks share.
+enum class BlockPass : uint8_t {
+  kForward,
+  kRecompute,  // the forward that backward queues again, before all else
+  kBackward,   // backward, just before the op that reads the activation
+};
+
+// The activations of a block that its backward reads. Inputs are what the weight gradient of a linear reads: in FP8 the
+// transposed cast; else the tensor itself, gathered from the ranks if each has a share of its tokens.
+enum class Activation : uint8_t {
+  kBlockInput,         // h0
+  kOutput,             // results of matmuls and attention, h1, rstd of the norms
+  kRotated,            // queries and keys after qk-norm and rope. Rope alone works in place.
+  kNormInput,          // inputs of qkv and gate_up, from a norm
+  kAttentionInput,     // input of o, from attention
+  kSwigluInput,        // input of down, from swiglu
+  kSwigluRowwiseInput  // input of down, in a recipe that cannot cast it in one pass over the values
+};
+
+struct ActivationTraits {
+  Activation activation;
+  std::array<BlockPass, 3> made_in;  // by Recompute
+};
+
+// clang-format off
+inline constexpr ActivationTraits kActivationPasses[] = {
+    // activation                       Recompute: kNothing        kCheap                 kBlock
+    {Activation::kBlockInput,         {BlockPass::kForward,  BlockPass::kForward,  BlockPass::kForward}},
+    {Activation::kOutput,             {BlockPass::kForward,  BlockPass::kForward,  BlockPass::kRecompute}},
+    {Activation::kRotated,            {BlockPass::kForward,  BlockPass::kBackward, BlockPass::kRecompute}},  // qk_norm_rope_forward
+    {Activation::kNormInput,          {BlockPass::kForward,  BlockPass::kBackward, BlockPass::kRecompute}},  // rms_norm_forward
+    {Activation::kAttentionInput,     {BlockPass::kBackward, BlockPass::kBackward, BlockPass::kBackward}},   // quantize
+    {Activation::kSwigluInput,        {BlockPass::kBackward, BlockPass::kBackward, BlockPass::kBackward}},   // swiglu_backward
+    {Activation::kSwigluRowwiseInput, {BlockPass::kForward,  BlockPass::kBackward, BlockPass::kBackward}},   // swiglu_forward, quantize
+};
+// clang-format on
+
+constexpr BlockPass made_in(Activation activation, Recompute recompute) {
+  return kActivationPasses[static_cast<size_t>(activation)].made_in[static_cast<size_t>(recompute)];
+}
+
+// Returns what the weight gradient of a linear reads of its input.
+constexpr Activation linear_input(Producer producer, LinearPrecision recipe) {
+  if (producer == Producer::kNorm) return Activation::kNormInput;
+  if (producer == Producer::kAttention) return Activation::kAttentionInput;
+  return traits(recipe).casts_in_one_pass ? Activation::kSwigluInput : Activation::kSwigluRowwiseInput;
+}
 
 }  // namespace octavo

@@ -25,8 +25,8 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
                    {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
   o = memory.of_linear("o");
-  // The forward of a block that is recomputed whole has made qkv by then.
-  rotates_again = config.qk_norm && memory.recompute == Recompute::kCheap;
+  recomputes_rotation =
+      config.qk_norm && memory.recompute && made_in(Activation::kRotated, *memory.recompute) == BlockPass::kBackward;
 }
 
 SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
@@ -67,7 +67,7 @@ Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
       scratch_(scratch) {}
 
 void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
-                        const Tensor& delta, ForwardPass pass) const {
+                        const Tensor& delta, BlockPass pass) const {
   norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
   qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .pass = pass}, c.stream);
   rotate(c, a);
@@ -168,10 +168,10 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
 // scratch.
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
-  o_.forward(a.o, {.y = {}, .x = a.attention, .pass = ForwardPass::kInputAgain}, c.stream);
+  o_.recompute_input(a.o, a.attention, c.stream);
   o_.backward(a.o, {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .accumulate = args.accumulate}, c.stream);
-  norm_.make_input_again(c, a.norm, qkv_);
-  if (a.rotates_again) rotate(c, a);
+  norm_.recompute_input(c, a.norm, qkv_);
+  if (a.recomputes_rotation) rotate(c, a);
   attend_backward(c, a);
   rotate_backward(c, a);
   qkv_.backward(a.norm.linear,

@@ -20,7 +20,7 @@ struct AttentionActivations {
   Tensor attention;      // [tokens, heads * head_dim] input of o
   Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
   LinearActivations o;
-  bool rotates_again = false;  // whether backward makes `qkv` again from `projected`
+  bool recomputes_rotation = false;  // whether backward makes `qkv` again from `projected`
 };
 
 // Keys and values of whole sequences, where ranks share them (kernels/attention/sdpa.h). They are gathered in
@@ -59,7 +59,7 @@ class Attention {
   // `residual` undefined (the first block, and again): a.norm.h holds the input. `delta` [share, hidden]: in, what to
   // add to the residual; out, the o product.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
-               ForwardPass pass) const;
+               BlockPass pass) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.

@@ -23,17 +23,17 @@ void Block::forward(const BlockContext& c, const BlockActivations& a, const Tens
                     const Tensor& delta) const {
   {
     const ProfilerRange range(c.stream, "attention");
-    attention_.forward(c, a.attention, residual, delta, ForwardPass::kFirst);
+    attention_.forward(c, a.attention, residual, delta, BlockPass::kForward);
   }
   const ProfilerRange range(c.stream, "mlp");
-  mlp_.forward(c, a.mlp, a.h0(), delta, ForwardPass::kFirst);
+  mlp_.forward(c, a.mlp, a.h0(), delta, BlockPass::kForward);
 }
 
 // The first half's result goes to a gradient that is not there yet.
 void Block::forward_again(const BlockContext& c, const BlockActivations& a) const {
   const ProfilerRange range(c.stream, "recompute");
-  attention_.forward(c, a.attention, {}, d_norm_, ForwardPass::kAgain);
-  mlp_.forward(c, a.mlp, a.h0(), d_norm_, ForwardPass::kAgain);
+  attention_.forward(c, a.attention, {}, d_norm_, BlockPass::kRecompute);
+  mlp_.forward(c, a.mlp, a.h0(), d_norm_, BlockPass::kRecompute);
 }
 
 void Block::backward(const BlockContext& c, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,

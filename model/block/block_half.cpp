@@ -11,7 +11,7 @@ Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
 }
 
 Tensor ActivationMemory::norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const {
-  if (reads_norms && keeps(Activation::kLinearInput)) {
+  if (reads_norms && keeps(Activation::kNormInput)) {
     return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
   }
   // All norms can lie in one place, unless a forward makes them all for backward.
@@ -22,7 +22,7 @@ Tensor ActivationMemory::norm(const char* name, const char* linear, std::initial
 namespace {
 
 void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
-                  ForwardPass pass) {
+                  BlockPass pass) {
   args.out = a.out;
   args.rstd = a.rstd;
   args.eps = static_cast<float>(c.config.rms_norm_eps);
@@ -35,16 +35,16 @@ void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForwar
 }  // namespace
 
 void HalfNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
-                       const LinearLayer& linear, ForwardPass pass) const {
+                       const LinearLayer& linear, BlockPass pass) const {
   norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = a.h, .x = x, .residual = residual, .weight = weight_},
                linear, pass);
 }
 
-void HalfNorm::make_input_again(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
-  if (!linear.makes_input_again()) return;
+void HalfNorm::recompute_input(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
+  if (!linear.recomputes_input()) return;
   norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
-               ForwardPass::kInputAgain);
-  linear.forward(a.linear, {.y = {}, .x = a.out, .pass = ForwardPass::kInputAgain}, c.stream);
+               BlockPass::kBackward);
+  linear.recompute_input(a.linear, a.out, c.stream);
 }
 
 void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const HalfBackward& args) const {

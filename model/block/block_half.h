@@ -54,7 +54,7 @@ struct ActivationMemory {
   Tensor norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const;
 
  private:
-  bool keeps(Activation kind) const { return recompute && octavo::keeps(*recompute, kind); }
+  bool keeps(Activation kind) const { return recompute && made_in(kind, *recompute) == BlockPass::kForward; }
 };
 
 // What the forward of a half's norm saves for backward.
@@ -80,9 +80,9 @@ class HalfNorm {
 
   // a.h = x + residual (x, without), a.out = its norm, or in place of it the cast for `linear`.
   void forward(const BlockContext& context, const NormActivations& a, const Tensor& x, const Tensor& residual,
-               const LinearLayer& linear, ForwardPass pass) const;
+               const LinearLayer& linear, BlockPass pass) const;
   // Where the backward of `linear` wants it: the norm of a.h, and what is made of it.
-  void make_input_again(const BlockContext& context, const NormActivations& a, const LinearLayer& linear) const;
+  void recompute_input(const BlockContext& context, const NormActivations& a, const LinearLayer& linear) const;
   // Adds to args.d_h what reaches it through the norm, of args.d_norm; the weight's gradient is +=.
   void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
 

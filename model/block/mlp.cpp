@@ -23,11 +23,11 @@ Mlp::Mlp(const HalfParts& parts, const MlpScratch& scratch)
     : norm_(parts, kMlpNorm), gate_up_(parts.linear("gate_up")), down_(parts.linear("down")), scratch_(scratch) {}
 
 void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
-                  ForwardPass pass) const {
+                  BlockPass pass) const {
   const Tensor& swiglu = scratch_.swiglu;
   norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
   gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
-  if (pass != ForwardPass::kFirst) return;
+  if (pass != BlockPass::kForward) return;
   const Target target = down_.input_target(a.down, pass);
   swiglu_forward({.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast}, c.stream);
   down_.forward(a.down, {.y = delta, .x = swiglu, .pass = pass}, c.stream);
@@ -38,23 +38,22 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
 // be on their way in the linears' scratch.
 void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
   const Tensor& swiglu = scratch_.swiglu;
-  const bool wanted = down_.makes_input_again();
-  const bool on_the_way = wanted && down_.input_needs_no_pass(a.down);
-  if (wanted && !on_the_way) {
+  const bool by_product = down_.recomputes_input() && down_.input_is_by_product();
+  if (down_.recomputes_input() && !by_product) {
     swiglu_forward({.out = swiglu, .gate_up = a.gate_up}, c.stream);
-    down_.forward(a.down, {.y = {}, .x = swiglu, .pass = ForwardPass::kInputAgain}, c.stream);
+    down_.recompute_input(a.down, swiglu, c.stream);
   }
   const Tensor& d_swiglu = swiglu;
   const auto swiglu_gradient = [&] {
-    norm_.make_input_again(c, a.norm, gate_up_);
+    norm_.recompute_input(c, a.norm, gate_up_);
     const Target target = gate_up_.gradient_target(a.norm.linear);
     swiglu_backward({.d_gate_up = a.gate_up,
                      .d_out = d_swiglu,
                      .gate_up = a.gate_up,
                      .amax = target.amax,
                      .cast = target.cast,
-                     .out = on_the_way ? swiglu : Tensor(),
-                     .out_cast = on_the_way ? down_.input_target(a.down, ForwardPass::kInputAgain).cast : Fp8Cast()},
+                     .out = by_product ? swiglu : Tensor(),
+                     .out_cast = by_product ? down_.input_target(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
   };
   down_.backward(

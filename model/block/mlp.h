@@ -30,7 +30,7 @@ class Mlp {
   // `delta` [share, hidden]: in, what to add to the residual; out, the down product. Again, it ends with gate_up: of
   // what comes behind, backward needs no more than its own kernel makes.
   void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
-               ForwardPass pass) const;
+               BlockPass pass) const;
   void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.

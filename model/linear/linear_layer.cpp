@@ -78,8 +78,7 @@ LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const Precisio
   }
 }
 
-LinearActivations LinearLayer::make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared,
-                                                Arena& arena) const {
+LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const {
   const LinearOptions& o = options_;
   LinearActivations a;
   if (needs_amax(o.recipe)) {
@@ -87,29 +86,32 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, std::unique_p
     a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
   }
   const bool training = o.gradient.defined();
-  if (!training) {
-    if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) a.input.gathered = exchange();
-  } else if (shared == nullptr) {
-    a.input = allocate_input(false, arena);
-  } else {
-    if (*shared == nullptr) *shared = std::make_unique<LinearInput>(allocate_input(true, arena));
-    a.input = **shared;
+  if (training) {
+    a.input = allocate_input(o.input_pass == BlockPass::kForward ? nullptr : shared, arena);
+  } else if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) {
+    a.input.gathered = exchange();
   }
   return a;
 }
 
-LinearInput LinearLayer::allocate_input(bool shared, Arena& arena) const {
+LinearInput LinearLayer::allocate_input(SharedActivations* shared, Arena& arena) const {
   const LinearOptions& o = options_;
-  const std::string name = fmt::format("{}activations {} input", shared ? "shared " : "", o.spec.names.forward);
-  const Lifetime lifetime = shared ? Lifetime::kBlock : Lifetime::kStep;
-  LinearInput input;
+  const std::string name = fmt::format("{} input", o.spec.names.forward);
+  const auto allocate = [&](const std::string& what, DType dtype, std::initializer_list<int64_t> shape) {
+    return shared != nullptr ? shared->get(what, dtype, shape, arena)
+                             : arena.allocate("activations " + what, dtype, shape, Lifetime::kStep);
+  };
+  const LinearShape& s = o.spec.shape;
   if (is_fp8(o.recipe)) {
-    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.spec.shape.in,
-                                     o.spec.shape.tokens, arena, lifetime);
-  } else if (divides(Divided::kOutputs)) {
-    input.gathered = arena.allocate(name, o.precision.compute, {o.spec.shape.tokens, o.spec.shape.in}, lifetime);
+    const Scaling scaling = traits(o.recipe).activations;
+    return {.columns = {.data = allocate(name, DType::kFloat8E4M3, {s.in, s.tokens}),
+                        .scale_inv =
+                            allocate(name + " scales", DType::kFloat32, {fp8_scale_count(scaling, s.in, s.tokens)}),
+                        .scaling = scaling},
+            .gathered = {}};
   }
-  return input;
+  if (!divides(Divided::kOutputs)) return {};
+  return {.columns = {}, .gathered = allocate(name + " of all ranks", o.precision.compute, {s.tokens, s.in})};
 }
 
 // All tokens at the width that is not divided.
@@ -142,10 +144,10 @@ bool LinearLayer::is_share(Kind kind) const {
 
 // Returns whether the producer of a tensor casts it. Its kernel needs the scales: they come from amaxes that are known
 // before the tensor, or from the values that the kernel has.
-bool LinearLayer::producer_casts(Kind kind, ForwardPass pass) const {
+bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
   const RecipeTraits& recipe = traits(options_.recipe);
   if (!recipe.fp8 || !producer_of(kind).casts) return false;
-  const bool first = pass == ForwardPass::kFirst;
+  const bool first = pass == BlockPass::kForward;
   // The statistics compare the cast with the tensor.
   if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
   // A block of 128 tokens may belong to several ranks.
@@ -156,9 +158,9 @@ bool LinearLayer::producer_casts(Kind kind, ForwardPass pass) const {
   return knows_amax || (producer_of(kind).computes_twice && is_whole);
 }
 
-Target LinearLayer::target(const LinearActivations& a, Kind kind, ForwardPass pass) const {
+Target LinearLayer::target(const LinearActivations& a, Kind kind, BlockPass pass) const {
   Target target;
-  if (producer_of(kind).measures && pass == ForwardPass::kFirst) target.amax = amax_slot(a, kind);
+  if (producer_of(kind).measures && pass == BlockPass::kForward) target.amax = amax_slot(a, kind);
   if (!producer_casts(kind, pass)) return target;
   target.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
   if (is_share(kind)) {
@@ -176,14 +178,20 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
           .scaling = rows.scaling};
 }
 
-Fp8Cast LinearLayer::input_operands(const LinearActivations& a, ForwardPass pass) const {
+// Returns whether a pass makes what backward needs of x.
+bool LinearLayer::makes_input(BlockPass pass) const {
+  const bool forward_instead = options_.input_pass == BlockPass::kRecompute && !options_.recomputes;
+  return pass == (forward_instead ? BlockPass::kForward : options_.input_pass);
+}
+
+Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) const {
   const LinearOptions& o = options_;
-  // Rows are for the product, and what columns are made of where bytes are gathered.
-  const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
+  // The matmul of a forward reads the rows. Where FP8 shares are gathered, the columns are a transpose of the rows.
+  const bool wants_rows = pass != BlockPass::kBackward || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        traits(o.recipe).activations, o.spec.shape.tokens, o.spec.shape.in);
   return {.rows = wants_rows ? rows : Fp8Operand{},
-          .columns = pass == o.input_pass ? a.input.columns : Fp8Operand{},
+          .columns = makes_input(pass) ? a.input.columns : Fp8Operand{},
           .amax = scale_amax(a, AmaxTable::kInput)};
 }
 
@@ -210,7 +218,7 @@ const char* LinearLayer::name_of(Kind kind) const {
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
 // what this returns.
 Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
-  if (!needs_amax(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
+  if (!needs_amax(options_.recipe) || source.pass != BlockPass::kForward) return {};
   const Tensor current = amax_slot(source.a, source.kind);
   const bool measured = producer_of(source.kind).measures;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
@@ -233,7 +241,7 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
                  .amax = scale_amax(source.a, source.kind),
                  .amax_out = amax_out},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
-  if (source.pass == ForwardPass::kFirst) add_stats(rows, source, stream);
+  if (source.pass == BlockPass::kForward) add_stats(rows, source, stream);
 }
 
 // While the amax that the cast scaled by is still there.
@@ -280,7 +288,6 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
   if (!is_fp8(o.recipe)) return forward_plain(a, args, stream);
   const Fp8Cast operands = input_operands(a, args.pass);
   const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .pass = args.pass};
-  if (args.pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
   const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
     fp8_matmul({.d = out.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
@@ -295,6 +302,15 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
   make_operands(operands, source, stream, [&](int64_t, int64_t) {
     reduce_scatter(args.y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
   });
+}
+
+void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
+  constexpr BlockPass kPass = BlockPass::kBackward;
+  if (is_fp8(options_.recipe)) {
+    make_operands(input_operands(a, kPass), {.a = a, .x = x, .kind = AmaxTable::kInput, .pass = kPass}, stream, {});
+  } else if (divides(Divided::kOutputs)) {
+    options_.tensor->gather(a.input.gathered, x, options_.spec.names.forward);
+  }
 }
 
 void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
@@ -353,10 +369,6 @@ void LinearLayer::forward_plain(const LinearActivations& a, const LinearForward&
   const Tensor& x = args.x;
   const Tensor& y = args.y;
   const bool gathers = divides(Divided::kOutputs);
-  if (args.pass == ForwardPass::kInputAgain) {
-    if (gathers) o.tensor->gather(a.input.gathered, x, o.spec.names.forward);
-    return;
-  }
   if (gathers) {
     const Tensor& all = a.input.gathered;
     return o.tensor->gather(all, x, o.spec.names.forward,

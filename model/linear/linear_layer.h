@@ -14,8 +14,8 @@
 // A layer holds its weight and its recipe. What belongs to a micro-batch in flight is a value, LinearActivations, which
 // every call takes.
 //
-// What backward needs of x may also be made later than in the first forward (LinearOptions::input_pass), in memory that
-// the same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
+// What backward needs of x may also be made later than in the forward (LinearOptions::input_pass), in memory that the
+// same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
 // under tensor parallelism at most one weight gradient is deferred, that of the linear before, and the first gather of
 // the next block's backward, or of its forward's second run, queues it before that linear's turn comes again.
 //
@@ -34,13 +34,13 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/arena.h"
 #include "core/stream.h"
+#include "model/architecture/activation_checkpointing.h"
 #include "model/architecture/linear_spec.h"
 #include "model/architecture/precision.h"
 #include "model/linear/amax_table.h"
@@ -95,14 +95,6 @@ struct LinearActivations {
   Tensor gradient_amax;  // of d_y
 };
 
-// Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
-// operands have the same bits.
-enum class ForwardPass : uint8_t {
-  kFirst,
-  kAgain,
-  kInputAgain,  // without the product: only what backward needs of x
-};
-
 struct LinearOptions {
   LinearPrecision recipe = LinearPrecision::kBFloat16;
   PrecisionConfig precision;
@@ -117,8 +109,9 @@ struct LinearOptions {
   // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
   // are of all their tokens.
   const ContextGroup* context = nullptr;
-  // The pass that makes what backward needs of x; the others do not.
-  ForwardPass input_pass = ForwardPass::kFirst;
+  BlockPass input_pass = BlockPass::kForward;  // The pass that makes what backward needs of x (kActivationPasses).
+  // Whether backward queues the forward of the block again. If not, the forward makes what kRecompute would make.
+  bool recomputes = false;
 };
 
 // The work that the producer of a tensor (LinearSpec::input, LinearSpec::output_gradient) does for the linear that
@@ -129,9 +122,9 @@ struct Target {
 };
 
 struct LinearForward {
-  Tensor y;  // [tokens, out] = x W^T; not used with kInputAgain
+  Tensor y;  // [tokens, out] = x W^T
   Tensor x;  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
-  ForwardPass pass = ForwardPass::kFirst;
+  BlockPass pass = BlockPass::kForward;  // or kRecompute, in which the scales are known and nothing is measured
 };
 
 struct LinearBackward {
@@ -148,28 +141,27 @@ class LinearLayer {
  public:
   explicit LinearLayer(const LinearOptions& options) : options_(options) {}
 
-  // What this linear has of a micro-batch, which may be one of several in flight: number `in_flight`. `shared` is
-  // memory that linears of several blocks share for what backward needs of x, made by the first of them; null: memory
-  // of its own.
-  LinearActivations make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared, Arena& arena) const;
+  // Returns what this linear has of micro-batch `in_flight` of those in flight. What backward needs of x lies in
+  // `shared` unless the forward makes it. `shared` may be null if this linear has no such memory.
+  LinearActivations make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const;
 
   // Return what the producer of x, or of d_y, must do before forward, or backward, is called. All linears cast into
   // the same memory, so no other linear may be called between the producer and this linear.
-  Target input_target(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const {
+  Target input_target(const LinearActivations& a, BlockPass pass = BlockPass::kForward) const {
     return target(a, AmaxTable::kInput, pass);
   }
   Target gradient_target(const LinearActivations& a) const {
-    return target(a, AmaxTable::kOutputGradient, ForwardPass::kFirst);
+    return target(a, AmaxTable::kOutputGradient, BlockPass::kForward);
   }
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes the cast of
-  // input_target(kInputAgain).
-  bool makes_input_again() const { return options_.input_pass == ForwardPass::kInputAgain; }
-  // Whether such a kernel is enough: all but rowwise scales, which come from all tokens, are known to it.
-  bool input_needs_no_pass(const LinearActivations& a) const {
-    return !is_fp8(options_.recipe) || input_target(a, ForwardPass::kInputAgain).cast.defined();
-  }
+  // Makes what backward needs of x, if backward does (recomputes_input()): after the producer of x, which was given
+  // input_target(kBackward).
+  void recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const;
+  bool recomputes_input() const { return options_.input_pass == BlockPass::kBackward; }
+  // Whether the backward kernel of the op that makes x can write input_target(kBackward) on its way, so that
+  // recompute_input() is not needed. Rowwise scales take a pass over all tokens first.
+  bool input_is_by_product() const { return traits(options_.recipe).casts_in_one_pass; }
   // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
 
@@ -185,17 +177,18 @@ class LinearLayer {
     const LinearActivations& a;
     Tensor x;
     Kind kind;
-    ForwardPass pass = ForwardPass::kFirst;
+    BlockPass pass = BlockPass::kForward;
   };
 
-  LinearInput allocate_input(bool shared, Arena& arena) const;
+  LinearInput allocate_input(SharedActivations* shared, Arena& arena) const;
   Tensor amax_slot(const LinearActivations& a, Kind kind) const;
   Tensor scale_amax(const LinearActivations& a, Kind kind) const;
-  Fp8Cast input_operands(const LinearActivations& a, ForwardPass pass) const;
+  bool makes_input(BlockPass pass) const;
+  Fp8Cast input_operands(const LinearActivations& a, BlockPass pass) const;
   Fp8Cast gradient_operands(const LinearActivations& a) const;
-  Target target(const LinearActivations& a, Kind kind, ForwardPass pass) const;
+  Target target(const LinearActivations& a, Kind kind, BlockPass pass) const;
   const ProducerTraits& producer_of(Kind kind) const;
-  bool producer_casts(Kind kind, ForwardPass pass) const;
+  bool producer_casts(Kind kind, BlockPass pass) const;
   bool is_share(Kind kind) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const;

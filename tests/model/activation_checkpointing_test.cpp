@@ -3,7 +3,9 @@
 #include "model/architecture/activation_checkpointing.h"
 
 #include <cstring>
+#include <string>
 
+#include "model/architecture/block_spec.h"
 #include "parallel/ranks/process_group.h"
 #include "tests/model/llama_fixture.h"
 
@@ -48,6 +50,35 @@ TEST(ActivationCheckpointingTest, ModesDecideOnEveryBlock) {
   EXPECT_EQ(recompute_of(kFull, 2), Recompute::kBlock);
   EXPECT_EQ(recompute_of(block_mode(0), 2), Recompute::kNothing);
   EXPECT_THROW(recompute_of({.mode = Mode::kAuto}, 0), Error);
+}
+
+TEST(ActivationTables, RowsAreInTheOrderOfTheirEnumerations) {
+  for (size_t i = 0; i < std::size(kProducers); ++i) EXPECT_EQ(static_cast<size_t>(kProducers[i].producer), i);
+  for (size_t i = 0; i < std::size(kActivationPasses); ++i)
+    EXPECT_EQ(static_cast<size_t>(kActivationPasses[i].activation), i);
+}
+
+// Returns the linears of a block, each with the pass that makes its input for backward.
+std::string input_passes(LinearPrecision recipe, Recompute recompute) {
+  constexpr const char* kNames[] = {"forward", "recompute", "backward"};
+  std::string text;
+  for (const LinearSpec& linear : block_linears(tiny_config())) {
+    const BlockPass pass = made_in(linear_input(linear.input, recipe), recompute);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", linear.names.forward, kNames[static_cast<size_t>(pass)]);
+  }
+  return text;
+}
+
+TEST(ActivationTables, PassOfEachLinearInput) {
+  for (const RecipeTraits& row : kRecipes) {
+    const bool by_row = row.recipe == LinearPrecision::kFp8Rowwise;
+    EXPECT_EQ(input_passes(row.recipe, Recompute::kNothing),
+              by_row ? "qkv forward, o backward, gate_up forward, down forward"
+                     : "qkv forward, o backward, gate_up forward, down backward");
+    EXPECT_EQ(input_passes(row.recipe, Recompute::kCheap), "qkv backward, o backward, gate_up backward, down backward");
+    EXPECT_EQ(input_passes(row.recipe, Recompute::kBlock),
+              "qkv recompute, o backward, gate_up recompute, down backward");
+  }
 }
 
 struct Recipe {
