@@ -142,7 +142,7 @@ void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const Checkpoint
   const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
   const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
   const std::byte* source = nullptr;  // Set when there is something to read, because that opens the shard.
-  for_each_stretch(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
+  for_each_run(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
     if (source == nullptr) {
       verify_piece(tensor, piece);
       source = piece_bytes(tensor, piece).data();

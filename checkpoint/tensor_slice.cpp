@@ -49,10 +49,10 @@ std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, 
 // `count`.
 template <typename Bits>
 int64_t first_not_finite(const void* values, int64_t count, Bits exponent) {
-  constexpr int64_t kStretch = 4096;  // Number of elements that are checked without a branch.
+  constexpr int64_t kElements = 4096;  // Number of elements that are checked without a branch.
   const auto* bits = static_cast<const Bits*>(values);
-  for (int64_t begin = 0; begin < count; begin += kStretch) {
-    const int64_t end = std::min(begin + kStretch, count);
+  for (int64_t begin = 0; begin < count; begin += kElements) {
+    const int64_t end = std::min(begin + kElements, count);
     bool found = false;
     for (int64_t i = begin; i < end; ++i) found |= (bits[i] & exponent) == exponent;
     if (!found) continue;
@@ -122,8 +122,8 @@ void check_finite(const std::string& where, std::span<const int64_t> shape, Colu
                                describe_place(shape, columns, begin + found)));
 }
 
-void for_each_stretch(const TensorSlice& source, const TensorSlice& target,
-                      const std::function<void(int64_t, int64_t, int64_t)>& visit) {
+void for_each_run(const TensorSlice& source, const TensorSlice& target,
+                  const std::function<void(int64_t, int64_t, int64_t)>& visit) {
   if (source.columns == target.columns) {
     const int64_t first = std::max(source.begin, target.begin), last = std::min(source.end, target.end);
     if (first < last) visit(first - source.begin, first - target.begin, last - first);

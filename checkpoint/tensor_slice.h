@@ -43,7 +43,7 @@ void check_finite(const std::string& where, std::span<const int64_t> shape, Colu
 // Calls visit(from, to, count) for each run of `count` elements that is in both slices and consecutive in both. `from`
 // and `to` are the indices of its first element in the source and in the target. There is one run if both slices have
 // the same columns, and otherwise at most one for each row that both reach.
-void for_each_stretch(const TensorSlice& source, const TensorSlice& target,
-                      const std::function<void(int64_t from, int64_t to, int64_t count)>& visit);
+void for_each_run(const TensorSlice& source, const TensorSlice& target,
+                  const std::function<void(int64_t from, int64_t to, int64_t count)>& visit);
 
 }  // namespace octavo

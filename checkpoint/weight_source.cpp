@@ -42,8 +42,8 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
   const std::string where = fmt::format("{}: tensor {}", file.path(), name);
   const TensorSlice stored = checked_slice(where, entry.shape, {}, 0, entry.numel());
   const TensorSlice wanted = checked_slice(where, entry.shape, columns, begin, end);
-  for_each_stretch(stored, wanted,
-                   [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
+  for_each_run(stored, wanted,
+               [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
   check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
 }
 

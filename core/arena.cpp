@@ -46,7 +46,7 @@ Buffer Buffer::host(Device device, int64_t bytes) {
 
 Arena::Arena(Device device, int64_t capacity) : device_(device), buffer_(Buffer::device(device, capacity)) {}
 
-bool Arena::has_room(int64_t bytes) const { return planning() || used_ + bytes <= buffer_.bytes(); }
+bool Arena::fits(int64_t bytes) const { return planning() || used_ + bytes <= buffer_.bytes(); }
 
 void* Arena::reserve(int64_t bytes) {
   // A planning arena returns a fake base address, so that pointer arithmetic on its tensors stays valid.
@@ -58,7 +58,7 @@ void* Arena::reserve(int64_t bytes) {
 
 Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Lifetime lifetime) {
   const Tensor wanted(nullptr, dtype, shape);
-  CHECK(has_room(wanted.bytes()), "the arena of {} bytes is too small for {} ({} at byte {})", buffer_.bytes(), name,
+  CHECK(fits(wanted.bytes()), "the arena of {} bytes is too small for {} ({} at byte {})", buffer_.bytes(), name,
         wanted.describe(), used_);
   items_.push_back({name, wanted.bytes(), lifetime, contents_, block_});
   return Tensor(reserve(wanted.bytes()), dtype, shape);
@@ -79,7 +79,7 @@ void Arena::overlay(std::initializer_list<Part> parts) {
       items_.push_back(std::move(item));
     }
   }
-  CHECK(has_room(largest->used()), "the arena of {} bytes is too small for overlaid parts of {} bytes at byte {}",
+  CHECK(fits(largest->used()), "the arena of {} bytes is too small for overlaid parts of {} bytes at byte {}",
         buffer_.bytes(), largest->used(), used_);
   void* memory = reserve(largest->used());
   if (planning()) return;

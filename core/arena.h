@@ -101,7 +101,7 @@ class Arena {
   const std::vector<Item>& items() const { return items_; }
 
  private:
-  bool has_room(int64_t bytes) const;
+  bool fits(int64_t bytes) const;
   void* reserve(int64_t bytes);
 
   Device device_;

@@ -14,8 +14,8 @@ namespace octavo {
 // The resource that limits the speed of an op.
 enum class OpBound : uint8_t {
   kMemory,             // Memory bandwidth.
-  kProduct,            // FLOPs at the rate of matrix multiplication in the compute dtype.
-  kFp8Product,         // FLOPs at the rate of matrix multiplication in FP8.
+  kMatmul,             // FLOPs at the rate of matrix multiplication in the compute dtype.
+  kFp8Matmul,          // FLOPs at the rate of matrix multiplication in FP8.
   kAttentionForward,   // FLOPs at the rate of attention's forward.
   kAttentionBackward,  // FLOPs at the rate of attention's backward.
   kCommunication,      // Links between ranks.

@@ -39,7 +39,7 @@ std::map<std::string, Profiler::Total> Profiler::totals() const {
     total.calls += 1;
     total.milliseconds += record.end.milliseconds_since(record.begin);
     total.flops += op.flops;
-    if (op.bound == OpBound::kFp8Product) total.fp8_flops += op.flops;
+    if (op.bound == OpBound::kFp8Matmul) total.fp8_flops += op.flops;
     total.bytes += op.bytes;
     total.communication = op.bound == OpBound::kCommunication;
   }

@@ -78,8 +78,8 @@ class Stream {
 
   // Sets the number of multiprocessors for matrix multiplication from now on, so that concurrent work finds free ones.
   // 0 means all.
-  void set_product_multiprocessors(int count) { product_multiprocessors_ = count; }
-  int product_multiprocessors() const { return product_multiprocessors_; }
+  void set_matmul_multiprocessors(int count) { matmul_multiprocessors_ = count; }
+  int matmul_multiprocessors() const { return matmul_multiprocessors_; }
 
   // Makes results bitwise reproducible between runs: ops use fixed algorithms instead of timing candidates.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
@@ -117,7 +117,7 @@ class Stream {
   Native native_;
   int device_index_;
   int multiprocessors_;
-  int product_multiprocessors_ = 0;
+  int matmul_multiprocessors_ = 0;
   bool deterministic_ = false;
   Tensor workspace_;
   Profiler* profiler_ = nullptr;

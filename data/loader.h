@@ -2,7 +2,7 @@
 //
 // A step takes the next B global samples of the stream that data.skip does not exclude. B is global_batch_size, or the
 // batch size of the warm-up for the step. Rank r of R receives the samples r B/R to (r+1) B/R - 1 of them, completely
-// or its pieces of each (core/sequence_pieces.h). All ranks have the same state after a step. The state does not depend
+// or its chunks of each (core/sequence_chunks.h). All ranks have the same state after a step. The state does not depend
 // on R, so a run may resume on any number of ranks.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/sequence_pieces.h"
+#include "core/sequence_chunks.h"
 #include "data/batch_schedule.h"
 #include "data/config.h"
 #include "data/sample_stream.h"

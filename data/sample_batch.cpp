@@ -14,10 +14,10 @@ void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, 
                  SampleScratch& scratch, Batch& batch) {
   const auto& [tokens, document_start] = scratch;
   stream.read(sample, scratch.tokens, scratch.document_start);
-  const int64_t length = stream.seq_len() / context.whole_pieces();
+  const int64_t length = stream.seq_len() / context.whole_chunks();
   int64_t next = row * context.share(stream.seq_len());
-  for (int64_t i = 0; i < context.pieces(); ++i) {
-    const int64_t begin = context.piece(i) * length;
+  for (int64_t i = 0; i < context.chunks(); ++i) {
+    const int64_t begin = context.chunk(i) * length;
     std::copy_n(tokens.begin() + begin, length, batch.inputs.begin() + next);
     std::copy_n(tokens.begin() + begin + 1, length, batch.targets.begin() + next);
     std::copy_n(document_start.begin() + begin, length, batch.document_start.begin() + next);

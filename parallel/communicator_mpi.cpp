@@ -140,12 +140,12 @@ class MpiCommunicator final : public Communicator {
     T* terms = scratch<T>(step);
     for (int64_t begin = 0; begin < numel; begin += step) {
       const Parts parts(std::min(step, numel - begin), static_cast<int>(sizeof(T)), rank(), size());
-      T* stretch = data + begin;
-      check(MPI_Alltoallv(stretch, parts.bytes.data(), parts.offsets.data(), MPI_BYTE, terms, parts.my_bytes.data(),
+      T* chunk = data + begin;
+      check(MPI_Alltoallv(chunk, parts.bytes.data(), parts.offsets.data(), MPI_BYTE, terms, parts.my_bytes.data(),
                           parts.my_offsets.data(), MPI_BYTE, comm_.get()),
             "MPI_Alltoallv");
-      sum_in_rank_order(stretch + parts.my_begin, terms, parts.my_count, size());
-      check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, stretch, parts.bytes.data(), parts.offsets.data(), MPI_BYTE,
+      sum_in_rank_order(chunk + parts.my_begin, terms, parts.my_count, size());
+      check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, chunk, parts.bytes.data(), parts.offsets.data(), MPI_BYTE,
                            comm_.get()),
             "MPI_Allgatherv");
     }

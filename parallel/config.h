@@ -69,7 +69,7 @@ struct ParallelConfig {
   // Returns whether the sizes, which must be positive or -1, multiply to `ranks`.
   bool suits(int64_t ranks) const;
   // Returns whether the run chooses the number of replicas (app/memory/mesh_choice.h).
-  bool leaves_copies() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
+  bool chooses_replicas() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
   // Returns whether a run on GPUs registers its memory with NCCL.
   bool registers_memory(const MeshShape& mesh, bool one_machine) const;
   // Returns the number of ranks, of `ranks`, that process different samples.

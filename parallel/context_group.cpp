@@ -13,22 +13,22 @@ Tensor flat(const Tensor& rows) { return rows.view({rows.numel()}); }
 
 char* first_byte(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
 
-// Copies between `all`, which holds the pieces of all ranks in rank order, and `whole`, which holds them in the order
+// Copies between `all`, which holds the chunks of all ranks in rank order, and `whole`, which holds them in the order
 // of their positions. `to_whole` selects the direction.
 void reorder(const Tensor& whole, const Tensor& all, int64_t batch, int64_t ranks, bool to_whole, Stream& stream) {
   const ContextRank first{.rank = 0, .size = ranks};
-  const int64_t piece_bytes = whole.bytes() / (batch * first.whole_pieces());
+  const int64_t chunk_bytes = whole.bytes() / (batch * first.whole_chunks());
   const int64_t sequence_bytes = whole.bytes() / batch;
   for (ContextRank rank = first; rank.rank < ranks; ++rank.rank) {
-    for (int64_t i = 0; i < rank.pieces(); ++i) {
-      char* in_whole = first_byte(whole) + rank.piece(i) * piece_bytes;
-      char* in_all = first_byte(all) + rank.rank * (all.bytes() / ranks) + i * piece_bytes;
+    for (int64_t i = 0; i < rank.chunks(); ++i) {
+      char* in_whole = first_byte(whole) + rank.chunk(i) * chunk_bytes;
+      char* in_all = first_byte(all) + rank.rank * (all.bytes() / ranks) + i * chunk_bytes;
       const int64_t share_bytes = sequence_bytes / ranks;
       stream.copy_rows({.dst = to_whole ? in_whole : in_all,
                         .dst_stride = to_whole ? sequence_bytes : share_bytes,
                         .src = to_whole ? in_all : in_whole,
                         .src_stride = to_whole ? share_bytes : sequence_bytes,
-                        .row_bytes = piece_bytes,
+                        .row_bytes = chunk_bytes,
                         .count = batch});
     }
   }

@@ -1,4 +1,4 @@
-// ContextGroup is the group of ranks that share each sequence under context parallelism (core/sequence_pieces.h). Each
+// ContextGroup is the group of ranks that share each sequence under context parallelism (core/sequence_chunks.h). Each
 // rank has its tokens of every sequence of a micro-batch. Keys and values are needed for all tokens of a sequence, so
 // they are gathered in the order of the sequence, and their gradients are summed and scattered.
 //
@@ -11,7 +11,7 @@
 #pragma once
 
 #include "core/arena.h"
-#include "core/sequence_pieces.h"
+#include "core/sequence_chunks.h"
 #include "parallel/communicator.h"
 
 namespace octavo {

@@ -302,17 +302,17 @@ void Fsdp::sum_over_replicas(size_t unit) {
   const int64_t elements = shard.numel();
   const int64_t step = replica_terms_at_once(elements);
   for (int64_t begin = 0; begin < elements; begin += step) {
-    const Tensor stretch = shard.rows(begin, std::min(begin + step, elements));
+    const Tensor chunk = shard.rows(begin, std::min(begin + step, elements));
     const Tensor sums = replica_sums_.rows(0, step);
     const Tensor terms = replica_terms_.rows(0, step);
-    const Tensor values = sums.rows(0, stretch.numel());  // The elements after these are transferred but not used.
+    const Tensor values = sums.rows(0, chunk.numel());  // The elements after these are transferred but not used.
     const int64_t part = step / replicas.size();
     const Tensor mine = sums.rows(replicas.rank() * part, (replicas.rank() + 1) * part);
-    cast({.out = values, .x = stretch}, stream);
+    cast({.out = values, .x = chunk}, stream);
     replicas.all_to_all(terms, sums, 0, stream, name(unit));
     sum_terms({.out = mine, .terms = terms}, stream);
     replicas.all_gather(sums, mine, stream, name(unit));
-    cast({.out = stretch, .x = values}, stream);
+    cast({.out = chunk, .x = values}, stream);
   }
 }
 

@@ -2,7 +2,7 @@
 // communicator for each group of ranks that communicate. The first axis is the outermost. With sizes r, s, c and t,
 // rank = ((replicate * s + shard) * c + context) * t + tensor. An axis of size 1 costs nothing.
 //
-// Ranks along the context axis share each sequence (core/sequence_pieces.h). They process different tokens, so their
+// Ranks along the context axis share each sequence (core/sequence_chunks.h). They process different tokens, so their
 // parameter gradients are summed like those of data-parallel ranks: one replica of the state is sharded over the shard
 // axis and the context axis together, and gradients are reduced over both at once.
 //
@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/sequence_pieces.h"
+#include "core/sequence_chunks.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/config.h"

@@ -92,9 +92,9 @@ void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.pus
 void TensorGroup::cover() {
   if (deferred_.empty()) return;
   starting_.wait(*compute_);
-  compute_->set_product_multiprocessors(cover_multiprocessors_);
+  compute_->set_matmul_multiprocessors(cover_multiprocessors_);
   run_next();
-  compute_->set_product_multiprocessors(0);
+  compute_->set_matmul_multiprocessors(0);
 }
 
 // Runs the next deferred function, and those after it that are short.

@@ -91,7 +91,7 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
   Config config = load_planned_config(arguments.target.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
-  if (config.parallel.leaves_copies()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
+  if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
   PlanReport report{.target = target,
                     .plan = largest_plan(config, target, group),
                     .mesh_reason = mesh.reason,

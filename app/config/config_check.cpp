@@ -138,13 +138,13 @@ void check_division(const Config& config, int64_t ranks) {
 
 // Returns the number of tokens that must lie in one chunk of a context-parallel rank: a block of blockwise scales, so
 // that the scales do not depend on the mesh, or else one token.
-int64_t piece_unit(const Config& config) {
+int64_t chunk_unit(const Config& config) {
   return traits(config.precision.linear).activations == Scaling::kBlock1x128 ? traits(config.precision.linear).alignment
                                                                              : 1;
 }
 
 // Checks that each sequence can be divided into two equal chunks per rank of a context-parallel group.
-void check_pieces(const Config& config, int64_t unit, const std::string& who_asks) {
+void check_chunks(const Config& config, int64_t unit, const std::string& who_asks) {
   const int64_t ranks = config.parallel.context_parallel;
   if (ranks == 1) return;
   const int64_t step = 2 * ranks * unit;
@@ -152,7 +152,7 @@ void check_pieces(const Config& config, int64_t unit, const std::string& who_ask
   CHECK_INPUT(
       seq_len % step == 0,
       "data.seq_len is {}, expected a multiple of {} with parallel.context_parallel {}, as each of its ranks has "
-      "two pieces of a sequence{}{}",
+      "two chunks of a sequence{}{}",
       seq_len, step, ranks, who_asks, would_work(multiples_near(seq_len, step, {.largest = kMaxSeqLen})));
 }
 
@@ -218,8 +218,8 @@ void check_lengths_on_gpu(const Config& config) {
                 stage.stage.number > 0 ? fmt::format(" in stage {}", stage.stage.number) : "");
   }
   if (config.parallel.context_parallel == 1) return;
-  const std::string who_asks = fmt::format(" of whole tiles of {} tokens on GPUs", kContextPieceUnit);
-  for (const Config& stage : stage_configs(config)) check_pieces(stage, kContextPieceUnit, who_asks);
+  const std::string who_asks = fmt::format(" of whole tiles of {} tokens on GPUs", kContextChunkUnit);
+  for (const Config& stage : stage_configs(config)) check_chunks(stage, kContextChunkUnit, who_asks);
 }
 
 void check_datasets(const std::vector<DatasetSource>& sources, const char* key, bool needed) {
@@ -264,10 +264,10 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   errors.collect([&] { check_schedule(config); });
   errors.collect([&] { check_optimizer(config.optimizer); });
   errors.raise();
-  const int64_t unit = piece_unit(config);
+  const int64_t unit = chunk_unit(config);
   errors.collect([&] { check_batch(config, ranks); });
   errors.collect([&] {
-    check_pieces(
+    check_chunks(
         config, unit,
         unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
   });

@@ -56,7 +56,7 @@ std::string describe(const MeshShape& mesh) {
 MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
                        ProcessGroup& group) {
   const MeshShape sharded = config.parallel.mesh_shape(ranks);
-  if (!config.parallel.leaves_copies() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
+  if (!config.parallel.chooses_replicas() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
   const std::string all_shard = "all ranks shard one copy: ";
   const int64_t same_samples = sharded.ranks() / sharded.data();
   if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {

@@ -1,5 +1,5 @@
-// Chooses the mesh if the config leaves it open (ParallelConfig::leaves_copies). With several nodes, each node gets a
-// replica of the state, sharded over its ranks, if that fits and needs no more recomputation than one replica for all
+// Chooses the mesh if the config leaves it open (ParallelConfig::chooses_replicas). With several nodes, each node gets
+// a replica of the state, sharded over its ranks, if that fits and needs no more recomputation than one replica for all
 // ranks. Otherwise all ranks shard one replica. With one replica per node, gathers stay within the nodes, and only
 // gradient sums cross the network, once per step.
 #pragma once

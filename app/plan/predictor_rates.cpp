@@ -82,8 +82,8 @@ double attention_forward_flops(const SdpaShape& s) {
 double op_seconds(const MachineRates& machine, const Op& op) {
   const bool gpu = machine.multiprocessors > 0;
   switch (op.bound) {
-    case OpBound::kProduct:
-    case OpBound::kFp8Product:
+    case OpBound::kMatmul:
+    case OpBound::kFp8Matmul:
       return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
     case OpBound::kAttentionForward:
       return op.flops / machine.attention.forward_flops / (gpu ? kAttentionForwardInStep : 1) +

@@ -34,8 +34,8 @@ bool shares_samples(std::string_view group) {
 
 CostKind kind_of(const StepOp& op) {
   switch (op.op.bound) {
-    case OpBound::kProduct:
-    case OpBound::kFp8Product:
+    case OpBound::kMatmul:
+    case OpBound::kFp8Matmul:
       return CostKind::kProduct;
     case OpBound::kAttentionForward:
     case OpBound::kAttentionBackward:

@@ -127,7 +127,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   set_least_shared_work(kLeastSharedWork);
   stream_.set_deterministic(config.training.deterministic);
   if (timer != nullptr) timer->mark("device");
-  if (choose_mesh && parallel_.leaves_copies()) {
+  if (choose_mesh && parallel_.chooses_replicas()) {
     const MeshChoice choice = choose_mesh(*this);
     parallel_.data_parallel_replicate = choice.mesh.replicate;
     mesh_reason_ = choice.reason;

@@ -20,8 +20,8 @@ const char* category(const Span& span) {
   if (span.kind == Profiler::Kind::kHostRange) return "host";
   if (span.kind == Profiler::Kind::kRange) return "range";
   switch (span.op.bound) {
-    case OpBound::kProduct:
-    case OpBound::kFp8Product:
+    case OpBound::kMatmul:
+    case OpBound::kFp8Matmul:
       return "product";
     case OpBound::kAttentionForward:
     case OpBound::kAttentionBackward:

@@ -7,11 +7,11 @@ namespace octavo {
 void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,
                       const ContextRank& context) {
   const auto first = static_cast<std::ptrdiff_t>(documents.size());
-  const int64_t piece = seq_len / context.pieces();
+  const int64_t chunk = seq_len / context.chunks();
   for (size_t t = 0; t < document_start.size(); ++t) {
     const auto token = static_cast<int64_t>(t);
     const int64_t before = context.position(token % seq_len, seq_len * context.size) - document_start[t];
-    if (before == 0 || token % piece == 0) {
+    if (before == 0 || token % chunk == 0) {
       documents.push_back({.begin = static_cast<int32_t>(t), .length = 0, .before = static_cast<int32_t>(before)});
     }
     ++documents.back().length;

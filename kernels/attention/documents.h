@@ -1,14 +1,14 @@
 // Documents of a micro-batch, for attention within documents (kernels/attention/sdpa.h). Each document is a run of
 // tokens of one sequence; together the runs are all tokens of the micro-batch. Under context parallelism
-// (core/sequence_pieces.h), a run consists of this rank's tokens and lies in one piece of the sequence, and its
-// document may begin in an earlier piece.
+// (core/sequence_chunks.h), a run consists of this rank's tokens and lies in one chunk of the sequence, and its
+// document may begin in an earlier chunk.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "core/sequence_pieces.h"
+#include "core/sequence_chunks.h"
 #include "core/tensor.h"
 
 namespace octavo {
@@ -16,7 +16,7 @@ namespace octavo {
 struct Document {
   int32_t begin = 0;  // Index of the run's first token in the micro-batch.
   int32_t length = 0;
-  // Number of tokens of the document that precede the first and are in earlier pieces.
+  // Number of tokens of the document that precede the first and are in earlier chunks.
   int32_t before = 0;
   // Returns the number of keys that the last token attends to.
   constexpr int64_t keys() const { return int64_t{before} + length; }

@@ -18,16 +18,16 @@ int64_t part_of(int64_t tokens, int64_t level) {
   return (tokens + parts - 1) / parts;
 }
 
-// Returns the number of levels for runs with more keys than a piece has tokens. These levels come first.
+// Returns the number of levels for runs with more keys than a chunk has tokens. These levels come first.
 int64_t num_long_levels(const SdpaShape& shape) {
   int64_t levels = 0;
-  while (part_of(shape.whole_seq_len(), levels) > shape.piece_length()) ++levels;
+  while (part_of(shape.whole_seq_len(), levels) > shape.chunk_length()) ++levels;
   return levels;
 }
 
 // Returns the number of tokens of a sequence of a square batch.
 int64_t square_length(const SdpaShape& shape, int64_t level) {
-  return std::max(part_of(shape.piece_length(), level), kLeast);
+  return std::max(part_of(shape.chunk_length(), level), kLeast);
 }
 
 // Copies qkv and kv of each batch and then calls run(batch, tensors, queries, keys) with the maps of its queries and
@@ -64,15 +64,15 @@ int64_t num_padded_levels(const SdpaShape& shape) {
 }
 
 PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level) {
-  PaddedBatch batch{.shape = shape.piece(), .packed = shape.context.size == 1};
+  PaddedBatch batch{.shape = shape.chunk(), .packed = shape.context.size == 1};
   const int64_t long_levels = num_long_levels(shape);
   if (level < long_levels) {
     batch.shape.batch = 1;
     batch.keys = part_of(shape.whole_seq_len(), level);
     return batch;
   }
-  const int64_t pieces = shape.batch * shape.context.pieces();
-  const int64_t rows = std::clamp<int64_t>(kTokensOfBatch / shape.piece_length(), 1, pieces);
+  const int64_t chunks = shape.batch * shape.context.chunks();
+  const int64_t rows = std::clamp<int64_t>(kTokensOfBatch / shape.chunk_length(), 1, chunks);
   batch.shape.batch = rows << (level - long_levels);
   batch.shape.seq_len = batch.keys = square_length(shape, level - long_levels);
   return batch;
@@ -122,7 +122,7 @@ void backward_within_documents(const SdpaBackward& args, PaddedOps& ops, Stream&
         ops.pad_lse(t.lse, args.lse, queries);
         ops.backward(batch, t);
         ops.unpad_rows(args.d_qkv, t.d_qkv, queries);
-        for (int64_t i = 0; !batch.packed && i < args.shape.context.pieces(); ++i) {
+        for (int64_t i = 0; !batch.packed && i < args.shape.context.chunks(); ++i) {
           ops.add_unpadded_rows(args.d_kv, t.d_kv, keys, i);
         }
       });

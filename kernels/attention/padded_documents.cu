@@ -23,7 +23,7 @@ struct Rows {
   int width;          // Number of elements of a padded row.
   int64_t row_width;  // Number of elements of an unpadded row.
   PaddedRows map;
-  int64_t piece;  // Index of the piece whose rows are added.
+  int64_t chunk;  // Index of the chunk whose rows are added.
 };
 
 // Each block copies one row of a padded sequence.
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) copy_rows(const Rows a) {
   const int64_t position = blockIdx.x % a.map.seq_len;
   const bool is_padding = position >= a.map.length(sequence);
   if (kCopy != Copy::kPad && is_padding) return;
-  if (kCopy == Copy::kAdd && a.map.piece(sequence) != a.piece) return;
+  if (kCopy == Copy::kAdd && a.map.chunk(sequence) != a.chunk) return;
   Rows::Element* padded = a.padded + static_cast<int64_t>(blockIdx.x) * a.width;
   Rows::Element* row = a.rows + (is_padding ? 0 : (a.map.first_row(sequence) + position) * a.row_width);
   const int step = static_cast<int>(blockDim.x) * Rows::kElements;
@@ -57,14 +57,14 @@ __global__ void __launch_bounds__(kThreads) copy_rows(const Rows a) {
 
 template <Copy kCopy>
 void launch_rows(const char* name, const Tensor& padded, const Tensor& rows, const PaddedRows& map,
-                 const Stream& stream, int64_t piece = 0) {
+                 const Stream& stream, int64_t chunk = 0) {
   const int64_t width = padded.dim(1);
   const Rows a{.padded = pointer<Rows::Element>(padded),
                .rows = pointer<Rows::Element>(rows),
                .width = static_cast<int>(width),
                .row_width = rows.dim(1),
                .map = map,
-               .piece = piece};
+               .chunk = chunk};
   const auto threads = static_cast<unsigned>(std::min<int64_t>(kThreads, round_up(width / Rows::kElements, 32)));
   launch(name, copy_rows<kCopy>, {.grid = grid_dim(padded.dim(0)), .block = threads}, stream, a);
 }
@@ -119,8 +119,8 @@ void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map,
   launch_rows<Copy::kUnpad>("unpad_rows", padded, rows, map, stream);
 }
 
-void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece, Stream& stream) {
-  launch_rows<Copy::kAdd>("add_unpadded_rows", padded, rows, map, stream, piece);
+void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk, Stream& stream) {
+  launch_rows<Copy::kAdd>("add_unpadded_rows", padded, rows, map, stream, chunk);
 }
 
 void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map, Stream& stream) {

@@ -3,19 +3,19 @@
 // + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to m + i. Runs are copied into
 // batches of sequences and padded with zeros. The kernels receive the number of queries and keys of each sequence.
 //
-// Runs whose keys fit into one piece, which includes all runs of whole sequences, go into square batches. A square
-// batch of level i holds 2^i `rows` sequences of ceil(piece / 2^i) tokens, at least 2, where `rows` pieces have about
+// Runs whose keys fit into one chunk, which includes all runs of whole sequences, go into square batches. A square
+// batch of level i holds 2^i `rows` sequences of ceil(chunk / 2^i) tokens, at least 2, where `rows` chunks have about
 // 8,192 tokens. Batches of all levels have equal size, which bounds their memory, and a few shapes are enough for
 // documents of any number and length. Documents are sorted by their number of keys. So all batches of a level except
-// the last are full of documents longer than half the sequence length, and n tokens take at most 2 n / (rows piece)
+// the last are full of documents longer than half the sequence length, and n tokens take at most 2 n / (rows chunk)
 // batches plus one per level. Documents of fewer than 32 tokens may take more.
 //
-// Runs with more keys than one piece begin before their piece. There is at most one per piece, the first run of the
-// piece. Each gets a batch of its own with a piece's queries over ceil(whole / 2^i) keys. This adds log2(pieces)
-// shapes, and copies at most all keys of one sequence and the queries of one piece.
+// Runs with more keys than one chunk begin before their chunk. There is at most one per chunk, the first run of the
+// chunk. Each gets a batch of its own with a chunk's queries over ceil(whole / 2^i) keys. This adds log2(chunks)
+// shapes, and copies at most all keys of one sequence and the queries of one chunk.
 //
-// The gradients of keys of shared sequences are summed. Runs of one piece have no key in common, so every element is
-// the sum of at most one term for each of the rank's two pieces, and the order of addition does not matter.
+// The gradients of keys of shared sequences are summed. Runs of one chunk have no key in common, so every element is
+// the sum of at most one term for each of the rank's two chunks, and the order of addition does not matter.
 //
 // Two alternatives were rejected. A square batch over all m + n tokens with zero queries needs no other kernels, but N
 // times the arithmetic if a document fills a sequence that N ranks share. Two attentions per run, one over the m keys
@@ -70,12 +70,12 @@ struct PaddedRows {
     return of == Of::kQueries ? documents[i].length : documents[i].keys();
   }
   // For the first row of sequence i, these return the row it is a copy of, its element of lse (queries only), and the
-  // rank's piece that it lies in. The other rows follow. Require i < count.
+  // rank's chunk that it lies in. The other rows follow. Require i < count.
   constexpr int64_t first_row(int64_t i) const {
     return of == Of::kQueries ? documents[i].begin : shape.first_key(documents[i]);
   }
   constexpr int64_t first_lse(int64_t i, int64_t head) const { return shape.first_lse(documents[i], head); }
-  constexpr int64_t piece(int64_t i) const { return shape.piece_of(documents[i]); }
+  constexpr int64_t chunk(int64_t i) const { return shape.chunk_of(documents[i]); }
 
   SdpaShape shape;
   const Document* documents = nullptr;
@@ -98,9 +98,9 @@ class PaddedOps {
   virtual void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map) = 0;
   // Copies the rows of the documents from `padded` back to `rows`. Other rows and columns keep their values.
   virtual void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map) = 0;
-  // Adds the padded rows of the documents in the given piece of this rank to `rows`. No two of these documents may have
+  // Adds the padded rows of the documents in the given chunk of this rank to `rows`. No two of these documents may have
   // a row in common.
-  virtual void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece) = 0;
+  virtual void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk) = 0;
   // Copy lse (kernels/attention/sdpa.h), float32, to and from its padded form [batch, heads, map.seq_len]. `map` must
   // be of queries.
   virtual void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) = 0;
@@ -121,7 +121,7 @@ namespace cuda {
 void padded_lengths(const Tensor& lengths, const PaddedRows& map, Stream& stream);
 void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map, Stream& stream);
 void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, Stream& stream);
-void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece, Stream& stream);
+void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk, Stream& stream);
 void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map, Stream& stream);
 void unpad_lse(const Tensor& lse, const Tensor& padded, const PaddedRows& map, Stream& stream);
 

@@ -16,11 +16,11 @@ namespace octavo {
 
 namespace {
 
-// Checks that the runs are sorted as batches require and that none extends beyond its piece or its sequence.
+// Checks that the runs are sorted as batches require and that none extends beyond its chunk or its sequence.
 void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
   if (documents.empty()) return;
   const int64_t tokens = shape.batch * shape.seq_len;
-  const int64_t length = shape.piece_length();
+  const int64_t length = shape.chunk_length();
   int64_t in_documents = 0;
   for (size_t i = 0; i < documents.list.size(); ++i) {
     const Document& run = documents.list[i];
@@ -30,7 +30,7 @@ void check_documents(const SdpaShape& shape, const Documents& documents, const S
                       shape.first_key(run) >= run.begin / shape.seq_len * shape.whole_seq_len();
     CHECK(
         fits && (i == 0 || run.keys() <= documents.list[i - 1].keys()),
-        "sdpa: document {} has {} tokens from token {} on and {} before them, expected tokens of one piece of {}, and "
+        "sdpa: document {} has {} tokens from token {} on and {} before them, expected tokens of one chunk of {}, and "
         "documents in descending order of their keys",
         i, run.length, run.begin, run.before, length);
     in_documents += run.length;
@@ -42,21 +42,21 @@ void check_documents(const SdpaShape& shape, const Documents& documents, const S
 
 void check(const SdpaForward& args, const Stream& stream) {
   const SdpaShape& s = args.shape;
-  const int64_t pieces = s.context.pieces();
+  const int64_t chunks = s.context.chunks();
   const int64_t tokens = s.batch * s.seq_len;
-  CHECK(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0 && s.seq_len % pieces == 0,
-        "sdpa: {} query heads for {} kv heads and {} tokens in {} pieces, expected multiples", s.num_heads,
-        s.num_kv_heads, s.seq_len, pieces);
-  const bool are_tiles = pieces == 1 || s.piece_length() % kContextPieceUnit == 0;
+  CHECK(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0 && s.seq_len % chunks == 0,
+        "sdpa: {} query heads for {} kv heads and {} tokens in {} chunks, expected multiples", s.num_heads,
+        s.num_kv_heads, s.seq_len, chunks);
+  const bool are_tiles = chunks == 1 || s.chunk_length() % kContextChunkUnit == 0;
   CHECK(!stream.is_cuda() || are_tiles || !args.documents.empty(),
-        "sdpa: {} pieces of {} tokens each, expected a multiple of {} tokens on a GPU", pieces, s.piece_length(),
-        kContextPieceUnit);
+        "sdpa: {} chunks of {} tokens each, expected a multiple of {} tokens on a GPU", chunks, s.chunk_length(),
+        kContextChunkUnit);
   expect_tensor(args.qkv, "sdpa qkv", args.qkv.dtype(), {tokens, s.qkv_width()});
   if (s.context.size > 1) {
     expect_tensor(args.kv, "sdpa kv", args.qkv.dtype(), {tokens * s.context.size, s.kv_width()});
   }
   expect_tensor(args.out, "sdpa out", args.qkv.dtype(), {tokens, s.out_width()});
-  expect_tensor(args.lse, "sdpa lse", DType::kFloat32, {pieces * s.batch, s.num_heads, s.piece_length()});
+  expect_tensor(args.lse, "sdpa lse", DType::kFloat32, {chunks * s.batch, s.num_heads, s.chunk_length()});
   check_documents(s, args.documents, stream);
 }
 
@@ -69,9 +69,9 @@ double causal_flops(const SdpaShape& s, const Documents& documents, int matmuls)
   };
   double scores = 0;
   for (const Document& run : documents.list) scores += scores_of(run.length, run.before);
-  const int64_t length = s.piece_length();
-  for (int64_t i = 0; documents.empty() && i < s.context.pieces(); ++i) {
-    scores += static_cast<double>(s.batch) * scores_of(length, s.context.piece(i) * length);
+  const int64_t length = s.chunk_length();
+  for (int64_t i = 0; documents.empty() && i < s.context.chunks(); ++i) {
+    scores += static_cast<double>(s.batch) * scores_of(length, s.context.chunk(i) * length);
   }
   return matmuls * scores * static_cast<double>(s.num_heads * s.head_dim);
 }
@@ -143,11 +143,11 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
     return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
   }
   if (stream.is_planned()) {
-    const SdpaShape piece = shape.piece();
+    const SdpaShape chunk = shape.chunk();
     const int64_t keys = shape.whole_seq_len();
-    return early_d_kv_bytes(shape, dtype) + (flash_attends(piece)
-                                                 ? flash_workspace_bytes(piece, keys)
-                                                 : sdpa_planned_workspace_bytes(piece, keys, stream.deterministic()));
+    return early_d_kv_bytes(shape, dtype) + (flash_attends(chunk)
+                                                 ? flash_workspace_bytes(chunk, keys)
+                                                 : sdpa_planned_workspace_bytes(chunk, keys, stream.deterministic()));
   }
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream, within_documents);

@@ -7,13 +7,13 @@
 // position of token t. start(t) is the first position of the document of token t if documents are given, otherwise 0.
 //
 // A rank has either whole sequences, or its share of the queries of each sequence together with all keys and values of
-// the sequence (context parallelism, core/sequence_pieces.h). With whole sequences p(t) is t, and keys and values are
+// the sequence (context parallelism, core/sequence_chunks.h). With whole sequences p(t) is t, and keys and values are
 // columns of qkv.
 //
-// Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each piece of a shared
-// sequence is one attention whose causal mask is aligned at the last key of the piece; attention within documents runs
-// in batches (kernels/attention/padded_documents.h). Without documents the length of the pieces of a shared sequence
-// must be a multiple of kContextPieceUnit on GPUs.
+// Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
+// sequence is one attention whose causal mask is aligned at the last key of the chunk; attention within documents runs
+// in batches (kernels/attention/padded_documents.h). Without documents the length of the chunks of a shared sequence
+// must be a multiple of kContextChunkUnit on GPUs.
 //
 // Backward: with D_t = d_out_t . out_t,  p = exp(s - lse),  ds = p * (d_out_t . v_j - D_t),
 //   d_q_t = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_t ds q_t / sqrt(head_dim),  d_v_j = sum_t p d_out_t,
@@ -43,12 +43,12 @@ struct SdpaShape {
   constexpr int64_t out_width() const { return num_heads * head_dim; }
   constexpr int64_t kv_width() const { return 2 * num_kv_heads * head_dim; }
   constexpr int64_t whole_seq_len() const { return seq_len * context.size; }
-  constexpr int64_t piece_length() const { return seq_len / context.pieces(); }
-  // Returns the shape of one piece of each sequence, treated as a sequence of its own.
-  constexpr SdpaShape piece() const { return {batch, piece_length(), num_heads, num_kv_heads, head_dim}; }
+  constexpr int64_t chunk_length() const { return seq_len / context.chunks(); }
+  // Returns the shape of one chunk of each sequence, treated as a sequence of its own.
+  constexpr SdpaShape chunk() const { return {batch, chunk_length(), num_heads, num_kv_heads, head_dim}; }
 
-  // Returns which of the rank's pieces of its sequence a run of tokens (kernels/attention/documents.h) lies in.
-  constexpr int64_t piece_of(const Document& run) const { return run.begin % seq_len / piece_length(); }
+  // Returns which of the rank's chunks of its sequence a run of tokens (kernels/attention/documents.h) lies in.
+  constexpr int64_t chunk_of(const Document& run) const { return run.begin % seq_len / chunk_length(); }
   // Returns the row of the first key that a run attends to, among the rows of all keys. The run's other keys follow it,
   // those of its own tokens last.
   constexpr int64_t first_key(const Document& run) const {
@@ -57,8 +57,8 @@ struct SdpaShape {
   }
   // Returns the element of lse of a query head of a run's first token. Those of its other tokens follow.
   constexpr int64_t first_lse(const Document& run, int64_t head) const {
-    const int64_t sequence = piece_of(run) * batch + run.begin / seq_len;
-    return (sequence * num_heads + head) * piece_length() + run.begin % piece_length();
+    const int64_t sequence = chunk_of(run) * batch + run.begin / seq_len;
+    return (sequence * num_heads + head) * chunk_length() + run.begin % chunk_length();
   }
   bool operator==(const SdpaShape&) const = default;
 };
@@ -66,7 +66,7 @@ struct SdpaShape {
 struct SdpaForward {
   SdpaShape shape;
   Tensor out;  // = [batch * seq_len, out_width]
-  // = [pieces * batch, num_heads, seq_len / pieces] float32: natural logarithm of the sum of exp(s).
+  // = [chunks * batch, num_heads, seq_len / chunks] float32: natural logarithm of the sum of exp(s).
   Tensor lse;
   Tensor qkv;  // [batch * seq_len, qkv_width], with rotary embedding applied.
   // [batch * whole_seq_len, kv_width], for shared sequences only. K heads precede v heads; rows are ordered by
@@ -119,11 +119,11 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
 int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic);
 
 // Returns the size of the part of the scratch that holds, on GPUs without documents, the gradients of the keys that the
-// first piece of a shared sequence attends to (at most half the sequence). 0 for whole sequences.
+// first chunk of a shared sequence attends to (at most half the sequence). 0 for whole sequences.
 int64_t early_d_kv_bytes(const SdpaShape& shape, DType dtype);
 
-// The length of the pieces of shared sequences must be a multiple of this number of tokens on GPUs.
-inline constexpr int64_t kContextPieceUnit = 128;
+// The length of the chunks of shared sequences must be a multiple of this number of tokens on GPUs.
+inline constexpr int64_t kContextChunkUnit = 128;
 
 // Returns whether GPUs have kernels for this head size.
 inline constexpr bool sdpa_has_kernels_for(int64_t head_dim) {

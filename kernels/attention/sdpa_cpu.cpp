@@ -95,7 +95,7 @@ void zero(const Head& head, int64_t count, int64_t head_dim) {
 Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
 
 // Assigns the runs of queries to tasks. One task computes its runs with each key/value head. No two tasks have a key in
-// common. A document of a whole sequence is a task. The two pieces of a shared sequence add to the gradients of the
+// common. A document of a whole sequence is a task. The two chunks of a shared sequence add to the gradients of the
 // same keys, so all runs of such a sequence are one task.
 class Tasks {
  public:
@@ -112,18 +112,18 @@ class Tasks {
     const Document& document = documents_.list[static_cast<size_t>(task)];
     return {document.begin, document.length};
   }
-  // Calls body(run) for each run of the task. The runs are documents, or pieces if there are no documents.
+  // Calls body(run) for each run of the task. The runs are documents, or chunks if there are no documents.
   template <typename Body>
   void for_each_run(int64_t task, const Body& body) const {
     if (by_document()) return body(documents_.list[static_cast<size_t>(task)]);
     for (const Document& document : documents_.list) {
       if (document.begin / shape_.seq_len == task) body(document);
     }
-    const int64_t length = shape_.piece_length();
-    for (int64_t i = 0; documents_.empty() && i < shape_.context.pieces(); ++i) {
+    const int64_t length = shape_.chunk_length();
+    for (int64_t i = 0; documents_.empty() && i < shape_.context.chunks(); ++i) {
       body(Document{.begin = static_cast<int32_t>(task * shape_.seq_len + i * length),
                     .length = static_cast<int32_t>(length),
-                    .before = static_cast<int32_t>(shape_.context.piece(i) * length)});
+                    .before = static_cast<int32_t>(shape_.context.chunk(i) * length)});
     }
   }
 

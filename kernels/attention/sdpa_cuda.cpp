@@ -1,5 +1,5 @@
-// Attention on GPUs (kernels/attention/sdpa.h). Each piece of a rank's queries is one attention
-// (kernels/attention/attend.h) over the keys up to the end of the piece. A whole sequence is one piece. Within
+// Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention
+// (kernels/attention/attend.h) over the keys up to the end of the chunk. A whole sequence is one chunk. Within
 // documents, each batch is one attention (kernels/attention/padded_documents.h).
 #include <algorithm>
 
@@ -19,18 +19,18 @@ Strides strides(int64_t tokens, int64_t width) { return {tokens * width, width};
 BFloat16* keys_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.k_column; }
 BFloat16* values_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.v_column; }
 
-// One of this rank's pieces of each sequence.
-struct Piece {
-  Piece(const SdpaShape& of, int64_t i) : shape(of), index(i) {}
+// One of this rank's chunks of each sequence.
+struct Chunk {
+  Chunk(const SdpaShape& of, int64_t i) : shape(of), index(i) {}
 
-  bool last() const { return index == shape.context.pieces() - 1; }
-  int64_t num_keys() const { return (shape.context.piece(index) + 1) * shape.piece_length(); }
-  // Returns the number of tokens per sequence for which the gradient of the keys has memory. The earlier of two pieces
+  bool last() const { return index == shape.context.chunks() - 1; }
+  int64_t num_keys() const { return (shape.context.chunk(index) + 1) * shape.chunk_length(); }
+  // Returns the number of tokens per sequence for which the gradient of the keys has memory. The earlier of two chunks
   // attends to at most half of the sequence.
   int64_t d_kv_tokens() const { return last() ? shape.whole_seq_len() : shape.whole_seq_len() / 2; }
   SdpaGeometry geometry() const {
     const int64_t key_width = shape.context.size == 1 ? shape.qkv_width() : shape.kv_width();
-    return {.shape = shape.piece(),
+    return {.shape = shape.chunk(),
             .keys = num_keys(),
             .q = strides(shape.seq_len, shape.qkv_width()),
             .kv = strides(shape.whole_seq_len(), key_width),
@@ -38,10 +38,10 @@ struct Piece {
             .d_kv = strides(d_kv_tokens(), key_width)};
   }
   BFloat16* rows(const Tensor& tensor) const {
-    return tensor.data<BFloat16>() + index * shape.piece_length() * tensor.dim(1);
+    return tensor.data<BFloat16>() + index * shape.chunk_length() * tensor.dim(1);
   }
   float* rows_of_lse(const Tensor& lse) const {
-    return lse.data<float>() + index * shape.batch * shape.num_heads * shape.piece_length();
+    return lse.data<float>() + index * shape.batch * shape.num_heads * shape.chunk_length();
   }
   template <typename Args>
   SdpaPointers pointers(const Args& args) const {
@@ -57,13 +57,13 @@ struct Piece {
   int64_t index;
 };
 
-void backward(const SdpaBackward& args, const Piece& piece, const KeyRows& d_keys, Stream& stream) {
-  SdpaPointers pointers = piece.pointers(args);
-  pointers.insert({{kDOut, piece.rows(args.d_out)},
-                   {kDQ, piece.rows(args.d_qkv)},
+void backward(const SdpaBackward& args, const Chunk& chunk, const KeyRows& d_keys, Stream& stream) {
+  SdpaPointers pointers = chunk.pointers(args);
+  pointers.insert({{kDOut, chunk.rows(args.d_out)},
+                   {kDQ, chunk.rows(args.d_qkv)},
                    {kDK, keys_in(d_keys)},
                    {kDV, values_in(d_keys)}});
-  attend_backward(piece.geometry(), SdpaLengths::kFull, std::move(pointers),
+  attend_backward(chunk.geometry(), SdpaLengths::kFull, std::move(pointers),
                   early_d_kv_bytes(args.shape, args.qkv.dtype()), stream);
 }
 
@@ -100,8 +100,8 @@ class CudaPaddedOps : public PaddedOps {
   void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map) override {
     cuda::unpad_rows(rows, padded, map, stream_);
   }
-  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece) override {
-    cuda::add_unpadded_rows(rows, padded, map, piece, stream_);
+  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk) override {
+    cuda::add_unpadded_rows(rows, padded, map, chunk, stream_);
   }
   void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) override {
     cuda::pad_lse(padded, lse, map, stream_);
@@ -141,15 +141,15 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
     CudaPaddedOps ops(stream);
     return forward_within_documents(args, ops, stream);
   }
-  for (int64_t i = 0; i < args.shape.context.pieces(); ++i) {
-    const Piece piece(args.shape, i);
-    attend_forward(piece.geometry(), SdpaLengths::kFull, piece.pointers(args), 0, stream);
+  for (int64_t i = 0; i < args.shape.context.chunks(); ++i) {
+    const Chunk chunk(args.shape, i);
+    attend_forward(chunk.geometry(), SdpaLengths::kFull, chunk.pointers(args), 0, stream);
   }
 }
 
-// The later piece attends to all keys that the earlier piece attends to. So the later piece goes first and writes the
-// gradients of its keys; the gradients of the earlier piece are added. No query of this rank attends to keys after the
-// later piece.
+// The later chunk attends to all keys that the earlier chunk attends to. So the later chunk goes first and writes the
+// gradients of its keys; the gradients of the earlier chunk are added. No query of this rank attends to keys after the
+// later chunk.
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   const SdpaShape& s = args.shape;
   sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda);
@@ -157,10 +157,10 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
     CudaPaddedOps ops(stream);
     return backward_within_documents(args, ops, stream);
   }
-  const Piece late(s, s.context.pieces() - 1);
+  const Chunk late(s, s.context.chunks() - 1);
   backward(args, late, KeyRows(s, args.d_qkv, args.d_kv), stream);
-  if (s.context.pieces() == 1) return;
-  const Piece early(s, 0);
+  if (s.context.chunks() == 1) return;
+  const Chunk early(s, 0);
   const Tensor early_d_kv(stream.workspace(early_d_kv_bytes(s, args.qkv.dtype())), args.qkv.dtype(),
                           {s.batch * early.d_kv_tokens(), s.kv_width()});
   backward(args, early, KeyRows(s, {}, early_d_kv), stream);
@@ -190,10 +190,10 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   if (within_documents) return bytes;
   SdpaShape first = shape;
   first.context.rank = 0;
-  const int64_t pieces = shape.context.pieces();
-  bytes = workspace_bytes(Piece(first, pieces - 1).geometry(), SdpaLengths::kFull, stream);
-  for (int64_t i = 0; i < pieces; ++i) {
-    bytes = std::max(bytes, workspace_bytes(Piece(shape, i).geometry(), SdpaLengths::kFull, stream));
+  const int64_t chunks = shape.context.chunks();
+  bytes = workspace_bytes(Chunk(first, chunks - 1).geometry(), SdpaLengths::kFull, stream);
+  for (int64_t i = 0; i < chunks; ++i) {
+    bytes = std::max(bytes, workspace_bytes(Chunk(shape, i).geometry(), SdpaLengths::kFull, stream));
   }
   return early_d_kv_bytes(shape, dtype) + bytes;
 }

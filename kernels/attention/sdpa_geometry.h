@@ -16,7 +16,7 @@ struct Strides {
   auto operator<=>(const Strides&) const = default;
 };
 
-// Shape and strides of an attention. shape.seq_len is the number of queries per sequence. For a piece, queries attend
+// Shape and strides of an attention. shape.seq_len is the number of queries per sequence. For a chunk, queries attend
 // to `keys` keys, the last of which belong to the queries themselves.
 struct SdpaGeometry {
   SdpaShape shape;

@@ -85,7 +85,7 @@ void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaG
 
 float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
-// Sets the causal mask. If the queries are the whole sequence, it is aligned at the first key. The queries of a piece
+// Sets the causal mask. If the queries are the whole sequence, it is aligned at the first key. The queries of a chunk
 // are aligned at the last key that they attend to, which depends on the sequence's lengths if it has some.
 template <typename Attributes>
 void mask_future(Attributes& options, const SdpaGeometry& g, SdpaLengths lengths) {

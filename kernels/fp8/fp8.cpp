@@ -246,7 +246,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   const OpTimer timer(stream, {.name = args.name,
                                .flops = flops,
                                .bytes = bytes,
-                               .bound = OpBound::kFp8Product,
+                               .bound = OpBound::kFp8Matmul,
                                .m = m,
                                .n = n,
                                .k = k,

@@ -80,7 +80,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                            .alignment = common_alignment(pointers),
                            .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
                            .deterministic = stream.deterministic(),
-                           .multiprocessors = stream.product_multiprocessors()};
+                           .multiprocessors = stream.matmul_multiprocessors()};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);

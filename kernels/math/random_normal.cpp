@@ -30,7 +30,7 @@ void random_normal(const RandomNormal& args) {
 #pragma omp parallel for
   for (int64_t block = 0; block < n; block += kBlock) {
     const int64_t end = std::min(block + kBlock, n);
-    for_each_row(args.stretch, block, end,
+    for_each_row(args.range, block, end,
                  [&](int64_t i, int64_t next, uint64_t first) { fill_row(args, out + i, next - i, first); });
   }
 }
@@ -39,7 +39,7 @@ void random_normal(const RandomNormal& args) {
 
 void random_normal(const RandomNormal& args, Stream& stream) {
   expect_tensor(args.out, "random_normal out", DType::kFloat32, {args.out.numel()});
-  expect_stretch(args.stretch, "random_normal");
+  expect_range(args.range, "random_normal");
   const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::random_normal>(args, stream)) return;

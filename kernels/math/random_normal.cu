@@ -14,13 +14,13 @@ struct Fill {
   uint64_t key;
   float mean;
   float deviation;
-  MatrixStretch stretch;
+  MatrixRange range;
 
   template <int M>
   __device__ void operator()(int64_t i) const {
     float values[M];
     uint64_t index[M];
-    stretch.indices(i, index);
+    range.indices(i, index);
 #pragma unroll
     for (int j = 0; j < M; ++j) {
       const uint64_t bits = random_bits(key, index[j]);
@@ -37,7 +37,7 @@ void random_normal(const RandomNormal& args, Stream& stream) {
                   .key = args.key,
                   .mean = args.mean,
                   .deviation = args.deviation,
-                  .stretch = args.stretch};
+                  .range = args.range};
   launch_flat<kPerThread>("random_normal", fill, args.out.numel(), stream, fill.out);
 }
 

@@ -84,7 +84,7 @@ void matmul(const Matmul& args, Stream& stream) {
   const OpTimer timer(stream, {.name = args.name,
                                .flops = flops,
                                .bytes = bytes,
-                               .bound = OpBound::kProduct,
+                               .bound = OpBound::kMatmul,
                                .m = s.m,
                                .n = s.n,
                                .k = s.k,

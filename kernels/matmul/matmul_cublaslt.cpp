@@ -51,7 +51,7 @@ void matmul(const Matmul& args, Stream& stream) {
                         .alignment = common_alignment(pointers),
                         .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
                         .deterministic = stream.deterministic() || args.reproducible,
-                        .multiprocessors = stream.product_multiprocessors()};
+                        .multiprocessors = stream.matmul_multiprocessors()};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<MatmulPlans>().plans;
   auto found = plans.find(problem);

@@ -51,7 +51,7 @@ void adamw(const Adamw& args, Stream& stream) {
   if (args.amax.defined()) expect_tensor(args.amax, "adamw amax", DType::kFloat32, {1});
   if (args.options.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "adamw norm", DType::kFloat32, {1});
   if (args.skip.defined()) expect_tensor(args.skip, "adamw skip", DType::kFloat32, {1});
-  expect_stretch(args.stretch, "adamw");
+  expect_range(args.range, "adamw");
   CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
   const double bytes = 3.0 * static_cast<double>(args.master.bytes()) +
                        2.0 * static_cast<double>(args.exp_avg.bytes() + args.exp_avg_sq.bytes()) +

@@ -27,7 +27,7 @@ struct AdamwStep {
   AdamwOptions options;
   AdamwScales scales;
   uint64_t random_key;
-  MatrixStretch stretch;
+  MatrixRange range;
 };
 
 // M neighbours, moved at once; they are aligned to as many bytes.
@@ -76,7 +76,7 @@ __device__ void adamw_update(const AdamwStep<uint8_t, uint16_t>& step, float cli
   load_floats(step.grad + i, grad);
   load_floats(step.master + i, master);
   uint64_t index[M];
-  step.stretch.indices(i, index);
+  step.range.indices(i, index);
 #pragma unroll
   for (int j = 0; j < M; ++j) {
     const uint32_t random = moment_bits(step.random_key, index[j]);
@@ -126,7 +126,7 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                       .options = args.options,
                                       .scales = AdamwScales(args.options),
                                       .random_key = args.random_key,
-                                      .stretch = args.stretch};
+                                      .range = args.range};
   const FlatShape shape =
       flat_shape<kPerThread>(step.n, step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight);
   auto* kernel = shape.aligned ? adamw_kernel<kPerThread, First, Second> : adamw_kernel<1, First, Second>;

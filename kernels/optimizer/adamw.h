@@ -16,7 +16,7 @@
 #include <cmath>
 
 #include "core/stream.h"
-#include "kernels/math/matrix_stretch.h"
+#include "kernels/math/matrix_range.h"
 
 namespace octavo {
 
@@ -53,7 +53,7 @@ struct Adamw {
   AdamwOptions options;
   // With codes: the key of the step's random bits, and the elements' indices, which have them wherever they lie.
   uint64_t random_key = 0;
-  MatrixStretch stretch = {};
+  MatrixRange range = {};
 };
 void adamw(const Adamw& args, Stream& stream);
 

@@ -31,7 +31,7 @@ void adamw_float8(const Adamw& args) {
         adamw_with_codes<RoundedMath>(o, scales, clip * grad[i], random, master[i], exp_avg[i], exp_avg_sq[i]);
       }
     };
-    for_each_row(args.stretch, block, std::min(block + kBlock, n), update_row);
+    for_each_row(args.range, block, std::min(block + kBlock, n), update_row);
   }
   publish(args.master, args.amax, args.weight);
 }

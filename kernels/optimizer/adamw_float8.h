@@ -12,7 +12,7 @@
 // 1.17 for betas of 0.9 and 0.95, 7.3 for 0.9 and 0.999; codes reach 14. Both are rounded up or down at random, to
 // their value in the mean: rounded to nearest, a moment would stay where it is as long as a step moves it by less than
 // half the distance to the next code, which for m is the usual case. The random bits of an element are a function of a
-// key, one a step, and its index in the whole model (kernels/math/random_numbers.h, kernels/math/matrix_stretch.h).
+// key, one a step, and its index in the whole model (kernels/math/random_numbers.h, kernels/math/matrix_range.h).
 //
 // The CPU and the GPU compile this header; `Math` names the operations one by one (kernels/math/rounded_math.h), so
 // that both keep the same bits, of the weights as well.

@@ -21,9 +21,9 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
                        : projected;
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
-  const int64_t pieces = shape.context.pieces();
+  const int64_t chunks = shape.context.chunks();
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
-                   {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
+                   {chunks * shape.micro_batch_size, config.num_heads, shape.seq_len / chunks});
   o = memory.of_linear("o");
   recomputes_rotation =
       config.qk_norm && memory.recompute && made_in(Activation::kRotated, *memory.recompute) == BlockPass::kBackward;

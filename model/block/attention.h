@@ -18,7 +18,7 @@ struct AttentionActivations {
   Tensor projected;      // [tokens, qkv_width] the qkv product; the same memory as `qkv` unless qk_norm is true
   Tensor qkv;            // [tokens, qkv_width] rotated
   Tensor attention;      // [tokens, heads * head_dim] input of o
-  Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
+  Tensor lse;            // [chunks * batch, heads, seq_len / chunks] float32, of one chunk on one rank
   LinearActivations o;
   bool recomputes_rotation = false;  // whether backward makes `qkv` again from `projected`
 };

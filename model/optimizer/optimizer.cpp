@@ -91,19 +91,18 @@ void Optimizer::find_segments() {
                             : Tensor();
     const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
     const int64_t end = piece.offset + piece.end - piece.begin;
-    MatrixStretch stretch = piece.spec->stretch(piece.begin);
-    stretch.first_index += whole.find(piece.spec->name).offset;
+    MatrixRange range = piece.spec->range(piece.begin);
+    range.first_index += whole.find(piece.spec->name).offset;
     Segment* last = segments_.empty() ? nullptr : &segments_.back();
     const auto follows = [&](const Tensor& before) {
       if (before.defined() != weight.defined()) return false;
       return !weight.defined() || static_cast<char*>(before.raw()) + before.bytes() == weight.raw();
     };
-    const auto continues = [&](const MatrixStretch& before) {
-      return before.is_one_row() && stretch.is_one_row() &&
-             before.index(piece.offset - last->begin) == stretch.index(0);
+    const auto continues = [&](const MatrixRange& before) {
+      return before.is_one_row() && range.is_one_row() && before.index(piece.offset - last->begin) == range.index(0);
     };
     const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
-                       last->amax.raw() == amax.raw() && follows(last->weight) && (!codes || continues(last->stretch));
+                       last->amax.raw() == amax.raw() && follows(last->weight) && (!codes || continues(last->range));
     if (!joins) {
       segments_.push_back({.begin = piece.offset,
                            .end = end,
@@ -112,7 +111,7 @@ void Optimizer::find_segments() {
                            .exp_avg_sq = exp_avg_sq.of(piece),
                            .weight = weight,
                            .amax = amax,
-                           .stretch = stretch});
+                           .range = range});
       continue;
     }
     last->end = end;
@@ -171,7 +170,7 @@ void Optimizer::update_with_adamw(int64_t step, double lr, const Tensor& skip, S
                        .grad_clip = static_cast<float>(config_.grad_clip),
                        .step = step},
            .random_key = mix_bits(static_cast<uint64_t>(step)),
-           .stretch = segment.stretch},
+           .range = segment.range},
           stream);
   }
 }

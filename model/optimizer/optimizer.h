@@ -79,7 +79,7 @@ class Optimizer {
     Tensor exp_avg_sq;
     Tensor weight;  // where the rounded weights go; undefined where the master weights are read, or FP8 casts of them
     Tensor amax;    // of a weight of a per-tensor recipe
-    MatrixStretch stretch;  // the places in the flat order of a rank that has all of every layer
+    MatrixRange range;  // the places in the flat order of a rank that has all of every layer
   };
 
   // A state of the units that `has` says.

@@ -28,7 +28,7 @@ int64_t ParameterSpec::numel() const {
   return count;
 }
 
-MatrixStretch ParameterSpec::stretch(int64_t begin) const {
+MatrixRange ParameterSpec::range(int64_t begin) const {
   if (shape.size() < 2) return {.begin = begin};
   return {.first_index = row_begin * whole_shape[1] + column_begin,
           .begin = begin,
@@ -192,7 +192,7 @@ void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begi
                             .key = hash_name(seed, spec.name),
                             .mean = spec.init_std == 0 ? 1.0f : 0.0f,
                             .deviation = static_cast<float>(spec.init_std),
-                            .stretch = spec.stretch(begin)};
+                            .range = spec.range(begin)};
   random_normal(values, stream);
 }
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/stream.h"
-#include "kernels/math/matrix_stretch.h"
+#include "kernels/math/matrix_range.h"
 #include "model/architecture/column_range.h"
 #include "model/architecture/config.h"
 #include "model/architecture/linear_spec.h"
@@ -47,9 +47,9 @@ struct ParameterSpec {
   int64_t numel() const;
   // Returns the indices in the flattened whole parameter of the elements of the flattened part, starting with element
   // `begin`.
-  MatrixStretch stretch(int64_t begin) const;
+  MatrixRange range(int64_t begin) const;
   // Returns the index of element i in the flattened whole parameter.
-  int64_t whole_index(int64_t i) const { return static_cast<int64_t>(stretch(i).index(0)); }
+  int64_t whole_index(int64_t i) const { return static_cast<int64_t>(range(i).index(0)); }
   // Returns the columns that the part has, or no columns if it has all. In those columns, flattened row by row, element
   // i of the part is element column_offset() + i.
   ColumnRange columns() const;

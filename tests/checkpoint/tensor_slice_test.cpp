@@ -26,7 +26,7 @@ std::vector<int64_t> copied_places(const TensorSlice& source, const TensorSlice&
   const std::vector<int64_t> from_places = places(source);
   std::vector<int64_t> copied(places(target).size(), -1);
   stretches = 0;
-  for_each_stretch(source, target, [&](int64_t from, int64_t to, int64_t count) {
+  for_each_run(source, target, [&](int64_t from, int64_t to, int64_t count) {
     ++stretches;
     for (int64_t i = 0; i < count; ++i) {
       EXPECT_EQ(copied.at(static_cast<size_t>(to + i)), -1);
@@ -70,13 +70,13 @@ TEST(TensorSlice, StretchesAreWhatBothHave) {
 TEST(TensorSlice, WholeTensorsOfAnyShapeAreOneStretch) {
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{20}, {4, 5}, {2, 2, 5}}) {
     int64_t stretches = 0;
-    for_each_stretch(checked_slice("tensor", shape, {}, 3, 18), checked_slice("tensor", shape, {}, 7, 20),
-                     [&](int64_t from, int64_t to, int64_t count) {
-                       ++stretches;
-                       EXPECT_EQ(from, 4);
-                       EXPECT_EQ(to, 0);
-                       EXPECT_EQ(count, 11);
-                     });
+    for_each_run(checked_slice("tensor", shape, {}, 3, 18), checked_slice("tensor", shape, {}, 7, 20),
+                 [&](int64_t from, int64_t to, int64_t count) {
+                   ++stretches;
+                   EXPECT_EQ(from, 4);
+                   EXPECT_EQ(to, 0);
+                   EXPECT_EQ(count, 11);
+                 });
     EXPECT_EQ(stretches, 1);
   }
   const std::vector<int64_t> scalar, empty{0, 5};

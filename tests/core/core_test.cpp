@@ -231,14 +231,14 @@ TEST(Stream, KeepsOneStateOfAType) {
 
 TEST(Stream, MovesWithAllItHolds) {
   Stream stream = Stream::planned(132);
-  stream.set_product_multiprocessors(116);
+  stream.set_matmul_multiprocessors(116);
   stream.set_deterministic(true);
   Stream moved = std::move(stream);
   Stream assigned = Stream::cpu();
   assigned = std::move(moved);
   EXPECT_TRUE(assigned.is_planned());
   EXPECT_EQ(assigned.multiprocessors(), 132);
-  EXPECT_EQ(assigned.product_multiprocessors(), 116);
+  EXPECT_EQ(assigned.matmul_multiprocessors(), 116);
   EXPECT_TRUE(assigned.deterministic());
 }
 
@@ -362,8 +362,8 @@ TEST(Profiler, TellsWhatBoundsAnOp) {
   Stream stream = Stream::cpu();
   Profiler profiler(Device::kCpu);
   stream.set_profiler(&profiler);
-  { const OpTimer timer(stream, {.name = "qkv", .flops = 10, .bytes = 1, .bound = OpBound::kProduct}); }
-  { const OpTimer timer(stream, {.name = "qkv", .flops = 30, .bytes = 1, .bound = OpBound::kFp8Product}); }
+  { const OpTimer timer(stream, {.name = "qkv", .flops = 10, .bytes = 1, .bound = OpBound::kMatmul}); }
+  { const OpTimer timer(stream, {.name = "qkv", .flops = 30, .bytes = 1, .bound = OpBound::kFp8Matmul}); }
   { const OpTimer timer(stream, {.name = "all_reduce", .bytes = 1, .bound = OpBound::kCommunication}); }
   const auto totals = profiler.totals();
   EXPECT_EQ(totals.at("qkv").flops, 40);

@@ -34,13 +34,13 @@ TEST(ParallelConfig, MeshShapeWithContext) {
 
 // The number of replicas is computed if the number of shards is given. Otherwise the program chooses it.
 TEST(ParallelConfig, CopiesThatAreNotGiven) {
-  EXPECT_TRUE(ParallelConfig{}.leaves_copies());
+  EXPECT_TRUE(ParallelConfig{}.chooses_replicas());
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).replicate, 1);
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).shard, 16);
   const ParallelConfig given{.data_parallel_shard = 4, .tensor_parallel = 2};
-  EXPECT_FALSE(given.leaves_copies());
+  EXPECT_FALSE(given.chooses_replicas());
   EXPECT_EQ(given.mesh_shape(16).replicate, 2);
-  EXPECT_FALSE((ParallelConfig{.data_parallel_replicate = 1}).leaves_copies());
+  EXPECT_FALSE((ParallelConfig{.data_parallel_replicate = 1}).chooses_replicas());
   expect_error<InputError>([&] { given.mesh_shape(20); },
                            "parallel.data_parallel_shard 4 times parallel.context_parallel 1 times "
                            "parallel.tensor_parallel 2 is 8, which does not divide the 20 ranks");

@@ -88,7 +88,7 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
     return more;
   };
   const std::string sentence =
-      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two pieces of a sequence; ";
+      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two chunks of a sequence; ";
   expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30 or 36 would work", 3);
   expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "30 or 36 would work", 3);
   expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6 would work", 3);
@@ -104,7 +104,7 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
   expect_invalid(
       keys("384", {"precision.linear=fp8_blockwise"}),
       "data.seq_len is 384, expected a multiple of 768 with parallel.context_parallel 3, as each of its ranks "
-      "has two pieces of a sequence and fp8_blockwise scales 128 tokens at a time; 768 would work",
+      "has two chunks of a sequence and fp8_blockwise scales 128 tokens at a time; 768 would work",
       3);
   validate(load(kTrainable, keys("36")), 3);
   validate(load(kTrainable, keys("36", {"parallel.tensor_parallel=2", "training.global_batch_size=8"})), 12);
@@ -123,7 +123,7 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
   refuse(
       {"parallel.context_parallel=2", "data.seq_len=640"},
       "data.seq_len is 640, expected a multiple of 512 with parallel.context_parallel 2, as each of its ranks has two "
-      "pieces of a sequence of whole tiles of 128 tokens on GPUs; 512 or 1024 would work");
+      "chunks of a sequence of whole tiles of 128 tokens on GPUs; 512 or 1024 would work");
   refuse({"data.seq_len=1"}, "data.seq_len is 1, which attention's backward has no kernels for on GPUs");
   refuse({"stages=[{steps: 50}, {steps: 50, data: {seq_len: 1}}]"}, "data.seq_len is 1 in stage 2, which attention's");
   Config config = load(kTrainable, {"parallel.context_parallel=2", "data.seq_len=1024", "data.document_mask=true"});

@@ -82,7 +82,7 @@ TEST(RecordedStep, SaysWhatProductsRatesDependOn) {
   };
   const Op down = find("down");
   EXPECT_STREQ(down.precision, "fp8_rowwise");
-  EXPECT_EQ(down.bound, OpBound::kFp8Product);
+  EXPECT_EQ(down.bound, OpBound::kFp8Matmul);
   EXPECT_EQ(down.m, 8192);
   EXPECT_EQ(down.n, 4096);
   EXPECT_EQ(down.k, 14336);
@@ -105,7 +105,7 @@ TEST(RecordedStep, HasTheHeadsProductsInFp8) {
             std::find_if(step.ops.begin(), step.ops.end(), [&](const auto& op) { return name == op.op.name; });
         ASSERT_NE(found, step.ops.end()) << name;
         EXPECT_STREQ(found->op.precision, fp8 ? "fp8_tensorwise" : "bfloat16") << name;
-        EXPECT_EQ(found->op.bound, fp8 ? OpBound::kFp8Product : OpBound::kProduct) << name;
+        EXPECT_EQ(found->op.bound, fp8 ? OpBound::kFp8Matmul : OpBound::kMatmul) << name;
         EXPECT_EQ(found->op.fast_accumulation, fp8 && fast) << name;
         EXPECT_EQ(sum_of(step, &Op::flops, name), 8192.0 * 2 * 4096 * 128256) << name;
       };

@@ -152,7 +152,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.data.document_mask = dice.yes();
   if (context_ranks > 1) {  // Each rank has two chunks.
     c.data.seq_len *= 2 * context_ranks;
-    if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextPieceUnit);
+    if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextChunkUnit);
   }
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
   // An FP8 scale covers a micro-batch.

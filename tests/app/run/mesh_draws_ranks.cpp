@@ -322,7 +322,7 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
       draw.config.parallel.context_parallel = context;
       draw.config.parallel.data_parallel_replicate = replicate;
       draw.config.parallel.tensor_parallel = tensor;
-      draw.config.data.seq_len = 2 * context * (is_cuda() ? kContextPieceUnit : 5);
+      draw.config.data.seq_len = 2 * context * (is_cuda() ? kContextChunkUnit : 5);
       draw.config.data.document_mask = true;
       draw.config.training.micro_batch_size = 2;
       draw.config.training.global_batch_size = 4 * size_ / context / tensor;
@@ -378,7 +378,7 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
                    .vocab_size = tensor * (991 + replicate),
                    .rope_scaling = std::nullopt};
         c.data.document_mask = false;
-        c.data.seq_len = tensor * 2 * context * (is_cuda() && context > 1 ? kContextPieceUnit : 2);
+        c.data.seq_len = tensor * 2 * context * (is_cuda() && context > 1 ? kContextChunkUnit : 2);
         c.training.micro_batch_size = 2;
         const int64_t data_ranks = size_ / tensor / context;
         c.training.global_batch_size = 2 * data_ranks * 3;

@@ -78,10 +78,10 @@ struct Share {
   // Returns the row of the rank's lse that belongs to its token t and this head.
   int64_t lse_row(int64_t t, int64_t head) const {
     const int64_t share = context.share(of.shape.seq_len);
-    const int64_t piece = share / context.pieces();
+    const int64_t chunk = share / context.chunks();
     const int64_t token = t % share;
-    const int64_t sequence = token / piece * of.shape.batch + t / share;
-    return (sequence * of.shape.num_heads + head) * piece + token % piece;
+    const int64_t sequence = token / chunk * of.shape.batch + t / share;
+    return (sequence * of.shape.num_heads + head) * chunk + token % chunk;
   }
 
   const Case& of;
@@ -127,7 +127,7 @@ TEST_P(ContextSdpaTest, RanksTogetherMakeWhatOneMakes) {
         const Array my_qkv = share.take(qkv, 0, s.qkv_width());
         const Array my_d_out = share.take(d_out, 0, s.out_width());
         const Array my_out(dtype(), {share.tokens(), s.out_width()});
-        const Array my_lse(DType::kFloat32, {2 * s.batch, s.num_heads, shape.piece_length()});
+        const Array my_lse(DType::kFloat32, {2 * s.batch, s.num_heads, shape.chunk_length()});
         Array my_d_qkv(dtype(), {share.tokens(), s.qkv_width()});
         my_d_qkv.fill(7.0);
         const Array d_kv(dtype(), {rows, kv_width});
@@ -203,7 +203,7 @@ TEST_P(ContextSdpaSums, DoNotGetLessExactWithTheRanks) {
       const SdpaShape shape = share.shape();
       const Array my_qkv = share.take(qkv, 0, s.qkv_width());
       const Array my_out(dtype(), {share.tokens(), s.out_width()});
-      const Array my_lse(DType::kFloat32, {2, s.num_heads, shape.piece_length()});
+      const Array my_lse(DType::kFloat32, {2, s.num_heads, shape.chunk_length()});
       const Array my_d_qkv(dtype(), {share.tokens(), s.qkv_width()});
       const Array d_kv(dtype(), {s.seq_len, kv_width});
       reserve(sdpa_workspace_bytes(shape, dtype(), stream_));
@@ -268,7 +268,7 @@ TEST_P(ContextSdpaTest, WrongShapesThrow) {
   expect_error([&] { sdpa_forward(args, stream_); }, "documents have 2 tokens, expected all 4");
   args.documents = {};
   args.shape.seq_len = 3;
-  expect_error([&] { sdpa_forward(args, stream_); }, "3 tokens in 2 pieces");
+  expect_error([&] { sdpa_forward(args, stream_); }, "3 tokens in 2 chunks");
 }
 
 }  // namespace

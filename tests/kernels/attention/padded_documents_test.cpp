@@ -18,7 +18,7 @@ TEST(DocumentsTest, AreListedMostKeysFirst) {
 
 // Rank 0 of two ranks has tokens 0 to 2 and 9 to 11 of twelve. A document that begins before a chunk counts its tokens
 // in earlier chunks.
-TEST(DocumentsTest, CountWhatLiesInOtherPieces) {
+TEST(DocumentsTest, CountWhatLiesInOtherChunks) {
   std::vector<Document> documents;
   append_documents(std::vector<int32_t>{0, 0, 2, /* next chunk */ 4, 10, 10}, 6, documents, {.rank = 0, .size = 2});
   EXPECT_EQ(documents, (std::vector<Document>{{3, 1, 5}, {0, 2, 0}, {4, 2, 0}, {2, 1, 0}}));
@@ -116,11 +116,11 @@ TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
         ASSERT_EQ(first, sequence + share.starts[static_cast<size_t>(t)]);
         ASSERT_EQ(first + run.before + i, row);
         const int64_t in_share = t % share.shape.seq_len;
-        const int64_t piece = share.shape.piece_length();
-        ASSERT_EQ(share.shape.piece_of(run), in_share / piece);
-        const int64_t of_lse = in_share / piece * share.whole.batch + t / share.shape.seq_len;
+        const int64_t chunk = share.shape.chunk_length();
+        ASSERT_EQ(share.shape.chunk_of(run), in_share / chunk);
+        const int64_t of_lse = in_share / chunk * share.whole.batch + t / share.shape.seq_len;
         const int64_t heads = share.whole.num_heads;
-        ASSERT_EQ(share.shape.first_lse(run, heads - 1) + i, (of_lse * heads + heads - 1) * piece + in_share % piece);
+        ASSERT_EQ(share.shape.first_lse(run, heads - 1) + i, (of_lse * heads + heads - 1) * chunk + in_share % chunk);
       }
       ASSERT_EQ(first + run.keys() - 1, share.row(run.begin + run.length - 1));
     }
@@ -128,12 +128,12 @@ TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
   });
 }
 
-TEST(RunsTest, OfOnePieceHaveNoKeyInCommon) {
+TEST(RunsTest, OfOneChunkHaveNoKeyInCommon) {
   for_each_share([](Share& share) {
-    for (int64_t piece = 0; piece < share.shape.context.pieces(); ++piece) {
+    for (int64_t chunk = 0; chunk < share.shape.context.chunks(); ++chunk) {
       std::vector<int> seen(static_cast<size_t>(share.whole.batch * share.whole.seq_len));
       for (const Document& run : share.list) {
-        if (share.shape.piece_of(run) != piece) continue;
+        if (share.shape.chunk_of(run) != chunk) continue;
         for (int64_t key = 0; key < run.keys(); ++key) {
           ASSERT_EQ(++seen[static_cast<size_t>(share.shape.first_key(run) + key)], 1);
         }
@@ -153,7 +153,7 @@ TEST(PaddedBatchTest, HoldEveryRunOnce) {
       ASSERT_GT(batch.count, 0);
       ASSERT_LE(batch.count, batch.shape.batch);
       ASSERT_GE(batch.keys, batch.shape.seq_len);
-      if (batch.keys > std::max<int64_t>(share.shape.piece_length(), 2)) {
+      if (batch.keys > std::max<int64_t>(share.shape.chunk_length(), 2)) {
         ++long_batches;
         ASSERT_EQ(batch.count, 1);
       }
@@ -164,7 +164,7 @@ TEST(PaddedBatchTest, HoldEveryRunOnce) {
       first += batch.count;
     }
     EXPECT_EQ(first, documents.size());
-    EXPECT_LE(long_batches, share.shape.context.pieces() * share.whole.batch) << "one of a piece of each sequence";
+    EXPECT_LE(long_batches, share.shape.context.chunks() * share.whole.batch) << "one of a chunk of each sequence";
   });
 }
 
@@ -276,13 +276,13 @@ class LoopOps : public PaddedOps {
       for (int64_t c = 0; row != nullptr && c < width; ++c) row[c] = of_padded[c];
     });
   }
-  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece) override {
+  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk) override {
     for_each_row(
         padded, rows, map,
         [](const float* of_padded, float* row, int64_t width) {
           for (int64_t c = 0; row != nullptr && c < width; ++c) row[c] += of_padded[c];
         },
-        piece);
+        chunk);
   }
   void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) override {
     for_each_head(padded, map, [&](float* in_padding, int64_t first, int64_t length) {
@@ -352,14 +352,14 @@ class LoopOps : public PaddedOps {
  private:
   template <typename Body>
   static void for_each_row(const Tensor& padded, const Tensor& rows, const PaddedRows& map, const Body& body,
-                           int64_t piece = -1) {
+                           int64_t chunk = -1) {
     const int64_t width = padded.dim(1);
     ASSERT_LE(width, rows.dim(1));
     for (int64_t block = 0; block < padded.dim(0); ++block) {
       const int64_t sequence = block / map.seq_len;
       const int64_t position = block % map.seq_len;
       float* row = nullptr;
-      if (position < map.length(sequence) && (piece < 0 || map.piece(sequence) == piece)) {
+      if (position < map.length(sequence) && (chunk < 0 || map.chunk(sequence) == chunk)) {
         const int64_t r = map.first_row(sequence) + position;
         ASSERT_TRUE(r >= 0 && r < rows.dim(0)) << r;
         row = rows.data<float>() + r * rows.dim(1);
@@ -458,7 +458,7 @@ TEST_P(PaddedDocumentsTest, MakeWhatAttentionWithinDocumentsMakes) {
     const Array d_out = random({share.tokens(), s.out_width()});
     const auto run = [&](bool in_batches) {
       const Array out(dtype(), {share.tokens(), s.out_width()});
-      const Array lse(DType::kFloat32, {s.context.pieces() * s.batch, s.num_heads, s.piece_length()});
+      const Array lse(DType::kFloat32, {s.context.chunks() * s.batch, s.num_heads, s.chunk_length()});
       Array d_qkv(dtype(), {share.tokens(), s.qkv_width()});
       d_qkv.fill(7.0);
       const Array d_kv(dtype(), {all_keys, share.shape.kv_width()});

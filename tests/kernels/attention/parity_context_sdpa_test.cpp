@@ -138,7 +138,7 @@ TEST_F(ContextSdpaParity, WithinDocuments) {
   }
 }
 
-TEST_F(ContextSdpaParity, LongPiecesWithinDocuments) {
+TEST_F(ContextSdpaParity, LongChunksWithinDocuments) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{1100, 7, 300}, {3000}, {40, 900, 2500}}) {
     for (int64_t rank = 0; rank < 2; ++rank) compare({2, 4096, 8, 2, 128}, {.rank = rank, .size = 2}, lengths);
   }
@@ -167,7 +167,7 @@ TEST_F(ContextSdpaParity, DeterministicBackwardWithinDocuments) {
   }
 }
 
-TEST_F(ContextSdpaParity, PiecesOfSeveralTiles) {
+TEST_F(ContextSdpaParity, ChunksOfSeveralTiles) {
   compare({1, 1536, 4, 2, 128}, {.rank = 0, .size = 2});
   compare({2, 2048, 8, 2, 128}, {.rank = 1, .size = 2});
 }

@@ -184,7 +184,7 @@ TEST_P(SdpaTest, WrongShapesThrow) {
   constexpr Document kShortFirst[] = {{0, 1}, {1, 2}};
   for (const auto& [documents, error] : std::initializer_list<std::pair<std::span<const Document>, const char*>>{
            {kTooFew, "documents have 2 tokens, expected all 3"},
-           {kTooLong, "document 0 has 3 tokens from token 1 on and 0 before them, expected tokens of one piece of 3"},
+           {kTooLong, "document 0 has 3 tokens from token 1 on and 0 before them, expected tokens of one chunk of 3"},
            {kShortFirst, "document 1 has 2 tokens from token 1"}}) {
     args.documents.list = documents;
     expect_error([&] { sdpa_forward(args, stream_); }, error);

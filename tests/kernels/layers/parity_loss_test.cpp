@@ -269,7 +269,7 @@ TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
                .grad_sum_of_squares = norm.on(s),
                .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step},
                .random_key = 1000 + static_cast<uint64_t>(step),
-               .stretch = {.first_index = 77, .begin = 13, .columns = columns, .row_stride = 1000}},
+               .range = {.first_index = 77, .begin = 13, .columns = columns, .row_stride = 1000}},
               s);
       });
       for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq, &weight, &amax}) expect_equal_bytes(*twin, "adamw");

@@ -19,7 +19,7 @@ TEST_F(ParityTest, RandomNormal) {
                  .key = 0x9876543210fedcbaull + static_cast<uint64_t>(n),
                  .mean = 0.25f,
                  .deviation = 0.02f,
-                 .stretch = {.first_index = 3 * columns + 1, .begin = begin, .columns = columns, .row_stride = 1000}},
+                 .range = {.first_index = 3 * columns + 1, .begin = begin, .columns = columns, .row_stride = 1000}},
                 s);
           });
           SCOPED_TRACE(fmt::format("{} elements at {}, from {}, {} columns", n, offset, begin, columns));

@@ -116,8 +116,7 @@ TEST(RandomNormalTest, IsCloseToTheNormalDistributionEverywhere) {
 // Initial weights are made of these numbers, so a single changed bit would change every run.
 TEST(RandomNormalTest, KeepsItsNumbers) {
   const auto bits = [](int64_t index) {
-    return std::bit_cast<uint32_t>(
-        static_cast<float>(numbers(1, {.out = {}, .stretch = {.first_index = index}}).at(0)));
+    return std::bit_cast<uint32_t>(static_cast<float>(numbers(1, {.out = {}, .range = {.first_index = index}}).at(0)));
   };
   EXPECT_EQ(bits(0), 1071921441u);
   EXPECT_EQ(bits(1), 1065853637u);
@@ -134,9 +133,8 @@ TEST(RandomNormalTest, PartsOfAMatrixAreItsElements) {
       if (begin >= kRows * columns) continue;
       const int64_t count = kRows * columns - begin;
       const Array part = numbers(
-          count,
-          {.out = {},
-           .stretch = {.first_index = first_column, .begin = begin, .columns = columns, .row_stride = kColumns}});
+          count, {.out = {},
+                  .range = {.first_index = first_column, .begin = begin, .columns = columns, .row_stride = kColumns}});
       for (int64_t i = 0; i < count; ++i) {
         const int64_t place = begin + i;
         ASSERT_EQ(part.at(i), whole.at(place / columns * kColumns + first_column + place % columns))
@@ -148,15 +146,15 @@ TEST(RandomNormalTest, PartsOfAMatrixAreItsElements) {
 
 TEST(RandomNormalTest, CountsPast32Bits) {
   for (const int64_t base : {(int64_t{1} << 31) - 3, (int64_t{1} << 32) - 3, (int64_t{1} << 33) + 12345}) {
-    const Array row = numbers(9, {.out = {}, .stretch = {.first_index = base}});
-    EXPECT_EQ(numbers(9, {.out = {}, .stretch = {.begin = base}}).bits(), row.bits());
+    const Array row = numbers(9, {.out = {}, .range = {.first_index = base}});
+    EXPECT_EQ(numbers(9, {.out = {}, .range = {.begin = base}}).bits(), row.bits());
     // The matrix has rows of 3 elements, and the slice is its column of 1.
     const Array one =
-        numbers(1, {.out = {}, .stretch = {.first_index = 1, .begin = base, .columns = 1, .row_stride = 3}});
-    EXPECT_EQ(one.bits(), numbers(1, {.out = {}, .stretch = {.first_index = 3 * base + 1}}).bits());
+        numbers(1, {.out = {}, .range = {.first_index = 1, .begin = base, .columns = 1, .row_stride = 3}});
+    EXPECT_EQ(one.bits(), numbers(1, {.out = {}, .range = {.first_index = 3 * base + 1}}).bits());
     for (int64_t i = 0; i < 9; ++i) {
-      EXPECT_EQ(numbers(1, {.out = {}, .stretch = {.first_index = base + i}}).at(0), row.at(i));
-      EXPECT_NE(numbers(1, {.out = {}, .stretch = {.first_index = (base + i) & 0xffffffff}}).at(0) == row.at(i),
+      EXPECT_EQ(numbers(1, {.out = {}, .range = {.first_index = base + i}}).at(0), row.at(i));
+      EXPECT_NE(numbers(1, {.out = {}, .range = {.first_index = (base + i) & 0xffffffff}}).at(0) == row.at(i),
                 base + i > 0xffffffff);
     }
   }
@@ -174,14 +172,13 @@ TEST(RandomNormalTest, ScalesAndShifts) {
 }
 
 TEST(RandomNormalTest, DoesNotDependOnThreads) {
-  expect_thread_independent(
-      [] { return numbers(100'003, {.out = {}, .stretch = {.columns = 97, .row_stride = 101}}); });
+  expect_thread_independent([] { return numbers(100'003, {.out = {}, .range = {.columns = 97, .row_stride = 101}}); });
 }
 
 TEST(RandomNormalTest, RefusesPartsThatOverlap) {
-  expect_error([] { numbers(3, {.out = {}, .stretch = {.columns = 5, .row_stride = 4}}); },
+  expect_error([] { numbers(3, {.out = {}, .range = {.columns = 5, .row_stride = 4}}); },
                "rows of 5 elements that are 4 apart");
-  expect_error([] { numbers(3, {.out = {}, .stretch = {.begin = -1}}); }, "begin is -1");
+  expect_error([] { numbers(3, {.out = {}, .range = {.begin = -1}}); }, "begin is -1");
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
   for (int64_t step = 1; step <= 3; ++step) {
     const Array grad = random(kCount);
     Adamw adam = args(whole, grad, step);
-    adam.stretch.first_index = 12345;
+    adam.range.first_index = 12345;
     adamw(adam, stream_);
     const Adamw all = args(parts, grad, step);
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 337}, {337, 338}, {338, kCount}}) {
@@ -234,7 +234,7 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
       for (Tensor* tensor : {&part.master, &part.exp_avg, &part.exp_avg_sq, &part.grad}) {
         *tensor = tensor->rows(begin, end);
       }
-      part.stretch.first_index = 12345 + begin;
+      part.range.first_index = 12345 + begin;
       adamw(part, stream_);
     }
     EXPECT_EQ(whole, parts);
@@ -259,7 +259,7 @@ TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
         part_grad.set(i, grad.at(place(i)));
       }
       Adamw adam = args(part, part_grad, 1);
-      adam.stretch = {.first_index = first, .begin = begin, .columns = columns, .row_stride = kColumns};
+      adam.range = {.first_index = first, .begin = begin, .columns = columns, .row_stride = kColumns};
       adamw(adam, stream_);
       for (int64_t i = 0; i < n; ++i) {
         ASSERT_EQ(part.m(i), whole.m(place(i))) << columns << " columns from " << begin << ": " << i;

@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-struct MatrixStretch {
+struct MatrixRange {
   int64_t first_index = 0;  // Index of the block's first element.
   int64_t begin = 0;
   int64_t columns = 1;
@@ -43,17 +43,17 @@ struct MatrixStretch {
 };
 
 // Throws if the rows overlap or an index would be negative.
-void expect_stretch(const MatrixStretch& stretch, const char* op);
+void expect_range(const MatrixRange& range, const char* op);
 
 namespace cpu {
 
 // Calls f(i, end, index(i)) for each range of the elements from `from` to `to` whose indices are consecutive.
 template <typename F>
-void for_each_row(const MatrixStretch& stretch, int64_t from, int64_t to, F&& f) {
+void for_each_row(const MatrixRange& range, int64_t from, int64_t to, F&& f) {
   for (int64_t i = from, end; i < to; i = end) {
-    const int64_t row = (stretch.begin + i) / stretch.columns;
-    end = stretch.is_one_row() ? to : std::min(to, (row + 1) * stretch.columns - stretch.begin);
-    f(i, end, stretch.index(i));
+    const int64_t row = (range.begin + i) / range.columns;
+    end = range.is_one_row() ? to : std::min(to, (row + 1) * range.columns - range.begin);
+    f(i, end, range.index(i));
   }
 }
 
