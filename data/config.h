@@ -75,7 +75,7 @@ struct DataConfig {
   // Whether training and validation may have files in common (data/overlap.h).
   bool allow_overlap = false;
   std::vector<SampleRange> skip = {};              // Ranges of samples that training skips.
-  std::optional<int64_t> resume_from_sample = {};  // Sample at which the data continues, whatever a checkpoint says.
+  std::optional<int64_t> resume_from_sample = {};  // Sample at which the data continues, regardless of the checkpoint.
   int64_t reader_threads = 4;                      // Number of threads that read samples ahead.
   std::string tokenizer = "byte";
   uint64_t seed = 1234;

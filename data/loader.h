@@ -38,8 +38,8 @@ struct LoaderOptions {
   int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
 };
 
-// The first three arrays are [local_batch, seq_len], row-major. local_batch is the number of this rank's samples in the
-// step, and seq_len the number of its tokens of each.
+// This rank's samples of one step. inputs, targets and document_start are [local_batch, seq_len], row-major.
+// local_batch is the number of this rank's samples in the step, and seq_len the number of its tokens of each.
 struct Batch {
   int64_t step = 0;              // Number of batches that the loader returned before this one.
   std::vector<int32_t> inputs;   // All tokens of each sample except the last.

@@ -64,7 +64,7 @@ class Mixture {
   std::vector<int64_t> datasets_;
   std::vector<int64_t> weights_;
   std::vector<int64_t> taken_;   // Number of samples of each dataset in this period (n).
-  std::vector<int64_t> behind_;  // w g - W n for each dataset.
+  std::vector<int64_t> behind_;  // How far each dataset is behind its weight, w g - W n.
   int64_t total_ = 0;            // W.
   int64_t next_sample_ = 0;      // g.
   int64_t period_begin_ = 0;     // First sample of this period, a multiple of W.

@@ -83,8 +83,8 @@ class SampleStream {
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;
-  // Returns a state as JSON, with what it belongs to: the datasets and their fingerprints (data/tokens/fingerprint.h)
-  // when they were opened, the order, and seq_len. Independent of ranks and batch size.
+  // Returns a state as JSON, together with the data that it belongs to: the datasets and their fingerprints
+  // (data/tokens/fingerprint.h) when they were opened, the order, and seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
   // Throws an InputError if the JSON is malformed, and OtherData if it belongs to other datasets, weights, seq_len,
   // order or bos/eos. A dataset without a fingerprint, as earlier versions saved it, is compared by its number of

@@ -33,7 +33,7 @@ struct WindowOrderOptions {
   // Order of the windows. kNone reads them in file order without shifts.
   Shuffle shuffle = Shuffle::kLcg;
   uint64_t seed = 0;
-  int64_t dataset = 0;  // Number of the dataset. Its order is drawn from it.
+  int64_t dataset = 0;  // Number of the dataset, from which its order is drawn.
 };
 
 // Used by one thread at a time, because it caches the permutation of the last epoch.

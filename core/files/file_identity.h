@@ -13,8 +13,8 @@ namespace octavo {
 // Returns "PATH of 234 bytes, xxh3 0123456789abcdef", with the checksum of all bytes.
 std::string file_identity(const std::string& path);
 
-// Returns the same text with the checksum of samples: 64 blocks of 4 KiB, spread evenly from the first to the last, or
-// all bytes of a smaller file.
+// Returns the text of file_identity(), but with the checksum of samples: 64 blocks of 4 KiB, spread evenly from the
+// first to the last, or all bytes of a smaller file.
 std::string sampled_file_identity(const std::string& path);
 
 // Adds the bytes [begin, end) of a file to `checksum`.

@@ -35,7 +35,7 @@ class TokenRow {
   ~TokenRow();
 
   int64_t num_tokens() const { return num_tokens_; }  // Returns M, the number of tokens with bos and eos.
-  // Documents of llm.c shards that are not yet opened are not counted.
+  // Returns the number of documents, except those of llm.c shards that are not yet open.
   int64_t num_documents() const { return num_documents_; }
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
   const std::string& path(int64_t file) const;  // Returns the path as it was given.
