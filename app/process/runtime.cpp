@@ -16,6 +16,7 @@
 #include "core/files/checksum.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/profiler.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 #include "parallel/ranks/start_checks.h"
