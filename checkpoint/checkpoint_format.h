@@ -97,7 +97,7 @@ std::string manifest_to_text(const CheckpointManifest& manifest);
 // Returns whether the JSON claims to be a manifest, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
 // Parses a manifest. Throws DamagedCheckpoint with `path` and the reason if the text is not a manifest, its checksum is
-// wrong, it is not complete, or its model cannot exist or has more layers than there are tensors. Throws an InputError
+// wrong, it is not complete, or its model is invalid or has more layers than there are tensors. Throws an InputError
 // if this build does not read its version.
 CheckpointManifest manifest_from_text(std::string_view text, const std::string& path);
 

@@ -74,7 +74,7 @@ const Architecture& architecture_of(const Json& json, const std::string& path) {
   throw InputError(fmt::format("{}: model_type is {}, expected {}", path, json.at("model_type").dump(), known));
 }
 
-// Every layer of Octavo's models attends to all tokens before its own.
+// Throws for a model with sliding-window attention, because every layer of Octavo attends to all earlier tokens.
 void check_no_sliding_window(const Json& json, const std::string& path) {
   CHECK_INPUT(!get_flag(json, "use_sliding_window", path),
               "{}: use_sliding_window is true, expected false: Octavo attends to all tokens", path);

@@ -130,7 +130,8 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     for (const FoundCheckpoint& found : find_checkpoints(dir_)) names.insert(found.path.filename().string());
     return names;
   });
-  std::map<int64_t, int, std::greater<>> owners;  // A rank whose machine has the manifest, by step, the newest first.
+  std::map<int64_t, int, std::greater<>>
+      owners;  // Maps each step, newest first, to a rank whose machine has the manifest.
   for (int machine = 0; machine < machines_.count(); ++machine) {
     for (const std::string& name : directories[static_cast<size_t>(machine)])
       owners.emplace(step_of_directory(name).value(), machines_.first_rank(machine));

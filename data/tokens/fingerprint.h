@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// Bytes of indexes, and bytes of tokens, up to which all of them are read. Beyond, samples are read.
+// Maximum number of bytes of indexes, and of tokens, that are read completely. Longer data is sampled.
 inline constexpr int64_t kFingerprintBytes = int64_t{8} << 20;
 inline constexpr int64_t kFingerprintBlocks = 256;  // Number of samples of 32 KiB.
 

@@ -394,7 +394,7 @@ void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) co
 }
 
 void TokenFile::check_vocabulary(int64_t vocab_size) const {
-  // An unsigned type whose largest id is in the vocabulary has no id outside it.
+  // If the largest id of an unsigned dtype is in the vocabulary, no id can be outside it.
   if (dtype_ != TokenDtype::kI32 && max_token_id(dtype_) < vocab_size) return;
   constexpr int64_t kSpreadDocuments = 4096, kSpreadTokens = 65536;
   const bool full = bin_.size_bytes() <= kFullScanBytes;

@@ -27,7 +27,7 @@ namespace octavo {
 inline constexpr int64_t kParameterAlignment = 256;
 
 struct ParameterSpec {
-  std::string name;            // "model.layers.3.self_attn.q_proj.weight"
+  std::string name;            // Hugging Face name: "model.layers.3.self_attn.q_proj.weight".
   std::vector<int64_t> shape;  // [out, in] or [hidden], this rank's part.
   int64_t offset = 0;          // Index of the parameter's first element in the flat order.
   // Standard deviation of the normal distribution of initial values. 0: all ones (norm weights).
