@@ -40,8 +40,8 @@ void check_shapes(const Tensor& whole, const ContextGroup::Columns& columns, int
   expect_tensor(columns.rows, "rows of a share", mine.dtype(), {mine.dim(0), columns.rows.dim(1)});
   expect_tensor(whole, "whole sequences", mine.dtype(), {scratch.all.dim(0), mine.dim(1)});
   CHECK(columns.begin + mine.dim(1) <= columns.rows.dim(1) && mine.dim(0) % batch == 0,
-        "columns from {} of {} do not fit a scratch of {} and {} sequences", columns.begin, columns.rows.describe(),
-        mine.describe(), batch);
+        "columns from {} on of {} do not fill the scratch {} of {} whole sequences", columns.begin,
+        columns.rows.describe(), mine.describe(), batch);
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ class Packer {
     files.insert(files.end(), found.begin(), found.end());
   }
 
-  // Output of an earlier run of the same command is no source.
+  // Returns whether the file is output of an earlier run of the same command, which is not a source.
   bool is_own_output(const fs::path& path) const {
     for (const std::string& prefix : {options_.output, options_.hold_out_output}) {
       for (const char* suffix : {".bin", ".idx", ".json", ".bin.tmp", ".idx.tmp", ".json.tmp"}) {

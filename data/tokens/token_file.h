@@ -129,8 +129,8 @@ class TokenFile {
   // Number of tokens before each document, then the total. Used for llm.c files and for Megatron files whose documents
   // are not in order.
   std::vector<int64_t> begins_;
-  // Number of tokens before every kStride-th document, so that a search reads few pages of the index. Used for all
-  // other files.
+  // Number of tokens before every kStride-th document, so that a search reads few pages of the index. Used for Megatron
+  // files whose documents are in order.
   static constexpr int64_t kStride = 4096;
   std::vector<int64_t> sparse_begins_;
 };

@@ -8,7 +8,7 @@ namespace octavo {
 KvCopies::KvCopies(const ModelConfig& config, TensorRank tensor, Arena& arena)
     : config_(config),
       tensor_(tensor),
-      sums_(arena.allocate("gradients of copied kv heads", DType::kFloat32,
+      sums_(arena.allocate("gradients of replicated kv heads", DType::kFloat32,
                            {2 * config.num_kv_heads * config.head_dim * config.hidden_size}, Lifetime::kBlock)) {}
 
 std::vector<KvCopies::HeadRows> KvCopies::head_rows(const Tensor& d_qkv) const {
@@ -32,7 +32,7 @@ void KvCopies::sum(const Tensor& d_qkv, TensorGroup& group, Stream& stream) cons
   const std::vector<HeadRows> rows = head_rows(d_qkv);
   stream.zero(sums_);
   for (const auto& [local, global] : rows) sum_terms({.out = global, .terms = local, .accumulate = true}, stream);
-  group.all_reduce_sum(sums_, "gradients of copied kv heads");
+  group.all_reduce_sum(sums_, "gradients of replicated kv heads");
   for (const auto& [local, global] : rows) cast({.out = local, .x = global}, stream);
 }
 
