@@ -222,7 +222,7 @@ def items(root):
         if re.match(r"\| `\w+(\.\w+)*` \| .* \| .* \| .* \|", line):
             found.append(("option", "docs/config.md", number, " | ".join(line.split(" | ")[0:2]).lstrip("| ")))
     least = {"comment": 3, "sentence": 5, "option": 3, "message": 4}
-    return [item for item in found if len(re.findall(r"\b[A-Za-z]+\b", item[3])) >= least[item[0]]]
+    return [item for item in found if sum(bool(re.fullmatch(r"\W*[A-Za-z'-]+\W*", word)) for word in item[3].split()) >= least[item[0]]]
 
 
 def sample(root, count, seed, folders):
