@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs `octavo bench` for every combination of config values and prints what each reached.
+"""Runs `octavo bench` for every combination of config values and prints the speed of each.
 
     bench_sweep.py CONFIG.yaml training.micro_batch_size=1,2,4 precision.linear=bfloat16,fp8_delayed [--octavo "mpirun -n 8 build/octavo"]
 
-A combination that octavo refuses does not end the sweep. The speed-up is relative to the first combination that differs in no other key
-than precision.linear.
+A combination that octavo refuses does not end the sweep. The speed-up of a combination is relative to the first combination that has
+equal values of all keys except precision.linear.
 """
 
 import argparse
@@ -34,9 +34,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("keys", nargs="+", metavar="KEY=VALUE[,VALUE...]")
-    parser.add_argument("--octavo", default=os.environ.get("OCTAVO", "build/octavo"), help="the program, with its launcher; default: $OCTAVO or build/octavo")
-    parser.add_argument("--bench-options", default="", help="more options of octavo bench, such as '--warmup 3 --steps 10'")
-    parser.add_argument("--json", action="store_true", help="print a JSON object per line and combination in place of the table")
+    parser.add_argument("--octavo", default=os.environ.get("OCTAVO", "build/octavo"), help="command that starts octavo, with its launcher (default: $OCTAVO or build/octavo)")
+    parser.add_argument("--bench-options", default="", help="further options of octavo bench, such as '--warmup 3 --steps 10'")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per combination instead of the table")
     arguments = parser.parse_args()
     keys = dict(argument.partition("=")[::2] for argument in arguments.keys)
     if any("" in values.split(",") for values in keys.values()):

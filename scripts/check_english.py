@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Checks the English of comments and documentation against simple rules, and prints each breach as file:line: reason.
 
-    check_english.py [ROOT]       exit code 1 when there is a breach
-    check_english.py --counts     breaches per folder, including the folders of NOT_CLEAN
+    check_english.py [ROOT]       exit code 1 if there is a breach
+    check_english.py --counts     prints the breaches per folder, including the folders of NOT_CLEAN
     check_english.py --sample N SEED [FOLDER...]
-                                  prints N items drawn at random, for a reader to judge: a quarter each of comments, sentences of
-                                  the documentation, descriptions of options and config keys, and messages
+                                  prints N items drawn at random, for a reader to judge. Comments, sentences of the
+                                  documentation, descriptions of options and config keys, and messages are a quarter each
     check_english.py --self-test  plants breaches in a scratch tree and checks that each is found
 
-The rules find what seldom stands in a sentence that is clear at first reading. They cannot tell that a sentence is clear.
+The rules find words and forms that clear sentences seldom have. They cannot prove that a sentence is clear.
 """
 
 import collections

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Loads a directory written by `octavo export` with Hugging Face transformers in float32 and compares its loss.
 
-    check_export.py HF_DIR --golden tests/golden/gqa      tokens from golden.safetensors; expected: the loss in golden.json,
-                                                          for an export of the case's initial weights
-    check_export.py HF_DIR --tokens tokens.json --loss L  tokens: a JSON list of lists [[id, ...], ...] of seq_len + 1 ids
-                                                          each (inputs and targets overlapping), or of objects with a
-                                                          list "tokens", one a line, as `octavo inspect --samples` prints
-    --tolerance T                                         largest difference allowed, 1e-4 by default
+    check_export.py HF_DIR --golden tests/golden/gqa      compares with the loss in golden.json on the tokens in golden.safetensors.
+                                                          HF_DIR must be an export of the case's initial weights
+    check_export.py HF_DIR --tokens tokens.json --loss L  compares with L on the tokens in tokens.json. The file is a list of lists
+                                                          [[id, ...], ...] of seq_len + 1 ids each, or has one object per line
+                                                          with a list "tokens", as `octavo inspect --samples` prints
+    --tolerance T                                         largest accepted difference, 1e-4 by default
 
-Exit code 1 when the losses differ by more, or when the directory lacks a tensor or holds one too many.
+The exit code is 1 if the losses differ by more, or if the directory lacks a tensor or has an additional one.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main():
     parser.add_argument("hf_dir", type=Path)
     parser.add_argument("--golden", type=Path, help="folder of a golden case")
     parser.add_argument("--tokens", type=Path, help="JSON file of tokens")
-    parser.add_argument("--loss", type=float, help="the loss that Octavo printed for them")
+    parser.add_argument("--loss", type=float, help="loss that Octavo printed for these tokens")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     arguments = parser.parse_args()
     if arguments.golden:
@@ -74,10 +74,10 @@ def main():
     elif arguments.tokens and arguments.loss is not None:
         tokens, expected = read_tokens(arguments.tokens), arguments.loss
     else:
-        parser.error("--golden, or both --tokens and --loss, are needed")
+        parser.error("give --golden, or both --tokens and --loss")
     model = load_model(arguments.hf_dir)
     if tokens.max() >= model.config.vocab_size:
-        sys.exit(f"{arguments.hf_dir}: has a vocabulary of {model.config.vocab_size}, but the tokens go up to {tokens.max()}")
+        sys.exit(f"{arguments.hf_dir}: has a vocabulary of {model.config.vocab_size}, but the largest token is {tokens.max()}")
     loss = loss_of(model, tokens)
     difference = abs(loss - expected)
     print(f"transformers {transformers.__version__}: loss {loss:.6f}, expected {expected:.6f}, difference {difference:.2e}")

@@ -3,19 +3,19 @@
 
     app -> checkpoint -> model -> parallel -> kernels -> core        app -> data -> core
 
-  * an include from the repository root names a file of the same folder or of one below it; a folder's own folders are floors
-    below or above it, and what stands directly in app/ may include all of them;
-  * a .cpp or .cu implements the header of its name (except main, the subcommands, which app/commands/commands.h declares, and the
-    observers X_watch.cpp, which app/observers/step_observer.h declares);
-  * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
-  * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
-    device code from the C++ compiler;
-  * every header begins with #pragma once;
-  * headers include each other in no circle;
-  * no folder of app/ has more than 25 sources.
+  * A file includes only files of its own folder and of folders that its folder depends on. Files directly in app/ may include
+    all folders of app/.
+  * A .cpp or .cu implements the header of its name. Exceptions are main, the subcommands, which app/commands/commands.h declares,
+    and the observers X_watch.cpp, which app/observers/step_observer.h declares.
+  * Only files whose names say so include headers of CUDA, NCCL, MPI, oneDNN and OpenBLAS.
+  * There is no conditional compilation except through the generated build_config.h. A .cuh may test __CUDACC__ to hide its device
+    code from the C++ compiler.
+  * Every header begins with #pragma once.
+  * Headers do not include each other in a circle.
+  * No folder of app/ has more than 25 sources.
 
-    check_layers.py [ROOT]       exit code 1 when there is a breach
-    check_layers.py --counts     files, lines and includes of other folders, a row a folder
+    check_layers.py [ROOT]       exit code 1 if there is a breach
+    check_layers.py --counts     prints one row per folder with its files, lines and includes of other folders
     check_layers.py --self-test  plants breaches in a scratch tree and checks that each is found
 """
 

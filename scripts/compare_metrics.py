@@ -3,8 +3,8 @@
 
     compare_metrics.py A/metrics.jsonl B/metrics.jsonl [--tolerance 0.01]
 
-Prints the largest relative differences of loss, validation loss and gradient norm; exit code 1 when a loss differs by more
-than the tolerance, or when the runs have no step in common.
+Prints the largest relative differences of loss, validation loss and gradient norm. The exit code is 1 if a loss differs by more than the
+tolerance, or if the runs have no step in common.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a")
     parser.add_argument("b")
-    parser.add_argument("--tolerance", type=float, default=0.01, help="largest relative difference of a loss")
+    parser.add_argument("--tolerance", type=float, default=0.01, help="largest accepted relative difference of a loss")
     arguments = parser.parse_args()
     a, b = read_metrics(arguments.a), read_metrics(arguments.b)
     found = {key: largest_difference(a, b, key) for key in ("loss", "validation_loss", "grad_norm")}

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit reports of ctest: the failed tests with the last lines they printed, why tests were skipped, and one
-last line with the counts.
+"""Summarizes the JUnit reports of ctest. Prints the failed tests with their last lines, why tests were skipped, and one last line with
+the counts.
 
-    count_tests.py REPORT.xml...     exit code 1 when a test failed or none ran
+    count_tests.py REPORT.xml...     exit code 1 if a test failed or none ran
 
-A test of ctest that runs a suite of tests writes what became of each to results/NAME.xml beside the report, and counts as these.
+A ctest test that runs a suite writes the result of each single test to results/NAME.xml next to the report. The single tests are counted
+instead of the suite.
 """
 
 import collections

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fetches the sources of FlashAttention-3 and of CUTLASS, which it is written in, from the Python package index.
+"""Fetches the sources of FlashAttention-3, and of CUTLASS, which they include, from the Python package index.
 
-    fetch_flash_attention.py OUT_DIR      OUT_DIR/hopper and OUT_DIR/csrc/cutlass/include, as in a checkout of FlashAttention
-    fetch_flash_attention.py --version    the checksum of what it fetches, which OUT_DIR/SHA256 then has
+    fetch_flash_attention.py OUT_DIR      writes OUT_DIR/hopper and OUT_DIR/csrc/cutlass/include, as in a checkout of FlashAttention
+    fetch_flash_attention.py --version    prints the checksum of the package, which OUT_DIR/SHA256 contains after a fetch
 
-The index has them in the source package of xformers, which contains both as they are, and their licenses; nothing of xformers
-itself is used. The index is that of PIP_INDEX_URL, or of pip's index-url under [global]; PIP_CERT, SSL_CERT_FILE and the
-proxies of the environment are heeded, pip's other settings are not. What comes must have the checksum below.
+The sources come from the source package of xformers, which contains both unchanged, with their licenses. Nothing of xformers itself is
+used. The index is that of PIP_INDEX_URL, or of pip's index-url under [global]. The script also respects PIP_CERT, SSL_CERT_FILE and the
+proxies of the environment, but no other settings of pip. The download must have the checksum below.
 """
 
 import base64

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Compares the losses of runs that differ only in the recipe of their linears; scripts/fp8_loss_parity.sh makes them.
+"""Compares the losses of runs that differ only in the recipe of their linears. scripts/fp8_loss_parity.sh makes these runs.
 
     fp8_loss_parity.py RUN/metrics.jsonl MORE/metrics.jsonl... [--last 200] [--csv losses.csv] [--png losses.png]
 
-The first run is the one that the others are compared with; a run is named after its folder. Prints a table; --png needs
-matplotlib.
+All runs are compared with the first one. A run is named after its folder. The script prints a table. --png needs matplotlib.
 """
 
 import argparse
@@ -95,7 +94,7 @@ def draw(runs, path, window):
     for target in sorted(set(TARGETS.values())):
         for sign in (-1, 1):
             differences.axhline(sign * target, color="black", linestyle=":", linewidth=0.8)
-    curves.set_ylabel(f"cross entropy, nats a token\nmean of {window} steps")
+    curves.set_ylabel(f"cross entropy, nats per token\nmean of {window} steps")
     differences.set_ylim(-2, 2)
     differences.set_ylabel(f"difference to {runs[0][0]}, %")
     differences.set_xlabel("step; dotted: targets")
@@ -108,12 +107,12 @@ def draw(runs, path, window):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", nargs="+", type=Path, help="metrics.jsonl of the runs, the reference first")
-    parser.add_argument("--last", type=int, default=200, help="steps at the end that are averaged")
-    parser.add_argument("--csv", type=Path, help="CSV of the losses to write")
-    parser.add_argument("--csv-every", type=int, default=10, help="steps between its rows")
-    parser.add_argument("--png", type=Path, help="figure to write")
-    parser.add_argument("--window", type=int, default=50, help="steps that a point of the figure averages")
+    parser.add_argument("metrics", nargs="+", type=Path, help="metrics.jsonl of the runs, with the reference first")
+    parser.add_argument("--last", type=int, default=200, help="number of steps at the end that are averaged")
+    parser.add_argument("--csv", type=Path, help="CSV file to write with the losses")
+    parser.add_argument("--csv-every", type=int, default=10, help="steps between two rows of the CSV file")
+    parser.add_argument("--png", type=Path, help="PNG file to write with the loss curves")
+    parser.add_argument("--window", type=int, default=50, help="number of steps that each point of the curves averages")
     arguments = parser.parse_args()
     for path, mark in ((arguments.csv, CSV_BEGIN), (arguments.png, PICTURE_MARK)):
         if path:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A Hugging Face tokenizer as a child process: one JSON object a line in, one a line out.
+"""Serves a Hugging Face tokenizer as a child process that reads one JSON object per line and answers with one per line.
 
     hf_tokenizer.py tokenizer.json
 
-    {"encode": "text"}      ->  {"ids": [1, 2, 3]}        no special tokens are added
-    {"decode": [1, 2, 3]}   ->  {"text": "text"}          special tokens are left out
-    anything else           ->  {"error": "sentence"}     and it goes on with the next line
+    {"encode": "text"}      ->  {"ids": [1, 2, 3]}        without added special tokens
+    {"decode": [1, 2, 3]}   ->  {"text": "text"}          without special tokens
+    anything else           ->  {"error": "sentence"}     and continues with the next line
 
-The first line out is {"vocab_size": N}, or {"error": ...} and exit code 2 when there is no tokenizer to serve. `octavo
-generate` starts it for models whose tokenizer is a Hugging Face one; training never needs it.
+The first line of output is {"vocab_size": N}. If the tokenizer cannot be loaded, it is {"error": ...}, and the exit code is 2.
+`octavo generate` starts this script for models with a Hugging Face tokenizer. Training never needs it.
 """
 
 import json

@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Makes the project's small golden cases with Hugging Face transformers, in float64.
+"""Makes the project's small golden cases with Hugging Face transformers in float64.
 
-    make_golden.py [OUT_DIR] [CASE...]       OUT_DIR: tests/golden by default; needs torch and transformers 5
+    make_golden.py [OUT_DIR] [CASE...]       OUT_DIR is tests/golden by default. Needs torch and transformers 5
 
-One folder a case:
+Each case is a folder:
 
     config.json          the model, as transformers writes it
-    model.safetensors    the initial weights, float32
+    model.safetensors    the initial weights in float32
     golden.json          the loss and gradient norm of one batch, and the trajectory of a short AdamW or Muon run
-    golden.safetensors   that batch (input_ids, labels [batch, seq]), its logits and every gradient (grad.NAME), and
-                         train_tokens [steps, batch, seq + 1]: the tokens of each step, inputs and targets overlapping;
+    golden.safetensors   input_ids and labels [batch, seq] of that batch, its logits and every gradient (grad.NAME);
+                         train_tokens [steps, batch, seq + 1], the tokens of each step, whose inputs and targets overlap;
                          with documents also document_start [batch, seq], the position of the first token of each token's
-                         document, and document_lengths of train_tokens, one document behind the other
+                         document, and document_lengths, the lengths of the documents of train_tokens in their order
     final.safetensors    the weights after the run
 
-Weights are rounded to float32 before anything is computed, so a program that computes in float32 starts from the same
-numbers. Norm weights are drawn around 1, not set to 1, so that a gradient that forgets them is seen. transformers computes
-norms and rope in float32 whatever the model's dtype; both are replaced by float64 here, and the loss is checked against the
-library's own.
+Weights are rounded to float32 before anything is computed, so a program that computes in float32 starts from the same numbers. Norm
+weights are drawn around 1 and not set to 1, so that a gradient that ignores them is noticed. transformers computes norms and rope in
+float32 for every dtype of the model. This script replaces both by float64 and checks the loss against that of the library.
 """
 
 import json

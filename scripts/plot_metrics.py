@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the loss curve of a run from its metrics.jsonl into a PNG; needs matplotlib.
+"""Draws the loss curve of a run from its metrics.jsonl into a PNG. Needs matplotlib.
 
     plot_metrics.py runs/quickstart/metrics.jsonl [MORE...] --output loss.png [--bigram-entropy 2.3]
 
-Several files are drawn into one picture, so that runs can be compared. After a resume the file holds some steps twice; the
-later line counts, and where it is another than the one before, none that was written before of the steps behind it.
+Several files are drawn into one picture, so that runs can be compared. After a resume a file may have a step twice. The later line
+counts. If it differs from the earlier line, the earlier lines of all steps after it are ignored.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def read_metrics(path):
                 entry = json.loads(line)
             except json.JSONDecodeError:
                 # A run that was killed can leave an incomplete last line.
-                print(f"{path}:{number}: not a JSON object, left out", file=sys.stderr)
+                print(f"{path}:{number}: not a JSON object, skipped", file=sys.stderr)
                 continue
             before = by_step.get(entry["step"], entry)
             if any(before.get(key) != entry.get(key) for key in DISTINCTION):
@@ -88,7 +88,7 @@ def draw(runs, output, bigram_entropy):
         label = f"bigram entropy of the held-out files, {bigram_entropy:.3f}"
         axes.axhline(bigram_entropy, color="black", linestyle="--", linewidth=1.0, label=label)
     axes.set_xlabel("step")
-    axes.set_ylabel("cross entropy, nats a token")
+    axes.set_ylabel("cross entropy, nats per token")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
@@ -98,10 +98,10 @@ def draw(runs, output, bigram_entropy):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("metrics", nargs="+", type=Path, help="metrics.jsonl of one or more runs")
-    parser.add_argument("--output", type=Path, help="PNG to write")
-    parser.add_argument("--bigram-entropy", type=float, help="draw a line at this many nats a token")
+    parser.add_argument("--output", type=Path, help="PNG file to write")
+    parser.add_argument("--bigram-entropy", type=float, help="draw a line at this value, in nats per token")
     parser.add_argument("--print-validation", action="store_true", help="only print the last validation loss of the first run")
-    parser.add_argument("--print-training", action="store_true", help="only print the mean training loss of its last tenth")
+    parser.add_argument("--print-training", action="store_true", help="only print the mean training loss of the last tenth of the first run")
     arguments = parser.parse_args()
 
     runs = [(path.parent.name, read_metrics(path)) for path in arguments.metrics]

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Sends what a run writes to Weights & Biases; needs its Python package, wandb, and no change of the run.
+"""Sends the metrics of a run to Weights & Biases. Needs the Python package wandb, and no change of the run.
 
-    wandb_sync.py runs/quickstart --project octavo              what there is, then ends
-    wandb_sync.py runs/quickstart --project octavo --follow     and what comes, until the run is done or Ctrl-C
-    wandb_sync.py runs/quickstart --offline                     into RUN/wandb, for `wandb sync` on another machine
+    wandb_sync.py runs/quickstart --project octavo              sends the metrics so far and ends
+    wandb_sync.py runs/quickstart --project octavo --follow     continues to send until the run is done or Ctrl-C
+    wandb_sync.py runs/quickstart --offline                     writes to RUN/wandb, for `wandb sync` on another machine
 
-W&B's environment variables count where no option is given: WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_MODE, WANDB_DIR, WANDB_RUN_ID, and
-those that the package reads itself, such as WANDB_API_KEY and WANDB_BASE_URL.
+W&B's environment variables apply unless an option is given: WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_MODE, WANDB_DIR,
+WANDB_RUN_ID, and those that the package reads itself, such as WANDB_API_KEY and WANDB_BASE_URL.
 
-RUN is a logging.dir. How far it came is kept in RUN/wandb_sync.json, so the next call sends what is new since, to the same W&B
-run. Metrics have the names that they have in TensorBoard, and `step` as their axis; a step that a run did again after a restart is
-sent again. The config becomes the W&B run's config.
+RUN is a logging.dir. RUN/wandb_sync.json records the progress, so the next call sends the metrics since then to the same W&B run.
+Metrics have the names that they have in TensorBoard, with `step` as their axis. A step that was repeated after a restart is sent again.
+The config becomes the config of the W&B run.
 """
 
 import argparse
@@ -109,12 +109,12 @@ def send(wandb_run, run, state):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--project", help="project of the W&B run; default: WANDB_PROJECT, or octavo")
-    parser.add_argument("--entity", help="account or team; default: WANDB_ENTITY, or the account's own")
-    parser.add_argument("--name", help="name of the W&B run; default: WANDB_NAME, or the folder's name")
-    parser.add_argument("--offline", dest="mode", action="store_const", const="offline", help="write RUN/wandb and send nothing; default: WANDB_MODE, or online")
-    parser.add_argument("--follow", action="store_true", help="go on as the run does")
-    parser.add_argument("--seconds", type=float, default=10, help="between looks at the run with --follow; default: 10")
+    parser.add_argument("--project", help="project of the W&B run (default: WANDB_PROJECT, or octavo)")
+    parser.add_argument("--entity", help="account or team (default: WANDB_ENTITY, or your account)")
+    parser.add_argument("--name", help="name of the W&B run (default: WANDB_NAME, or the name of the folder)")
+    parser.add_argument("--offline", dest="mode", action="store_const", const="offline", help="write to RUN/wandb and send nothing (default: WANDB_MODE, or online)")
+    parser.add_argument("--follow", action="store_true", help="continue until the run is done")
+    parser.add_argument("--seconds", type=float, default=10, help="with --follow, seconds between two reads of metrics.jsonl (default: 10)")
     options = parser.parse_args(arguments)
     run = options.run
     environment = os.environ
@@ -124,7 +124,7 @@ def main(arguments=None):
     options.mode = options.mode or environment.get("WANDB_MODE") or "online"
     options.dir = environment.get("WANDB_DIR") or str(run)
     if not (run / "metrics.jsonl").exists():
-        sys.exit(f"{run} is no folder of a run: it has no metrics.jsonl")
+        sys.exit(f"{run} is not the folder of a run: it has no metrics.jsonl")
     need_packages("wandb")
     import wandb
 

@@ -22,12 +22,12 @@ def decode(data):
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NoText(f"is not UTF-8: it has the byte 0x{data[error.start]:02x} at position {error.start}") from error
+        raise NoText(f"is invalid UTF-8: it has the byte 0x{data[error.start]:02x} at position {error.start}") from error
 
 
 def too_long(where):
-    return InputError(f"{where}: a document of more than {MAX_DOCUMENT_BYTES >> 30} GiB, which does not go through a tokenizer "
-                      "at once; divide it (a text file is one document, a .jsonl file has one a line)")
+    return InputError(f"{where}: a document of more than {MAX_DOCUMENT_BYTES >> 30} GiB, which is too large for a tokenizer; "
+                      "divide it (a text file is one document, a .jsonl file has one per line)")
 
 
 def read_text(source, sources):
@@ -122,7 +122,7 @@ def parse_line(line, field):
         if not text.isascii():
             text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise NoText(f"has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is no character") from error
+        raise NoText(f"has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is not a character") from error
     return text
 
 

@@ -90,7 +90,7 @@ class Encoder:
         self.documents_with_special_text = 0
         if not parse_special_tokens:
             if not hasattr(self.tokenizer, "encode_special_tokens"):
-                raise InputError("this version of the Python package `tokenizers` makes tokens of text such as <|end_of_text|>: "
+                raise InputError("this version of the Python package `tokenizers` cannot encode <|end_of_text|> as text: run "
                                  "python3 -m pip install --upgrade tokenizers, or give --parse-special-tokens")
             self.tokenizer.encode_special_tokens = True
         # encode_batch_fast omits the offsets of tokens in the text, which nobody needs.

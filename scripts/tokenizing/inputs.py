@@ -37,7 +37,7 @@ class Sources:
         """Adds skipped bad documents. Raises an InputError with the first one above the limit."""
         for sentence in sentences:
             if len(self.skipped) >= self.skip_bad:
-                raise InputError(f"{sentence}; --skip-bad {self.skip_bad} skips no more" if self.skip_bad else sentence)
+                raise InputError(f"{sentence}; --skip-bad {self.skip_bad} does not skip more" if self.skip_bad else sentence)
             self.skipped.append(sentence)
 
     def num_left_out(self):
@@ -49,12 +49,11 @@ class Sources:
 
     def describe_left_out(self):
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_out.most_common())
-        return f"left out {self.num_left_out()} files: {kinds}"
+        return f"skipped {self.num_left_out()} files: {kinds}"
 
     def check(self, taken, allow_skipped):
         if self.num_left_out() > taken and not allow_skipped:
-            raise InputError(f"{self.describe_left_out()}, which is more than the {taken} taken; --allow-skipped takes these all "
-                             "the same")
+            raise InputError(f"{self.describe_left_out()}, which is more than the {taken} read; --allow-skipped reads these nevertheless")
 
 
 def suffixes(path):
@@ -75,7 +74,7 @@ def make_source(path, named):
     kind = {".jsonl": "jsonl", ".parquet": "parquet"}.get(inner, "text")
     if compression and (compression not in COMPRESSIONS or kind == "parquet"):
         if named and kind == "parquet":
-            raise InputError(f"{path}: Parquet compresses by itself and is not read from a compressed file; unpack it")
+            raise InputError(f"{path}: a compressed Parquet file is not read; decompress it")
         kind, compression = "text", ""
     status = os.stat(path)
     return Source(path, kind, compression, named, status.st_size, status.st_mtime_ns)

@@ -1,10 +1,11 @@
-"""Joins the parts into the token files, in the documents' order or shuffled.
+"""Joins the parts into the token files, in the order of the documents or shuffled.
 
-The shuffled order is that of a keyed 64-bit hash of the documents' numbers: a random permutation that depends on the seed
-and on nothing else. The documents are first distributed by the leading bits of their hashes over files of which each fits
-in memory, then file after file is sorted and written. That reads and writes every token twice, always in long runs; taking
-the documents in a random order straight from the parts would need no second copy, but one seek a document, which for a
-billion documents is days. The order of the documents is the only thing that memory is needed for, so it is bounded."""
+The shuffled order is that of a keyed 64-bit hash of the document numbers. It is a pseudo-random permutation that depends only on the
+seed. The documents are first distributed over files by the leading bits of their hashes, so that each file fits in memory. Then one file
+after the other is sorted and written. This reads and writes every token twice, always in long sequences. Reading documents in random
+order from the parts would need no second copy, but one seek per document, which takes days for a billion documents. Only the order of
+the documents needs memory, so memory is bounded.
+"""
 
 import hashlib
 import os

@@ -1,8 +1,9 @@
-"""PREFIX.parts: the tokens of each finished part, and the journal that says whose they are.
+"""Files in PREFIX.parts: the tokens of each finished part, and a journal of the inputs and options that made them.
 
-A part's file holds its tokens, its documents' lengths in tokens (int32), its summary (JSON), and the summary's length (8
-bytes). It gets its name when it is whole and on disk, and the name is a hash of all that decides on its bytes, so a part
-that is there by its name is finished and is the right one, whatever happened before."""
+The file of a part contains its tokens, the lengths of its documents in tokens (int32), its summary (JSON) and the length of the summary (8
+bytes). The file gets its final name when it is complete and on disk. The name is a hash of everything that determines its bytes. So a
+file with that name is finished and correct, whatever happened before.
+"""
 
 import array
 import fcntl
@@ -98,7 +99,7 @@ class PartFile:
             raise self.broken()
 
     def broken(self):
-        return RunError(f"{self.path}: is not a whole part; delete it and start again")
+        return RunError(f"{self.path}: is not a complete part; delete it and start again")
 
     def lengths(self):
         lengths = array.array("i")
@@ -151,7 +152,7 @@ class PartsFolder:
             pass  # The file system has no locks.
         old = self.read_journal()
         if old is not None and old != journal and not overwrite:
-            raise InputError(f"{self.path}: was begun with {difference(old, journal)}; --overwrite starts again with this command")
+            raise InputError(f"{self.path}: was started with {difference(old, journal)}; --overwrite starts again with this command")
         for name in os.listdir(self.path):
             if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # Parts are recognized by their names.
                 os.unlink(self.file(name))
@@ -166,7 +167,7 @@ class PartsFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise InputError(f"{self.file(JOURNAL)}: is not a journal; delete the folder to begin anew") from error
+            raise InputError(f"{self.file(JOURNAL)}: is not a journal; delete the folder to start again") from error
 
     def finished(self, name):
         """Returns the part of that name, or None."""

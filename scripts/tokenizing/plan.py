@@ -1,6 +1,9 @@
-"""Divides the inputs into parts, the same whatever the number of workers: runs of small files, ranges of the bytes of
-large .jsonl files, ranges of the rows of large .parquet files. A large compressed .jsonl has no places to begin at: the
-main process unpacks it, which takes a small part of the time that tokenizing takes, and hands out blocks of lines."""
+"""Divides the inputs into parts. The division does not depend on the number of workers.
+
+A part is a group of small files, a byte range of a large .jsonl file, or a row range of a large .parquet file. A large compressed .jsonl
+file cannot be read from the middle. The main process unpacks it, which takes little time compared with tokenizing, and passes blocks of
+lines to the workers.
+"""
 
 import dataclasses
 import hashlib

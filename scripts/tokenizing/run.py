@@ -29,7 +29,7 @@ class Run:
     def __init__(self, arguments):
         self.arguments = arguments
         if "" in (arguments.output, arguments.hold_out_output):
-            raise InputError("an output is empty, expected the beginning of the names of its files, such as corpus/train")
+            raise InputError("--output or --hold-out-output is empty, expected a PREFIX such as corpus/train")
         self.prefixes = [arguments.output]
         if arguments.hold_out_every:
             self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
@@ -38,8 +38,8 @@ class Run:
         elif arguments.hold_out_output:
             raise InputError("--hold-out-output needs --hold-out-every")
         elif os.path.exists(arguments.output + "_held_out.idx"):
-            raise InputError(f"{arguments.output}_held_out.idx holds documents that were held out of this output, and this run "
-                          "would put them into it; remove it, or hold out again with --hold-out-every")
+            raise InputError(f"{arguments.output}_held_out.idx has documents that were held out of this output, and this "
+                             "run would include them; remove it, or give --hold-out-every again")
         self.folder = PartsFolder(arguments.output + ".parts")
         self.trained_tokenizer = arguments.output + ".tokenizer.json"
         self.tokenizer_config = arguments.output + ".tokenizer_config.json"
@@ -58,7 +58,7 @@ class Run:
         )
         self.files.check(len(self.sources), self.arguments.allow_skipped)
         if not self.sources:
-            raise InputError("the inputs hold no documents")
+            raise InputError("the inputs have no documents")
         for source in self.sources:
             if source.kind != "text":  # A wrong field or column shows in the first document.
                 next(read_piece(Piece(source), self.arguments.text_field, Sources(self.arguments.skip_bad)), None)
@@ -89,8 +89,7 @@ class Run:
         if self.arguments.train_bpe and os.path.exists(self.trained_tokenizer):
             found.append(self.trained_tokenizer)
         if found and not self.arguments.overwrite and self.folder.read_journal() != self.journal:
-            raise InputError(f"{found[0]}: is there already, made from other inputs or with other options; --overwrite "
-                             "replaces it")
+            raise InputError(f"{found[0]}: exists already, made from other inputs or with other options; --overwrite replaces it")
 
     def train_tokenizer(self, planner):
         path = self.folder.file(TOKENIZER)
@@ -130,7 +129,7 @@ class Run:
                 pending[pool.submit(encode_part, part)] = (number, part.input_bytes)
             self.collect(pending, concurrent.futures.ALL_COMPLETED)
         except BrokenProcessPool as error:
-            raise RunError("a worker process was killed, perhaps for want of memory") from error
+            raise RunError("a worker process was killed, perhaps because memory ran out") from error
         finally:
             pool.shutdown(cancel_futures=True)
             self.progress.close()
@@ -158,7 +157,7 @@ class Run:
         documents, every = sum(part.summary["documents"] for part in parts), self.arguments.hold_out_every
         held_out = documents // every if every else 0
         if documents == held_out or (every and not held_out):
-            raise InputError(f"the inputs hold {documents} documents, too few")
+            raise InputError(f"the inputs have {documents} documents, too few for one in the dataset and one held out")
         token_bytes = sum(part.token_bytes for part in parts)
         shuffle = self.arguments.shuffle
         progress = Progress("writing", token_bytes * (1 if shuffle is None else 2))
@@ -221,8 +220,8 @@ class Run:
     def report_special_texts(self, parts):
         count = sum(part.summary["documents_with_special_text"] for part in parts)
         if count:
-            effect = ("was made that token" if self.arguments.parse_special_tokens else
-                      "is encoded as text; --parse-special-tokens makes it that token")
+            effect = ("is encoded as that token" if self.arguments.parse_special_tokens else
+                      "is encoded as text; --parse-special-tokens encodes it as that token")
             print(f"{count} documents have the name of a special token in their text, which {effect}", file=sys.stderr)
 
     def report(self, writers, parts, seconds):
@@ -239,7 +238,7 @@ def tokenize(arguments):
     if arguments.train_bpe is None:
         tokenizer_hash = load_tokenizer(arguments.tokenizer)[1]
     elif arguments.train_bpe < MIN_ENTRIES:
-        raise InputError(f"--train-bpe {arguments.train_bpe}: a byte-level tokenizer has at least {MIN_ENTRIES} entries")
+        raise InputError(f"--train-bpe is {arguments.train_bpe}, expected at least {MIN_ENTRIES} entries for a byte-level tokenizer")
     run.find_inputs()
     run.make_journal(tokenizer_hash)
     if not arguments.overwrite and run.is_complete():
@@ -253,6 +252,6 @@ def tokenize(arguments):
             run.make_dataset()
         except (InputError, RunError) as error:
             if run.folder.keep_finished():
-                raise type(error)(f"{error}; {run.folder.path} keeps what is finished for the next run") from error
+                raise type(error)(f"{error}; {run.folder.path} keeps the finished parts for the next run") from error
             raise
         run.folder.remove()

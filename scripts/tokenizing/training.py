@@ -65,5 +65,5 @@ def train_bpe(planner, entries, workers, skip_bad, path, progress):
         raise
     found = tokenizer.get_vocab_size(with_added_tokens=True)
     if found != entries:
-        raise InputError(f"--train-bpe {entries}: the inputs have pairs to merge for {found} entries only")
+        raise InputError(f"--train-bpe is {entries}, but the inputs have pairs for {found} entries only")
     write_whole(path, tokenizer.to_str(pretty=True) + "\n")

@@ -42,7 +42,7 @@ def check_tokenize(scratch, tokenizer):
     inspect(scratch / "out")
     assert not (scratch / "out.parts").exists()
     assert "is complete already" in run(*arguments).stdout
-    refuse("out.bin: is there already", *arguments[:-1], "20")
+    refuse("out.bin: exists already", *arguments[:-1], "20")
     run(*arguments[:-1], "20", "--overwrite")
     assert read_dataset(scratch / "out_held_out") == expected[19::20]
 
@@ -61,7 +61,7 @@ def check_special_texts(scratch, tokenizer):
         assert [used.decode(ids) for ids in documents] == texts
         refuse("--overwrite", *arguments, "--parse-special-tokens")
         result = run(*arguments, "--parse-special-tokens", "--overwrite")
-        assert "2 documents have" in result.stderr and "was made that token" in result.stderr, result
+        assert "2 documents have" in result.stderr and "is encoded as that token" in result.stderr, result
         assert read_dataset(scratch / name)[2] == [0] and 1 in read_dataset(scratch / name)[0]
         assert json.loads((scratch / f"{name}.json").read_text())["parse_special_tokens"] is True
 
@@ -230,9 +230,9 @@ def check_skip_bad(scratch):
     (scratch / "dirty.txt").write_bytes(b"caf\xe9")
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "dirty.jsonl", scratch / "dirty.txt", "--output", scratch / "dirty"]
     arguments += ["--part-bytes", "4000"]
-    refuse("--skip-bad 3 skips no more", *arguments, "--skip-bad", "3")
+    refuse("--skip-bad 3 does not skip more", *arguments, "--skip-bad", "3")
     result = run(*arguments, "--skip-bad", "4")
-    for place in ("dirty.jsonl:1:", "dirty.jsonl:151:", "dirty.jsonl:300:", "dirty.txt: is not UTF-8", "skipped 4 bad documents of at most 4"):
+    for place in ("dirty.jsonl:1:", "dirty.jsonl:151:", "dirty.jsonl:300:", "dirty.txt: is invalid UTF-8", "skipped 4 bad documents of at most 4"):
         assert place in result.stderr, (place, result.stderr)
     assert len(read_dataset(scratch / "dirty")) == 297
     refuse("dirty.jsonl:1: ", *arguments)
@@ -258,11 +258,11 @@ def check_what_is_left_out(scratch):
     for name in ("a.png", "b.png", "c.tar.bz2"):
         (folder / name).write_bytes(b"\x89PNG\0")
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", folder, "--output", scratch / "mixed_out"]
-    refuse("left out 3 files: 2 .png, 1 .tar.bz2", *arguments)
+    refuse("skipped 3 files: 2 .png, 1 .tar.bz2", *arguments)
     refuse("--allow-skipped", *arguments)
     assert not list(scratch.glob("mixed_out*"))
     result = run(*arguments, "--allow-skipped")
-    assert "1 documents" in result.stdout and "left out 3 files" in result.stderr, result
+    assert "1 documents" in result.stdout and "skipped 3 files" in result.stderr, result
 
 
 def check_child_process(scratch, tokenizer):

@@ -147,7 +147,7 @@ class BadInputsTest(PlannedTest):
             ("digits.jsonl", good + '{"text": "a", "id": ' + "9" * 5000 + "}", r"digits\.jsonl:2: .* integer of more than 4300 digits"),
             ("latin1.jsonl", good.encode() + '{"text": "caf\xe9"}'.encode("latin-1"), r"latin1\.jsonl:2: .* not UTF-8: .* 0xe9 at position 13"),
             ("half.jsonl", 3 * good + r'{"text": "a\ud83db \ud83d\ude42"}', r"half\.jsonl:4: .* half of a surrogate pair, \\ud83d"),
-            ("latin1.txt", "caf\xe9".encode("latin-1"), r"latin1\.txt: is not UTF-8: it has the byte 0xe9 at position 3"),
+            ("latin1.txt", "caf\xe9".encode("latin-1"), r"latin1\.txt: is invalid UTF-8: it has the byte 0xe9 at position 3"),
             ("list.jsonl", 9 * good + '["text"]', r"list\.jsonl:10: "),
             ("n.txt", b"ab\x00c", r"n\.txt: is not text"),
             ("g.jsonl.gz", gzip.compress(70 * good.encode() + b"{}\n"), r"g\.jsonl\.gz:71: "),
@@ -156,7 +156,7 @@ class BadInputsTest(PlannedTest):
                 self.refuse(message, self.write(name, content))
         self.refuse(r"missing\.txt: no such file", str(self.root / "missing.txt"))
         self.refuse(r"\*\.none: no file matches", str(self.root / "*.none"))
-        self.refuse(r"a\.parquet\.gz: Parquet compresses by itself", self.write("a.parquet.gz", b"x"))
+        self.refuse(r"a\.parquet\.gz: a compressed Parquet file is not read", self.write("a.parquet.gz", b"x"))
 
     def test_broken_gzip(self):
         whole = gzip.compress(os.urandom(2000).hex().encode())
@@ -182,7 +182,7 @@ class BadInputsTest(PlannedTest):
         import pyarrow
 
         latin1 = pyarrow.array([b"a", "caf\xe9".encode("latin-1")]).view(pyarrow.string())
-        self.refuse(r'l\.parquet: row 2, column "text", is not UTF-8', write_parquet(self.root / "l.parquet", latin1))
+        self.refuse(r'l\.parquet: row 2, column "text", is invalid UTF-8', write_parquet(self.root / "l.parquet", latin1))
         self.refuse(r"b\.parquet: is not an intact Parquet file", self.write("b.parquet", Path(path).read_bytes()[:-20]))
         self.refuse(r"c\.parquet: is not an intact Parquet file", self.write("c.parquet", b""))
 
@@ -224,8 +224,8 @@ class FoldersTest(PlannedTest):
         self.assertEqual(sources.taken, 1)
         self.assertEqual(sources.left_out, {".png": 1, ".jsonl.bz2": 2, ".tar.gz": 1, "without a suffix": 2, "special file": 1,
                                             "symbolic link": 1, ".txt not in UTF-8": 1})
-        self.assertRegex(sources.describe_left_out(), r"left out 9 files: 2 \.jsonl\.bz2, .*1 \.png")
-        with self.assertRaisesRegex(InputError, "more than the 1 taken; --allow-skipped"):
+        self.assertRegex(sources.describe_left_out(), r"skipped 9 files: 2 \.jsonl\.bz2, .*1 \.png")
+        with self.assertRaisesRegex(InputError, "more than the 1 read; --allow-skipped"):
             sources.check(1, False)
         sources.check(1, True)
 
@@ -353,7 +353,7 @@ class MergeTest(PlannedTest):
         self.make_parts([5])
         whole = (self.root / "part0").read_bytes()
         for content in (whole[:-1], whole[5:], b"", whole[:-8] + struct.pack("<Q", 1 << 40)):
-            with self.assertRaisesRegex(RunError, "part0: is not a whole part"):
+            with self.assertRaisesRegex(RunError, "part0: is not a complete part"):
                 PartFile(self.write("part0", content))
 
     def test_unfinished_parts_leave_nothing(self):
@@ -366,8 +366,8 @@ class MergeTest(PlannedTest):
 class ArgumentsTest(unittest.TestCase):
     def test_an_empty_output_is_refused(self):
         arguments = ("--train-bpe", 300, "--input", "nowhere", "--output")
-        refuse("an output is empty, expected", *arguments, "")
-        refuse("an output is empty, expected", *arguments, "corpus", "--hold-out-every", 2, "--hold-out-output", "")
+        refuse("--hold-out-output is empty, expected", *arguments, "")
+        refuse("--hold-out-output is empty, expected", *arguments, "corpus", "--hold-out-every", 2, "--hold-out-output", "")
 
 
 class ProgressTest(unittest.TestCase):

@@ -119,7 +119,7 @@ class WandbSyncTest(ScratchTest):
             self.assertEqual(self.sync(run, "--follow")[0], [])
 
     def test_no_run(self):
-        with self.assertRaisesRegex(SystemExit, "no folder of a run"):
+        with self.assertRaisesRegex(SystemExit, "not the folder of a run"):
             wandb_sync.main([str(ROOT)])
 
     @unittest.skipUnless(importlib.util.find_spec("wandb"), "wandb is not installed")
