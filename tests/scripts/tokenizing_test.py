@@ -145,7 +145,7 @@ class BadInputsTest(PlannedTest):
             ("deep.jsonl", good + "[" * 100_000, r"deep\.jsonl:2: .* nested too deep"),
             ("bom.jsonl", b"\xef\xbb\xbf" + good.encode(), r"bom\.jsonl:1: .* byte order mark"),
             ("digits.jsonl", good + '{"text": "a", "id": ' + "9" * 5000 + "}", r"digits\.jsonl:2: .* integer of more than 4300 digits"),
-            ("latin1.jsonl", good.encode() + '{"text": "caf\xe9"}'.encode("latin-1"), r"latin1\.jsonl:2: .* not UTF-8: .* 0xe9 at position 13"),
+            ("latin1.jsonl", good.encode() + '{"text": "caf\xe9"}'.encode("latin-1"), r"latin1\.jsonl:2: .* invalid UTF-8: .* 0xe9 at position 13"),
             ("half.jsonl", 3 * good + r'{"text": "a\ud83db \ud83d\ude42"}', r"half\.jsonl:4: .* half of a surrogate pair, \\ud83d"),
             ("latin1.txt", "caf\xe9".encode("latin-1"), r"latin1\.txt: is invalid UTF-8: it has the byte 0xe9 at position 3"),
             ("list.jsonl", 9 * good + '["text"]', r"list\.jsonl:10: "),
