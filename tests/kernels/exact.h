@@ -71,7 +71,7 @@ struct Exact {
 inline double unit_in_the_last_place(DType dtype, double magnitude) {
   const int digits = dtype == DType::kBFloat16 ? 8 : 24;
   int exponent = -126;
-  if (magnitude >= 0x1p-126) std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [0.5, 1)
+  if (magnitude >= 0x1p-126) std::frexp(magnitude, &exponent);  // magnitude is f 2^exponent with f in [0.5, 1).
   return std::ldexp(1.0, exponent - digits);
 }
 

@@ -175,7 +175,7 @@ class ParityTest : public ::testing::Test {
   void expect_exact(const Twin& twin, const std::string& name, const Exact& exact) {
     expect_exact(gpu_values(twin), twin.cpu(), name, exact);
   }
-  // Does the same for values that were already copied. `like` has their dtype and shape.
+  // Expects that values copied from the GPU are within their bounds. `like` is a tensor of their dtype and shape.
   void expect_exact(const std::vector<float>& values, const Tensor& like, const std::string& name, const Exact& exact) {
     const Comparison comparison = compare_elements(values, like.dtype(), exact);
     double& worst = worst_of_bound_[name];

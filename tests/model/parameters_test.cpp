@@ -257,7 +257,7 @@ TEST(InitializeParameter, NormsAreOnesAndOutputsOfTheResidualAreSmaller) {
   EXPECT_EQ(initialized(layout.find("model.layers.0.input_layernorm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
   EXPECT_EQ(initialized(layout.find("model.norm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.q_proj.weight").init_std, 0.02);
-  // Outputs of the residual stream divide the standard deviation by sqrt(2 * num_layers) = 4.
+  // Linears that add to the residual stream have a standard deviation divided by sqrt(2 * num_layers) = 4.
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.o_proj.weight").init_std, 0.02 / 4);
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.mlp.down_proj.weight").init_std, 0.02 / 4);
 }

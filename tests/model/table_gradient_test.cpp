@@ -28,13 +28,13 @@ TEST(TableGradient, MovesTheTokensAndASlice) {
 TEST(TableGradient, IsExchangedWhereThatMovesLess) {
   for (const int ranks : {2, 4, 8, 16, 64}) EXPECT_TRUE(of_8b(ranks).is_better(1)) << ranks;
   EXPECT_FALSE(of_8b(1).is_better(1));
-  EXPECT_FALSE(of_8b(128).is_better(1));  // Both ways move equally many bytes.
+  EXPECT_FALSE(of_8b(128).is_better(1));  // On 128 ranks both exchanges move equally many bytes.
   // Between machines with 8 ranks each, an all-to-all loads each network card 8 times as much.
   EXPECT_FALSE(of_8b(16).is_better(8));
   EXPECT_TRUE(of_8b(64).is_better(8));
   // Every micro-batch uses all rows of a byte vocabulary.
   EXPECT_FALSE((TableSpec{.rows = 272, .columns = 4096, .slice_rows = 34, .tokens = 8192, .ranks = 8}.is_better(1)));
-  // With this many tokens both ways move equally many bytes.
+  // With this many tokens, exchanging tokens and exchanging the table move equally many bytes.
   EXPECT_FALSE(of_8b(8, 250'000).is_better(1));
 }
 

@@ -8,7 +8,8 @@ namespace {
 TEST(ParallelConfig, DataParallelRanks) {
   EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(1), 1);
   EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(7), 7);
-  EXPECT_EQ((ParallelConfig{-1, 2, 3}.data_parallel_ranks(24)), 8);  // 4 shards, 2 replicas, 3 tensor-parallel ranks.
+  EXPECT_EQ((ParallelConfig{-1, 2, 3}.data_parallel_ranks(24)),
+            8);  // The mesh has 4 shards, 2 replicas and 3 tensor-parallel ranks.
   EXPECT_EQ((ParallelConfig{4, 2, 3}.data_parallel_ranks(24)), 8);
 }
 
@@ -79,10 +80,10 @@ TEST(ParallelConfig, SuitsTheRanks) {
 }
 
 TEST(MeshShape, LoadOfAnAllToAll) {
-  EXPECT_EQ((MeshShape{.shard = 8}.all_to_all_load(8)), 1);                // One machine.
-  EXPECT_EQ((MeshShape{.shard = 16}.all_to_all_load(8)), 8);               // Eight shards per machine.
-  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 2}.all_to_all_load(8)), 4);  // Four shards per machine.
-  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 8}.all_to_all_load(8)), 1);  // One shard per machine.
+  EXPECT_EQ((MeshShape{.shard = 8}.all_to_all_load(8)), 1);                // All shards are on one machine.
+  EXPECT_EQ((MeshShape{.shard = 16}.all_to_all_load(8)), 8);               // Each machine has eight shards.
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 2}.all_to_all_load(8)), 4);  // Each machine has four shards.
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 8}.all_to_all_load(8)), 1);  // Each machine has one shard.
   EXPECT_EQ((MeshShape{.replicate = 4, .shard = 2, .tensor = 4}.all_to_all_load(8)), 1);
   EXPECT_EQ((MeshShape{.shard = 4, .context = 4}.all_to_all_load(8)), 8);
 }

@@ -185,7 +185,7 @@ TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
     group.reduce_scatter(matrix(share), matrix(all), "sums");
     for (int round = 0; round < 3; ++round) {
       group.gather(matrix(all), matrix(share), "tokens");
-      if (rank_ > 0) stream_.zero(all.tensor());  // The sum then equals the terms of rank 0.
+      if (rank_ > 0) stream_.zero(all.tensor());  // Only the terms of rank 0 stay in the sum.
       group.reduce_scatter(matrix(share), matrix(all), "sums");
     }
     EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32, taken)) << asked;

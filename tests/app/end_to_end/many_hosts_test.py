@@ -85,7 +85,7 @@ class ManyHostsMemoryTest(Hosts):
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 15, process, seconds=90)
         for name in ("host1", "host2"):
             self.hosts.cut_power(name)
-        process.kill()  # mpirun would wait for the lost hosts.
+        process.kill()  # mpirun would wait for messages of the lost hosts.
         self.finish(process)
         for name in ("host1", "host2"):
             self.hosts.bring_back(name)

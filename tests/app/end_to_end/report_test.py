@@ -99,7 +99,7 @@ class ReportTest(Scratch):
                                  data={"train": [{"path": tokens, "name": "words"}, {"path": other, "name": "more <words>"}], "validation": [{"path": tokens}], "allow_overlap": True},
                                  validation={"every": 3, "batches": 1}, precision={"linear": "fp8_tensorwise"}, training={"steps": 8})
             self.run_octavo("train", config, "logging.fp8_stats_every=2")
-        # The run continues after a restart.
+        # The second run is resumed and trained further.
         self.run_octavo("train", config, "training.steps=12", "logging.fp8_stats_every=2", "checkpoint.allow_changes=[schedule]")
         return [f"runs/{name}" for name in ("one", "two")]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 SUBNET = "10.77.0"
 
 AGENT = """#!/bin/bash
-# This is Open MPI's launch agent: HOST COMMAND...
+# Open MPI calls this launch agent with the arguments HOST COMMAND...
 host="$1"
 shift
 dir="{dir}/$host"
@@ -106,7 +106,7 @@ class SimulatedHosts:
                 "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", *self.more_options]
 
     def mpirun(self, ranks, names=None):
-        """Returns the beginning of a command that starts `ranks` ranks on each host. A list has the number of each host."""
+        """Returns the beginning of a command that starts `ranks` ranks on each host. If `ranks` is a list, it has a number for each host."""
         names = names or self.names
         counts = ranks if isinstance(ranks, list) else [ranks] * len(names)
         hosts = ",".join(f"{name}:{count}" for name, count in zip(names, counts))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
-ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # This key allows a run to be made longer.
+ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # This override allows a resumed run to have another training.steps.
 # Pattern of a line that octavo generate writes to stderr.
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
@@ -179,7 +179,7 @@ class Scratch(unittest.TestCase):
             "device": DEVICE,
         }
         if DEVICE != "cpu":
-            content["training"]["deterministic"] = True  # With this key two runs have equal bits.
+            content["training"]["deterministic"] = True  # On a GPU, two runs have equal bits only with this key.
         for section, values in sections.items():
             if isinstance(values, dict) and isinstance(content.get(section), dict):
                 content[section] |= values

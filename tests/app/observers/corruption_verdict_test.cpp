@@ -47,7 +47,7 @@ TEST_F(CorruptionVerdictTest, TheMajorityNamesTheRank) {
   expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms");
   hashes_[1].parts[1] = 18;
   expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms and 1 other");
-  hashes_[2].parts[1] = 19;  // Three different values have no majority.
+  hashes_[2].parts[1] = 19;  // Three replicas now have three different hashes, so there is no majority.
   EXPECT_EQ(verdict().ranks, (std::vector<int>{1}));
   make(5);
   hashes_[4].parts[0] = 18;

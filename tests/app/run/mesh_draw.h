@@ -12,7 +12,8 @@
 namespace octavo {
 
 struct MeshDraw {
-  Config config;  // Model, data.seq_len and document_mask, batch sizes, precision, optimizer and parallel of the run.
+  Config
+      config;  // The model, data.seq_len, data.document_mask, batch sizes, precision, optimizer and parallel are drawn.
   bool reshard_after_forward = false;
   ActivationCheckpointing checkpointing;
   int64_t one_rank_micro_batch_size = 1;  // Micro-batch size of the same steps on one rank.

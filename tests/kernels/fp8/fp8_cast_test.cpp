@@ -50,7 +50,7 @@ class Fp8CastTest : public OpTest {
     return x;
   }
 
-  // Function op(cast, amax): writes and returns a result [m, n], or writes the cast if `cast` is given.
+  // A function op(cast, amax) that writes and returns a result [m, n], or writes the cast if `cast` is given.
   using Op = std::function<Array(const Fp8Cast&, const Tensor&)>;
   void expect_bits_of_quantize(int64_t m, int64_t n, CastOf what, Scaling scaling, const Op& op) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {

@@ -53,7 +53,7 @@ class Fp8CastParity : public ComputeDtypeParity {
     upload(x);
   }
 
-  // Function op(cast, amax): writes `result` on the GPU, or the cast if `cast` is given.
+  // A function op(cast, amax) that writes `result` on the GPU, or the cast if `cast` is given.
   using Op = std::function<void(const Fp8Cast&, const Tensor&)>;
   void expect_bits_of_quantize(const Twin& result, CastOf what, Scaling scaling, const Op& op, int64_t offset = 0) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {

@@ -148,7 +148,7 @@ TEST(RandomNormalTest, CountsPast32Bits) {
   for (const int64_t base : {(int64_t{1} << 31) - 3, (int64_t{1} << 32) - 3, (int64_t{1} << 33) + 12345}) {
     const Array row = numbers(9, {.out = {}, .range = {.first_index = base}});
     EXPECT_EQ(numbers(9, {.out = {}, .range = {.begin = base}}).bits(), row.bits());
-    // The matrix has rows of 3 elements, and the slice is its column of 1.
+    // The slice is the column with index 1 of a matrix with rows of 3 elements.
     const Array one =
         numbers(1, {.out = {}, .range = {.first_index = 1, .begin = base, .columns = 1, .row_stride = 3}});
     EXPECT_EQ(one.bits(), numbers(1, {.out = {}, .range = {.first_index = 3 * base + 1}}).bits());
