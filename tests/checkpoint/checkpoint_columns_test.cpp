@@ -161,7 +161,7 @@ TEST_F(CheckpointColumns, ConvertsColumnsToTheDtypeAskedFor) {
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(halves[i].bits, BFloat16(weights[2 + i]).bits);
 }
 
-TEST_F(CheckpointColumns, RefusesToReadColumnsThatAreNot) {
+TEST_F(CheckpointColumns, RefusesToReadMissingColumns) {
   State state(33);
   std::vector<CheckpointTensor> tensors = state.tensors();
   tensors.push_back({"norm.weight", {4}, 0, 4, Tensor(state.weight.data(), DType::kFloat32, {4})});

@@ -132,7 +132,7 @@ TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
   EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
 }
 
-TEST_F(CheckpointTest, AShardIsNoLinkThatLeadsOut) {
+TEST_F(CheckpointTest, RefusesAShardThatLinksOutside) {
   State state(1);
   save(1, state);
   const fs::path shard = step_path(1) / shard_name(0);

@@ -45,7 +45,7 @@ TEST_F(DirectoryLockTest, ASecondOneIsRefusedByName) {
 }
 
 // Locks of different uses do not conflict, so that logging.dir and checkpoint.dir may be one directory.
-TEST_F(DirectoryLockTest, IsOfOneUse) {
+TEST_F(DirectoryLockTest, DoesNotConflictWithAnotherUse) {
   const DirectoryLock lock(path_, kCheckpointDirectory);
   EXPECT_EQ(refusal(kLoggingDirectory), "");
   const DirectoryLock log(path_, kLoggingDirectory);
@@ -167,7 +167,7 @@ TEST_F(CheckpointTest, SetsAsideUnderAFreeName) {
 }
 
 // The file sizes are around multiples of pages and of blocks, and the parts have random lengths.
-TEST(ParallelFilesTest, GiveBackWhatWasWritten) {
+TEST(ParallelFilesTest, ReadWhatWasWritten) {
   const TempDir dir;
   std::mt19937 random(3);
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, size_t{4097}, size_t{8} << 20,

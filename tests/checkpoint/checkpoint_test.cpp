@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
+TEST_F(CheckpointTest, ReadsWhatWasSaved) {
   for (const bool async : {false, true}) {
     State state(1);
     save(5, state, async);
@@ -239,7 +239,7 @@ TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
 }
 
 // Resuming from an older checkpoint, or from none, would silently repeat training that is already done.
-TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
+TEST_F(CheckpointTest, RefusesToSkipUnreadableCheckpoints) {
   State state(23);
   save(1, state);
   const auto expect_refused = [&](const fs::path& named) {
@@ -275,7 +275,7 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
 }
 
 // A checkpoint that was set aside before a crash is kept if the path of its replacement cannot be read.
-TEST_F(CheckpointTest, ClearsAwayNothingThatCannotBeLookedAt) {
+TEST_F(CheckpointTest, KeepsCheckpointsWhoseReplacementIsUnreadable) {
   State state(24);
   save(4, state);
   const fs::path aside = fs::path(root()) / ".old_step_00000004";
@@ -411,7 +411,7 @@ TEST_F(CheckpointTest, DoesNotWaitForADirectoryThatVanished) {
   EXPECT_EQ(writer.last_saved(), step_path(2));
 }
 
-TEST_F(CheckpointTest, RefusesADirectoryThatCannotBe) {
+TEST_F(CheckpointTest, RefusesAnImpossibleDirectory) {
   write_file(dir_ / "file", "x");
   EXPECT_THROW(CheckpointWriter({dir_ / "file", 1, true}, group_, stream_), InputError);
   EXPECT_THROW(CheckpointWriter({dir_ / "file/below", 1, true}, group_, stream_), InputError);

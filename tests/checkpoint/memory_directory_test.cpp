@@ -40,7 +40,7 @@ class MemoryDirectoryTest : public testing::Test {
   fs::path path_ = dir_ / "memory";
 };
 
-TEST_F(MemoryDirectoryTest, HasANameThatNobodyElseHas) {
+TEST_F(MemoryDirectoryTest, HasAUniqueName) {
   EXPECT_EQ(memory_directory(checkpoints_), "");
   const fs::path name = renew_memory_directory(checkpoints_);
   EXPECT_EQ(name.parent_path(), "/dev/shm");
@@ -61,7 +61,7 @@ TEST_F(MemoryDirectoryTest, ACopiedRunFolderHasAnotherName) {
   EXPECT_EQ(memory_directory(moved), name);
 }
 
-TEST_F(MemoryDirectoryTest, ANameThatIsNoneIsRefused) {
+TEST_F(MemoryDirectoryTest, AnInvalidNameIsRefused) {
   for (const char* id : {"", "../../home/user/checkpoints", "0123456789ABCDEF0123456789ABCDEF"}) {
     write_output_file((checkpoints_ / kMemoryIdFile).string(), id);
     EXPECT_THROW(memory_directory(checkpoints_), InputError) << id;

@@ -84,7 +84,7 @@ TEST(TensorSlice, WholeTensorsOfAnyShapeAreOneStretch) {
   EXPECT_EQ(slice_numel(empty, {1, 3}), 0);
 }
 
-TEST(TensorSlice, RefusesWhatTheTensorHasNot) {
+TEST(TensorSlice, RefusesElementsOutsideTheTensor) {
   const std::vector<int64_t> vector{20};
   for (const ColumnRange columns : std::vector<ColumnRange>{{-1, 2}, {3, 6}, {2, 2}, {5, 5}, {3, 1}, {0, -1}}) {
     EXPECT_THROW(checked_slice("tensor", kShape, columns, 0, 0), Error) << columns.begin << " " << columns.end;

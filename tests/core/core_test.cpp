@@ -26,7 +26,7 @@ double value_of(uint16_t bits) {
 
 bool is_nan(uint16_t bits) { return (bits & 0x7fff) > 0x7f80; }
 
-TEST(BFloat16, EveryValueSurvivesTheWayThroughFloat) {
+TEST(BFloat16, EveryValueSurvivesConversionToFloat) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     BFloat16 number;
     number.bits = static_cast<uint16_t>(bits);

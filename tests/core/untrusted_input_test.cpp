@@ -51,7 +51,7 @@ void expect_refusal(const std::function<void()>& action, const std::string& part
   EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
 }
 
-TEST(Printable, EscapesControlCharactersAndWhatIsNoUtf8) {
+TEST(Printable, EscapesControlCharactersAndInvalidUtf8) {
   EXPECT_EQ(printable("plain, caf\u00e9 \u4e2d \U0001f600 \\n"), "plain, caf\u00e9 \u4e2d \U0001f600 \\n");
   EXPECT_EQ(printable("a\nb\tc\r\x1b[31m\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x7f");
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "\\x00x");
@@ -88,7 +88,7 @@ TEST(Printable, LinesKeepTheirEnds) {
   EXPECT_EQ(printable_lines(long_text), long_text);
 }
 
-TEST(Printable, TellsUtf8) {
+TEST(Printable, RecognizesUtf8) {
   for (const char* text : {"", "plain \x1b\n", "caf\u00e9 \u0085 \U0001f600"}) EXPECT_TRUE(is_utf8(text)) << text;
   for (const char* text : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80"}) EXPECT_FALSE(is_utf8(text)) << printable(text);
   for (const char* text :
@@ -162,7 +162,7 @@ TEST_F(UntrustedInput, ReadsAllAndLineByLine) {
   EXPECT_FALSE(read_input_file("/proc/self/status").empty());  // The kernel reports a size of 0 for this file.
 }
 
-TEST_F(UntrustedInput, RefusesAtOnceWhatIsNoFile) {
+TEST_F(UntrustedInput, RefusesPathsThatAreNotFiles) {
   ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
   fs::create_symlink("loop", dir_ / "loop");
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
@@ -181,7 +181,7 @@ TEST_F(UntrustedInput, RefusesAtOnceWhatIsNoFile) {
   expect_refusal([] { read_input_file("/proc/self/mem"); }, "/proc/self/mem: cannot be read");
 }
 
-TEST_F(UntrustedInput, OnlyWhatIsNotThereIsAbsent) {
+TEST_F(UntrustedInput, OnlyAMissingPathIsAbsent) {
   const std::string file = write("file", "");
   EXPECT_TRUE(path_exists(file));
   EXPECT_FALSE(is_directory_at(file));

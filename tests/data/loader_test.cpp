@@ -70,7 +70,7 @@ TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
 }
 
 // Rank r of N has chunks r and 2 N - 1 - r of every sample. The document starts are positions in the whole sample.
-TEST_F(LoaderTest, RanksThatShareSamplesHaveTheirPieces) {
+TEST_F(LoaderTest, RanksThatShareSamplesHaveTheirChunks) {
   DataConfig config = config_;
   config.document_mask = true;
   config.seq_len = 24;
@@ -196,7 +196,7 @@ TEST_F(LoaderTest, StepsTakeAsManySamplesAsTheirPhase) {
 
 // A stage with other weights and another order of the datasets first reads the windows that the previous stage did not
 // read.
-TEST_F(LoaderTest, AStageGoesOnInItsDatasets) {
+TEST_F(LoaderTest, AStageContinuesItsDatasets) {
   Loader first(config_, {.global_batch_size = 10});
   std::map<int64_t, std::set<int64_t>> windows;  // The first tokens of the windows that were read, by dataset.
   SampleStream before(config_, config_.train, 0);
@@ -304,7 +304,7 @@ TEST_F(LoaderTest, AStepThatCannotBeDividedIsAnErrorOfThatStep) {
   EXPECT_EQ(loader.state_json(), state);
 }
 
-TEST_F(LoaderTest, WithoutThreadsThereIsASentence) {
+TEST_F(LoaderTest, WithoutThreadsTheErrorIsOneSentence) {
   config_.reader_threads = 3;
   const NoThreads none;
   expect_mentions(message_of<Error>([&] { Loader(config_, {.global_batch_size = 1}); }),
@@ -312,7 +312,7 @@ TEST_F(LoaderTest, WithoutThreadsThereIsASentence) {
 }
 
 // Samples of skipped ranges are in no batch, and the other samples keep their numbers.
-TEST_F(LoaderTest, SkippedRangesArePassedOver) {
+TEST_F(LoaderTest, SamplesOfSkippedRangesAreInNoBatch) {
   SampleStream stream(config_, config_.train, 0);
   std::vector<std::vector<int32_t>> samples;
   for (int g = 0; g < 60; ++g) {
@@ -347,7 +347,7 @@ TEST_F(LoaderTest, SkippedRangesArePassedOver) {
   }
 }
 
-TEST_F(LoaderTest, GoesOnFromASampleThatIsNamedOnce) {
+TEST_F(LoaderTest, ResumesFromTheGivenSampleOnce) {
   config_.resume_from_sample = 100;
   Loader first(config_, {.global_batch_size = 4});
   first.next();

@@ -98,7 +98,7 @@ TEST(Mixture, ASampleIsReachedFromAnywhere) {
 }
 
 // The weights differ by orders of magnitude, so some datasets are chosen rarely.
-TEST(Mixture, ASampleIsWhatTheWalkFromTheBeginningMakesIt) {
+TEST(Mixture, SeekingEqualsWalkingFromTheBeginning) {
   std::mt19937_64 random(11);
   for (int draw = 0; draw < 120; ++draw) {
     Weights weights(draw % 20 == 0 ? 100 : 2 + random() % 12);

@@ -114,7 +114,7 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
 }
 
 // All tokens of the dataset are different, so the counts show which tokens an epoch reads.
-TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceButForTheRest) {
+TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceExceptTheRemainder) {
   config_.eos_id = {};
   config_.train = {dataset("a", 200, 1)};
   SampleStream stream = open();
@@ -128,7 +128,7 @@ TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceButForTheRest) {
   }
 }
 
-TEST_F(SampleStreamTest, ADatasetShorterThanAWindowIsReadRoundAndRound) {
+TEST_F(SampleStreamTest, ADatasetShorterThanAWindowRepeats) {
   for (const TokenLists& documents : {TokenLists{{1}}, {{}, {1, 2}, {}}, {{1, 2, 3, 4, 5}}}) {
     write_tokens(dir_ / "tiny", documents);
     config_.train = {{.paths = {dir_ / "tiny"}}};
@@ -171,7 +171,7 @@ TEST_F(SampleStreamTest, FarSamplesAreReachedAtOnce) {
   EXPECT_LT(taken.count(), 2);
 }
 
-TEST_F(SampleStreamTest, ARestoredStreamGoesOnAsIfNothingHadHappened) {
+TEST_F(SampleStreamTest, ARestoredStreamContinuesExactly) {
   use_three();
   for (const int64_t at : {0, 1, 77}) {
     SampleStream stream = open();

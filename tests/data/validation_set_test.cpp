@@ -99,7 +99,7 @@ TEST_F(ValidationSetTest, EachDatasetHasItsNameAndWeight) {
   EXPECT_EQ(set.datasets()[1].num_samples, 8);
 }
 
-TEST_F(ValidationSetTest, BeginsAnew) {
+TEST_F(ValidationSetTest, StartsAgain) {
   ValidationSet set(config_, {.batches = 2, .global_batch_size = 4, .micro_batch_size = 3});
   std::vector<int32_t> first;
   for (int round = 0; round < 3; ++round) {

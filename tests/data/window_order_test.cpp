@@ -29,7 +29,7 @@ std::vector<int64_t> indices(const std::vector<Window>& windows) {
   return result;
 }
 
-TEST(WindowOrder, EachWindowOnceAnEpochForEverySize) {
+TEST(WindowOrder, EachWindowOncePerEpochForEverySize) {
   for (const int64_t windows : {1, 2, 3, 7, 255, 256, 257, (1 << 20) + 1}) {
     for (const int64_t rest : {0, 1, 7}) {
       const int64_t tokens = windows * kLength + rest;

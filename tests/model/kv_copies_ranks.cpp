@@ -93,7 +93,7 @@ class KvCopiesRanks : public DeviceRanksTest {
 };
 
 // With 12 query heads and 4 key/value heads on 3 ranks, a rank has two replicas of some heads.
-TEST_P(KvCopiesRanks, EachCopyBecomesTheSumOfAll) {
+TEST_P(KvCopiesRanks, EachReplicaBecomesTheSumOfAll) {
   for (const int64_t kv_heads : {1, 2, 3, 4, 6, 12}) {
     expect_sums<float>(config_with_kv_heads(kv_heads));
     expect_sums<BFloat16>(config_with_kv_heads(kv_heads));

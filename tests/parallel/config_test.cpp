@@ -34,7 +34,7 @@ TEST(ParallelConfig, MeshShapeWithContext) {
 }
 
 // The number of replicas is computed if the number of shards is given. Otherwise the program chooses it.
-TEST(ParallelConfig, CopiesThatAreNotGiven) {
+TEST(ParallelConfig, ReplicasThatAreNotGiven) {
   EXPECT_TRUE(ParallelConfig{}.chooses_replicas());
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).replicate, 1);
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).shard, 16);

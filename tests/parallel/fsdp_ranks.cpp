@@ -62,7 +62,7 @@ class FsdpRanks : public DeviceRanksTest {
 
 // Each term is rounded to bfloat16, the terms are summed in float32 in rank order, and the sum is rounded. All ranks
 // and devices get equal bits.
-TEST_P(FsdpRanks, CopiesSumBFloat16WithTwoRoundings) {
+TEST_P(FsdpRanks, ReplicasSumBFloat16WithTwoRoundings) {
   const std::vector<int64_t> elements = {1, 1000, 5000, 70001};
   const std::vector<std::vector<float>> found = sums(elements, DType::kBFloat16);
   for (size_t u = 0; u < elements.size(); ++u) {
@@ -82,7 +82,7 @@ TEST_P(FsdpRanks, CopiesSumBFloat16WithTwoRoundings) {
   }
 }
 
-TEST_P(FsdpRanks, CopiesSumFloat32Exactly) {
+TEST_P(FsdpRanks, ReplicasSumFloat32Exactly) {
   const std::vector<std::vector<float>> found = sums({1000}, DType::kFloat32);
   std::vector<double> expected(1000);
   std::vector<double> magnitude(1000);

@@ -86,7 +86,7 @@ class WandbSyncTest(ScratchTest):
         self.assertEqual(wandb_sync.read_tags(run), {})
         self.assertEqual(wandb_sync.values_of({"step": 1, "loss": 2.5}, {}), {"step": 1, "loss": 2.5})
 
-    def test_goes_on_where_it_was(self):
+    def test_resumes_where_it_stopped(self):
         run = self.run_folder('{"step":1,"loss":3}\nhalf a line\n{"step":2,"loss":2')
         logged, given = self.sync(run, "--project", "p", "--offline")
         self.assertEqual(logged, [{"step": 1, "train/loss": 3}])

@@ -28,7 +28,7 @@ std::vector<std::string> keys_of(KeyClass key_class, const std::string& section)
 }
 
 // If this test fails for a new key, add the key to one of these lists or to the class of its section.
-TEST_F(ConfigChangesTest, EveryKeyIsOfAClass) {
+TEST_F(ConfigChangesTest, EveryKeyHasAClass) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "model"), Names{"preset"});
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "data"), (Names{"validation", "on_max_epochs", "allow_overlap", "skip",
@@ -114,7 +114,7 @@ TEST_F(ConfigChangesTest, AModelIsNeverAllowedToChange) {
   EXPECT_EQ(sentence.find("allow_changes"), std::string::npos) << sentence;
 }
 
-TEST_F(ConfigChangesTest, AScheduleIsItsStepsToCome) {
+TEST_F(ConfigChangesTest, OnlyFutureStepsOfAScheduleAreCompared) {
   struct Case {
     std::vector<std::string> before, now;
     int64_t steps_done;

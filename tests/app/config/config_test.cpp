@@ -473,7 +473,7 @@ TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
 }
 
 // For keys where 0 disables something, small positive values must not be rounded to 0.
-TEST_F(ConfigTest, ZeroIsForNoneAndNothingElseRoundsToIt) {
+TEST_F(ConfigTest, ZeroDisablesAndNothingElseRoundsToIt) {
   const Config config = load(
       "optimizer: {grad_clip: 0, weight_decay: 0.0}\nparallel: {timeout_s: 0}\ncheckpoint: {every_minutes: 0.01}\n"
       "training: {z_loss: 1e-40, loss_spike_z: 1}\n");
@@ -535,7 +535,7 @@ std::string text_of(const ConfigKey& key, const Config& config) {
 }
 
 // Strings are printed without quotes or escapes, for scripts that do not parse YAML.
-TEST_F(ConfigTest, AValueStandsByItself) {
+TEST_F(ConfigTest, AValueIsPrintedWithoutQuotes) {
   Config config = load(kEveryKey);
   config.checkpoint.dir = "-my \"runs\" \\n 'here': $HOME";
   EXPECT_EQ(value_text(config, "checkpoint.dir"), config.checkpoint.dir);
@@ -575,7 +575,7 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
   }
 }
 
-TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
+TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
   expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
   expect_error("logging: {links_every: 0}\n",
                {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});

@@ -46,7 +46,7 @@ TEST_F(StagesTest, EachBeginsWhereTheOneBeforeEnds) {
     EXPECT_EQ(stage_of_step(config, step), static_cast<size_t>(expected)) << step;
 }
 
-TEST_F(StagesTest, ADatasetGoesOnWhereAnEarlierStageLeftIt) {
+TEST_F(StagesTest, ADatasetContinuesWhereAnEarlierStageStopped) {
   const std::vector<DatasetOrigin> second = stage(1).data.origin.datasets;
   EXPECT_EQ(second, (std::vector<DatasetOrigin>{{.id = 2, .draws = 0}, {.id = 1, .draws = 18}}));
   // After those 18 windows, the stage draws 160 windows of 65 tokens. They are counted in windows of 128 tokens.

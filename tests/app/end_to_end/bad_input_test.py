@@ -283,7 +283,7 @@ class BadPlaceTest(BadInput):
         self.assertEqual(self.run_octavo("help", "train").out, self.run_octavo("train", "--help").out)
         self.assertEqual(self.run_octavo(code=BAD_INPUT).out, self.run_octavo("--help").out)
 
-    def test_all_errors_are_printed_a_line_each(self):
+    def test_all_errors_are_printed_one_per_line(self):
         result = self.run_octavo("train", self.path, "training.step=5", "optimizer.lr=fast", code=BAD_INPUT)
         self.assertEqual(len(result.octavo_lines()), 2, result.err)
 

@@ -118,7 +118,7 @@ class DamagedCheckpointTest(Resuming):
         self.refused("export", newest, "exported", mentions=["step_00000006"])
         self.assertFalse((self.dir / "exported/model.safetensors").exists())
 
-    def test_what_cannot_be_looked_at_is_not_passed_over(self):
+    def test_unreadable_checkpoints_are_not_skipped(self):
         config, _, _ = self.saved()
         shard = self.dir / "checkpoints/step_00000006/rank_00000.safetensors"
         shard.rename(self.dir / "shard")
@@ -222,7 +222,7 @@ class LineageTest(Resuming):
             self.assertEqual(checkpoints(directory), ["step_00000010"])
             self.assertEqual(checkpoints(directory / "earlier_2"), ["step_00000003", "step_00000004", "step_00000008", "step_00000010"])
 
-    def test_a_run_that_is_set_back(self):
+    def test_resuming_an_older_checkpoint(self):
         config = self.ten_steps(checkpoint={"every": 2, "keep": 0}, optimizer={"schedule": "constant"})
         self.train(config)
         losses = self.losses()

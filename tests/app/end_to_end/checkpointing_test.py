@@ -15,7 +15,7 @@ class ActivationCheckpointingTest(Meshes):
             with self.subTest(mode=mode):
                 self.assertEqual(run(*mode), everything)
 
-    def test_auto_keeps_all_where_there_is_room(self):
+    def test_auto_saves_everything_if_memory_suffices(self):
         config = self.config(self.corpus, training={"steps": 1})
         for ranks in (1, 2):
             out = self.train(config, f"checkpoint.dir=on{ranks}", f"logging.dir=log{ranks}", ranks=ranks).out

@@ -104,7 +104,7 @@ class ContextParallelFp8Test(Meshes):
                     for step, (loss, _) in run.items():
                         self.assertLess(abs(loss - one[step][0]), 5e-5 * one[step][0])
 
-    def test_blocks_of_tokens_lie_within_pieces(self):
+    def test_blocks_of_tokens_lie_within_chunks(self):
         config = self.config(self.corpus, **(self.FP8 | {"data": {"seq_len": 384}}))
         self.refused("train", config, CONTEXT_2, "precision.linear=fp8_blockwise", ranks=2,
                      mentions=["data.seq_len is 384", "a multiple of 512", "fp8_blockwise scales 128 tokens at a time"])

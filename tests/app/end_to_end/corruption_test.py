@@ -149,7 +149,7 @@ class CorruptionTest(Corpus):
 
 
 class SlowRankTest(Corpus):
-    def test_a_rank_that_stands_still_most_of_the_time_is_named(self):
+    def test_a_slow_rank_is_named(self):
         """A step takes longer than the time between two pauses, so every step includes a pause."""
         config = self.config(self.corpus, model={"hidden_size": 256, "intermediate_size": 768, "num_layers": 2, "num_heads": 4,
                                                  "num_kv_heads": 2, "vocab_size": 272},

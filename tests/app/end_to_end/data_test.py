@@ -29,7 +29,7 @@ class PackTest(Scratch):
         self.assertEqual(sorted(path.name for path in (self.dir / "packed").iterdir()),
                          ["corpus.bin", "corpus.idx", "corpus.json"])
 
-    def test_jsonl_is_a_document_a_line(self):
+    def test_each_jsonl_line_is_a_document(self):
         texts = ["one", 'quote " backslash \\ tab \t newline \n', "Unicode: \u00e9 \u4e2d \U0001f600", "last"]
         lines = [json.dumps({"id": i, "text": text, "more": [1]}) for i, text in enumerate(texts)]
         lines.insert(2, json.dumps({"text": ""}))
@@ -172,7 +172,7 @@ class SamplesTest(Scratch):
         path = write_llm_c(self.dir / "llama.bin", llama, llama3=True)
         self.assertEqual(self.samples(path, 0, 1, shuffle="none", seq_len=4)[0]["tokens"], llama)
 
-    def test_shuffle_reads_each_window_once_an_epoch_and_cuts_elsewhere(self):
+    def test_shuffle_reads_each_window_once_per_epoch_and_cuts_elsewhere(self):
         documents = self.distinct_documents(random.Random(7).choices(range(60), k=37))
         data = write_megatron(self.dir / "data", documents, "i32")
         for seq_len, bos, eos in ((16, None, None), (9, None, 999_999), (33, 888_888, 999_999)):

@@ -103,7 +103,7 @@ class DatasetsTest(Corpus):
         self.assertEqual(manifest["meta"]["loader"]["skipped"], [[8, 16]])
         self.assertEqual(manifest["meta"]["loader"]["next_sample"], 32)
 
-    def test_going_on_elsewhere(self):
+    def test_resuming_from_another_sample(self):
         config = self.config(self.corpus, training={"steps": 2}, optimizer={"schedule": "constant"})
         self.train(config)
         result = self.train(config, "training.steps=3", "data.resume_from_sample=100")
@@ -113,7 +113,7 @@ class DatasetsTest(Corpus):
         manifest = json.loads((self.dir / "checkpoints/step_00000004/manifest.json").read_text())
         self.assertEqual(manifest["meta"]["loader"]["next_sample"], 100 + 2 * 8)
 
-    def test_too_many_passes(self):
+    def test_too_many_epochs(self):
         letters = write_megatron(self.dir / "letters", [[97 + i % 20 for i in range(300)]])
         train = [{"path": letters, "name": "few", "max_epochs": 2}]
         config = self.config(self.corpus, data={"train": train})

@@ -164,7 +164,7 @@ class FailedSaveTest(Resuming):
         self.train(config)
         self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000010"])
 
-    def test_room_is_looked_at_before_the_first_step(self):
+    def test_free_space_is_checked_before_the_first_step(self):
         config = self.ten_steps(checkpoint={"every": 2, "keep": 3})
         directory = self.small_disk("checkpoints", "3000k")
         result = self.run_octavo("train", config, code=FAILED)

@@ -52,7 +52,7 @@ class GuardsTest(Scratch):
         self.assertGreater(self.metrics()[NOISY_STEP]["grad_norm_z"], 6)
         self.assertNotIn("is a spike", self.noisy("training.loss_spike_window=0", log="off").out)
 
-    def test_a_spike_is_passed_over(self):
+    def test_a_spike_is_skipped(self):
         """Later steps equal those of a run without the samples of the skipped step, except for their step numbers."""
         first = (NOISY_STEP - 1) * BATCH
         for ranks in (1, 2):
@@ -73,7 +73,7 @@ class GuardsTest(Scratch):
         self.assertEqual(self.losses("cut"), self.losses("whole"))
         self.assertEqual(self.metrics("cut")[STEPS]["skipped_steps"], 1)
 
-    def test_a_spike_is_gone_back_from(self):
+    def test_a_spike_is_rolled_back(self):
         """After the rollback the run equals one that skips those samples."""
         first = (NOISY_STEP - 1) * BATCH
         self.noisy(f"data.skip=[[{first}, {first + BATCH}]]", log="clean")
@@ -108,7 +108,7 @@ class GuardsTest(Scratch):
                     self.assertEqual(saved[0], "step_00000025")
                     self.assertNotIn("validation_loss", self.metrics(log)[NOISY_STEP])
 
-    def test_a_spike_with_no_checkpoint_to_go_back_to(self):
+    def test_a_spike_without_a_checkpoint_to_roll_back_to(self):
         out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
         self.assertIn(f"there is no checkpoint to roll back to from step {NOISY_STEP}", out)
 

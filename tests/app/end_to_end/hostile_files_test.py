@@ -90,7 +90,7 @@ class Hostile(BadInput):
 
 
 class HostileTextTest(Hostile):
-    def test_yaml_that_goes_on_behind_its_end(self):
+    def test_yaml_that_continues_after_its_end(self):
         for text in ("{device: cpu}, x", "[a], b", "{device: cpu}, x}"):
             self.refused_soon("config", self.write("behind.yaml", text), mentions=["behind.yaml", "expected one"])
             self.refused_soon("config", self.path, "data.train=" + text, mentions=["data.train", "expected one"])
@@ -277,7 +277,7 @@ class NoFileTest(Hostile):
         self.refused_soon("inspect", "x/" * 50_000)
         self.refused_soon("inspect", b"\xff\xfe" * 40, mentions=["\\xff\\xfe"])
 
-    def test_pack_passes_over_what_it_cannot_read_and_names_it(self):
+    def test_pack_skips_and_names_unreadable_files(self):
         tree = self.dir / "tree"
         tree.mkdir()
         (tree / "good.txt").write_text("good")

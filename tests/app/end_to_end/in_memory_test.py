@@ -43,7 +43,7 @@ class InMemoryTest(Resuming):
             process.kill()
         self.assertNotEqual(self.finish(process).code, DONE)
 
-    def test_a_killed_run_goes_on_from_memory(self):
+    def test_a_killed_run_resumes_from_memory(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 for name in ("checkpoints", "log", "whole", "whole_log"):
@@ -85,7 +85,7 @@ class InMemoryTest(Resuming):
         self.assertIn("resuming checkpoints/step_00000025", result.out)
         self.assertFalse(kept.exists())
 
-    def test_never_begins_anew(self):
+    def test_resume_never_starts_over(self):
         config = self.endless()
         self.kill_behind(config, 35, 1)
         kept = self.kept_in_memory()

@@ -78,7 +78,7 @@ class ManyHostsMemoryTest(Hosts):
                 self.assert_close(self.losses(), self.losses("whole_log"), 0 if len(again) == len(ranks) else 1e-5)
                 self.hosts.close()
 
-    def test_two_neighbors_lost_at_once_go_on_from_disk(self):
+    def test_two_neighbors_lost_at_once_resume_from_disk(self):
         self.start_hosts(3)
         config = self.endless()
         process = self.start_on([1, 1, 1], "train", config)
@@ -136,7 +136,7 @@ class SeveralHostsTest(LaunchedHosts):
                 else:
                     self.assert_close(self.losses(), reference[0], 1e-6)
 
-    def test_goes_on_on_the_hosts_that_are_left(self):
+    def test_continues_on_the_remaining_hosts(self):
         self.start_hosts(3, self.LINK)
         config = self.ten_steps(training={"steps": 1_000_000, "global_batch_size": 6, "micro_batch_size": 1},
                                 optimizer={"schedule": "constant"}, checkpoint={"every": 10})
@@ -156,7 +156,7 @@ class SeveralHostsTest(LaunchedHosts):
 
 
 class ExcludedHostsTest(LaunchedHosts):
-    def test_goes_on_without_the_host_that_computes_wrong(self):
+    def test_continues_without_the_host_that_computes_wrongly(self):
         self.start_hosts(3)
         config = self.config(
             self.corpus,

@@ -62,7 +62,7 @@ class PlanTest(Scratch):
         self.refused("plan", *small, "plan.machine=h300", mentions=["plan.machine h300: there is no such file"])
         self.assertEqual(self.plan(MODEL_8B), self.plan(MODEL_8B, "--gpus", 8))
 
-    def test_weights_gathered_anew_where_memory_is_short(self):
+    def test_weights_gathered_again_where_memory_is_short(self):
         arguments = (MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
         self.assertFalse(self.plan(*arguments)["memory"]["reshard_after_forward"])
         self.assertTrue(self.plan(*arguments, "--gpu-memory", "100GiB")["memory"]["reshard_after_forward"])

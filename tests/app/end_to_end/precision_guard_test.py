@@ -31,7 +31,7 @@ class PrecisionGuardTest(Corpus):
                          checkpoint_tensors(self.dir / "plain_checkpoints/step_00000024"))
         self.assertIn("precision_gap", self.metrics("compared")[9])
 
-    def test_a_gap_leads_back_and_on_in_bfloat16(self):
+    def test_a_gap_rolls_back_and_continues_in_bfloat16(self):
         """After the rollback the run is in bfloat16 for fallback_steps steps, beginning with the compared steps."""
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
         constant = "optimizer.schedule=constant"
@@ -44,7 +44,7 @@ class PrecisionGuardTest(Corpus):
                          "checkpoint.allow_changes=[precision]", log="hand", ranks=2)
         self.assertEqual({step: value for step, value in self.losses("back").items() if step <= 18}, self.losses("hand"))
 
-    def test_a_stop_in_bfloat16_goes_on_in_bfloat16(self):
+    def test_a_stop_in_bfloat16_resumes_in_bfloat16(self):
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
         constant = "optimizer.schedule=constant"
         self.guarded(constant, log="whole", **guard)

@@ -68,7 +68,7 @@ class RestartsTest(Restarted):
         self.train(config, "logging.dir=whole", "checkpoint.dir=whole", ranks=2)
         self.assertEqual(self.losses(), self.losses("whole"))
 
-    def test_what_is_restarted_goes_on_whatever_resume_says(self):
+    def test_a_restart_resumes_whatever_checkpoint_resume_says(self):
         config = self.ten_steps(**self.SECTIONS)
         # A shell or a parser that expanded this name would change it.
         directory = '-other "dir" \\t $HOME'
@@ -79,7 +79,7 @@ class RestartsTest(Restarted):
         self.assertRegex(self.restarts(result)[0], r"restart 1 of 1, from step_\d+$")
         self.assertIn(f"resuming {directory}/step_", result.out)
 
-    def test_what_died_before_its_first_checkpoint_is_begun_as_it_was(self):
+    def test_a_run_that_died_before_its_first_checkpoint_starts_as_before(self):
         """The run starts in the directory of another run, whose checkpoints a new run moves aside."""
         (self.dir / "here/step_00000005").mkdir(parents=True)
         (self.dir / "here/step_00000005/manifest.json").touch()
@@ -251,7 +251,7 @@ class SlurmRestartsTest(Restarted):
         self.train(config, "logging.dir=whole", "checkpoint.dir=whole", ranks=2)
         self.assertEqual(self.losses(), self.losses("whole"))
 
-    def test_the_end_of_its_time_puts_it_back_into_the_queue(self):
+    def test_the_time_limit_requeues_the_job(self):
         began = time.monotonic()
         process = self.launch_job(self.ten_steps(**self.LONG), time_left="0:16")
         self.assertEqual(self.finish(process).code, DONE)
@@ -260,7 +260,7 @@ class SlurmRestartsTest(Restarted):
         self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
-    def test_the_end_of_its_time_while_no_rank_trains(self):
+    def test_the_time_limit_while_no_rank_trains(self):
         """The time limit arrives during the check of the nodes, and in the pause between two starts."""
         for at, options, starts in (("doctor", [], 0), ("train", ["--restarts", "9"], 3)):
             with self.subTest(at):
@@ -275,7 +275,7 @@ class SlurmRestartsTest(Restarted):
                 self.assertLessEqual(metrics_lines(self.dir / "starts"), starts)
                 self.assertNotIn("times in a row", result.err)
 
-    def test_a_job_too_short_for_a_step_is_not_put_back(self):
+    def test_a_job_too_short_for_a_step_is_not_requeued(self):
         config = self.ten_steps(**self.LONG)
         self.train(config, "training.steps=1")
         self.write_program("octavo", f'if [[ "$1" != train ]]; then exec {os.environ["OCTAVO"]} "$@"; fi\nexit 3\n')
@@ -298,7 +298,7 @@ class SlurmRestartsTest(Restarted):
         text = (ROOT / "scripts/launch_slurm.sh").read_text()
         return re.search(rf"^{name}\(\) {{\n.*?^}}", text, re.M | re.S)[0]
 
-    def test_a_signal_puts_it_back_into_the_queue(self):
+    def test_a_signal_requeues_the_job(self):
         process = self.launch_job("--restarts", 2, self.ten_steps(**self.LONG))
         self.wait_for_steps(process, 3)
         for pid in self.programs_of(process):
@@ -307,7 +307,7 @@ class SlurmRestartsTest(Restarted):
         self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
-    def test_what_is_put_back_goes_on_whatever_resume_says(self):
+    def test_a_requeued_job_resumes_whatever_checkpoint_resume_says(self):
         program = self.write_program("octavo", '[[ $1 != config ]] || echo here\n[[ $1 == train ]] || exit 0\n'
                                                'echo "$@" >>starts\n[[ ! -e dies ]] || exit 1\nat=here/step_$(date +%s%N); mkdir -p $at; touch $at/manifest.json; exit 3\n')
         given = "train x.yaml checkpoint.resume=never"

@@ -63,7 +63,7 @@ class ResumeTest(Resuming):
     def test_is_bit_identical(self):
         self.check_exact()
 
-    def test_is_bit_identical_with_all_the_trimmings(self):
+    def test_is_bit_identical_with_all_features(self):
         other = write_megatron(self.dir / "other", [[97 + i % 20 for i in range(57)]] * 3)
         train = [{"path": self.corpus, "weight": 0.7}, {"path": other, "weight": 0.4}]
         self.check_exact(
@@ -90,7 +90,7 @@ class ResumeTest(Resuming):
             self.train(config, *where, f"parallel.data_parallel_replicate={replicate}", ranks=ranks)
             self.assert_close(self.losses(f"on{ranks}"), reference, 3e-4)
 
-    def test_moments_in_float8_of_copies_stay_the_same(self):
+    def test_moments_in_float8_of_replicas_stay_equal(self):
         """The second of three ranks has one query head of each key/value head, at other positions than the other ranks."""
         model = {"hidden_size": 48, "num_heads": 6, "num_kv_heads": 2, "vocab_size": 276}
         config = self.ten_steps(model=model, data={"seq_len": 33}, optimizer={"state_dtype": "float8"},
@@ -187,7 +187,7 @@ class ResumeTest(Resuming):
                 self.refused("train", config, "training.steps=8", override, mentions=[change, "checkpoint.allow_changes=[data]"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
 
-    def test_other_data_begins_anew_when_told_to(self):
+    def test_other_data_starts_over_when_allowed(self):
         config = self.ten_steps(optimizer={"schedule": "constant"})
         self.train(config, "training.steps=4")
         other = write_megatron(self.dir / "other", [[97] * 50] * 3)
@@ -205,7 +205,7 @@ class ResumeTest(Resuming):
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
         self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
 
-    def test_what_computes_is_kept(self):
+    def test_keys_that_change_results_are_kept(self):
         """Seeds, hyperparameters and precision may not change, not even with another logging.dir."""
         config = self.ten_steps()
         self.train(config, "training.steps=4", "optimizer.schedule=constant")
@@ -430,7 +430,7 @@ class CrashTest(Resuming):
                 self.assertIn(full + "10 of its lines are lost", result.out)
                 self.assertEqual(checkpoints(self.dir / "checkpoints")[-1], "step_00000010")
 
-    def test_a_step_that_cannot_be_looked_into_is_not_passed_over(self):
+    def test_an_unreadable_step_is_not_skipped(self):
         config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})
         self.train(config)
         loop = self.dir / "checkpoints/step_00000003"

@@ -66,7 +66,7 @@ class SameFilesTest(Corpus):
             with self.subTest(command=command, rest=rest):
                 self.refused_apart(command, *rest, mentions=[step, "step 4, manifest"])
 
-    def test_a_checkpoint_that_rank_0_has_not(self):
+    def test_a_checkpoint_that_rank_0_lacks(self):
         """Only rank 0 looks for checkpoints. The run is still refused, because the ranks would write to different folders."""
         self.twins()
         shutil.rmtree(self.a / "checkpoints/step_00000004")

@@ -81,7 +81,7 @@ class ShardingTest(Meshes):
                 self.assertNotEqual(reduced, one)
                 self.assert_close(reduced, one, 2e-3)
 
-    def test_gradients_summed_over_copies_in_bfloat16_are_close(self):
+    def test_gradients_summed_over_replicas_in_bfloat16_are_close(self):
         """The replicas also stay equal bit for bit, which check_every verifies."""
         one = self.run_mesh()
         for ranks, copies in ((2, 2), (3, 3), (4, 2), (8, 4)):
@@ -110,7 +110,7 @@ class ShardedFp8Test(Meshes):
     def run_recipe(self, recipe, *overrides, ranks=1):
         return self.run_mesh(f"precision.linear={recipe}", "training.global_batch_size=4", *overrides, ranks=ranks, steps=5, **self.FP8)
 
-    def test_recipes_on_two_copies_of_two_shards_equal_one_rank(self):
+    def test_recipes_on_two_replicas_of_two_shards_equal_one_rank(self):
         for recipe, lm_head in (("fp8_delayed", "bfloat16"), ("fp8_blockwise", "bfloat16"), ("bfloat16", "fp8")):
             key = f"precision.lm_head={lm_head}"
             with self.subTest(recipe=recipe, lm_head=lm_head):

@@ -29,7 +29,7 @@ class TensorParallelTest(Meshes):
             for keeping, kept in self.KEEPING.items():
                 self.assert_same_run(self.run_mesh("parallel.tensor_parallel=2", *kept, ranks=4, model=model), one)
 
-    def test_with_copies(self):
+    def test_with_replicas(self):
         one = self.run_mesh()
         two = self.run_mesh("parallel.tensor_parallel=2", "parallel.data_parallel_replicate=2", ranks=4)
         self.assert_same_run(two, one)

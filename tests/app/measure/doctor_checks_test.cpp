@@ -281,7 +281,7 @@ TEST(DoctorChecks, RanksThatDiffer) {
   EXPECT_EQ(count_hosts(ranks), 2);
 }
 
-TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
+TEST(DoctorChecks, MatmulsBelowTheRateOfTheCores) {
   auto ranks = healthy_ranks(2);
   std::vector<MachineRates> rates(2);
   EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // The check is for CPUs, and these ranks have GPUs.

@@ -29,7 +29,7 @@ class MeshChoiceTest : public testing::Test {
   ProcessGroup group_;
 };
 
-TEST_F(MeshChoiceTest, ACopyOnEachNodeWhereItFits) {
+TEST_F(MeshChoiceTest, AReplicaOnEachNodeIfItFits) {
   expect_mesh(choose({}, 32, 8), 4, 8, "a copy on each of 4 nodes, as it fits: gathers stay within nodes");
   expect_mesh(choose({}, 16, 4, 140 * kGiB), 4, 4, "a copy on each of 4 nodes");
   expect_mesh(choose({"parallel.tensor_parallel=2"}, 32, 8), 4, 4, "a copy on each of 4 nodes");
@@ -37,7 +37,7 @@ TEST_F(MeshChoiceTest, ACopyOnEachNodeWhereItFits) {
               "a copy on each of 4 nodes");
 }
 
-TEST_F(MeshChoiceTest, OneCopyWhereMemoryDoesNotAllowMore) {
+TEST_F(MeshChoiceTest, OneReplicaIfMemoryAllowsNoMore) {
   expect_mesh(choose({}, 32, 8, 24 * kGiB), 1, 32,
               "all ranks shard one copy: a copy on each of 4 nodes does not fit, ");
   expect_mesh(choose({}, 64, 8, 80 * kGiB, "llama3_70b_8gpu.yaml"), 1, 64,
@@ -45,7 +45,7 @@ TEST_F(MeshChoiceTest, OneCopyWhereMemoryDoesNotAllowMore) {
 }
 
 // Searches for a memory size at which replicas would require more recomputation.
-TEST_F(MeshChoiceTest, OneCopyWhereMoreWouldBeRecomputed) {
+TEST_F(MeshChoiceTest, OneReplicaIfMoreWouldBeRecomputed) {
   bool found = false;
   for (int64_t gib = 24; gib < 80 && !found; gib += 4) {
     const MeshChoice choice = choose({}, 64, 4, gib * kGiB);
@@ -64,7 +64,7 @@ TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
   expect_mesh(choose({}, 8, 8), 1, 8, "");
 }
 
-TEST_F(MeshChoiceTest, NodesThatHoldNoCopy) {
+TEST_F(MeshChoiceTest, NodesWithoutAReplica) {
   const std::string none = "all ranks shard one copy: the ranks of a node have no copy to shard among them";
   expect_mesh(choose({}, 4, 1, 140 * kGiB), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);

@@ -205,7 +205,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAReplicaIsFound) {
                     "cast weights of block 0 (shard 0)");
 }
 
-TEST_P(CorruptionCheckRanks, AFlippedBitInACopyOfATensorRankIsFound) {
+TEST_P(CorruptionCheckRanks, AFlippedBitInAKvHeadReplicaIsFound) {
   if (size_ < 2) return;
   CheckedTraining training(draw(1, size_), 1, group_, stream_);
   expect_sound(training.step(1));
@@ -222,7 +222,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInACopyOfATensorRankIsFound) {
 }
 
 // Replicas of a key/value head are divided among shards.
-TEST_P(CorruptionCheckRanks, AFlippedBitInAStretchOfACopyIsFound) {
+TEST_P(CorruptionCheckRanks, AFlippedBitInAShardOfAKvHeadReplicaIsFound) {
   if (size_ != 4 && size_ != 8) return;
   CheckedTraining training(draw(1, size_ / 2), 1, group_, stream_);
   expect_sound(training.step(1));

@@ -55,13 +55,13 @@ TEST_F(CorruptionVerdictTest, TheMajorityNamesTheRank) {
   EXPECT_EQ(verdict().ranks, (std::vector<int>{0, 4}));
 }
 
-TEST_F(CorruptionVerdictTest, OfTwoCopiesEitherMayBeWrong) {
+TEST_F(CorruptionVerdictTest, EitherOfTwoReplicasMayBeWrong) {
   make(2);
   hashes_[1].parts[0] = 18;
   expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: replicas differ in weights of norms");
 }
 
-TEST_F(CorruptionVerdictTest, TheMicroBatchDecidesBetweenTwoCopies) {
+TEST_F(CorruptionVerdictTest, TheMicroBatchDecidesBetweenTwoReplicas) {
   make(2);
   hashes_[1].parts[0] = 18;
   hashes_[1].second[1] = 3;
@@ -86,7 +86,7 @@ TEST_F(CorruptionVerdictTest, EveryResultThatDiffersIsCountedOnce) {
          "and 1 other");
 }
 
-TEST_F(CorruptionVerdictTest, StretchesOfACopyAddUp) {
+TEST_F(CorruptionVerdictTest, ShardsOfAReplicaAddUp) {
   make(4, {});
   const auto hold = [&](size_t rank, const std::string& copy, uint64_t hash) {
     ranks_[rank].parts.push_back({"weights of head 1", copy});

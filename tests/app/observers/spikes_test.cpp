@@ -59,7 +59,7 @@ TEST(Spikes, AFlatLossHasASpread) {
   EXPECT_NEAR(spikes.limit(12), 2 + 4 * 2 * kLeastSpread, 1e-12);
 }
 
-TEST(Spikes, GoesOnFromItsState) {
+TEST(Spikes, ContinuesFromItsState) {
   const Spikes spikes = after(33);
   Spikes resumed(10, 4, kLeastSpread);
   resumed.from_json(nlohmann::json::parse(spikes.to_json().dump()));

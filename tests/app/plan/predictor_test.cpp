@@ -144,7 +144,7 @@ TEST(Predictor, ActivationCheckpointing) {
   EXPECT_EQ(step_ms({.mode = Mode::kBlock, .ratio = 1.0 / 32}), none);
 }
 
-TEST(Predictor, GradientsReducedOnceAStep) {
+TEST(Predictor, GradientsReducedOncePerStep) {
   const auto step_ms = [](int64_t micro_batches, bool once, const Cluster& cluster) {
     const Config config = load({.config = "llama3_8b_8gpu.yaml",
                                 .overrides = {fmt::format("training.global_batch_size={}", 32 * micro_batches)},
@@ -178,7 +178,7 @@ TEST(Predictor, TensorParallel) {
   expect_ms(tensor_parallel_ms("llama3_405b", 4) - tensor_parallel_ms("llama3_405b", 3), 89.5);
 }
 
-TEST(Predictor, ProductsAsMeasuredAndBetween) {
+TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
   MachineRates machine = find_machine("h200");
   machine.products = {{"bfloat16", false, 1024, 1024, 1024, 4e14}, {"bfloat16", false, 8192, 8192, 8192, 7e14}};
   EXPECT_NEAR(product_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);

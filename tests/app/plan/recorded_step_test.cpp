@@ -43,7 +43,7 @@ double sum_of(const RecordedStep& step, double Op::*what, std::string_view name,
   return sum;
 }
 
-TEST(RecordedStep, HasTheProductsOfAllMicroBatches) {
+TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
   constexpr double kLayers = 4;
   constexpr double kMicroBatches = 3;
   const Config config = load_four_layers(2, {"training.global_batch_size=6"});
@@ -74,7 +74,7 @@ TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
   EXPECT_EQ(timeline.ranges.back().name, "optimizer");
 }
 
-TEST(RecordedStep, SaysWhatProductsRatesDependOn) {
+TEST(RecordedStep, RecordsWhatMatmulRatesDependOn) {
   const Config config = load_four_layers(1, {"training.global_batch_size=1", "precision.linear=fp8_rowwise"});
   const RecordedStep step = record(config, 1);
   const auto find = [&](std::string_view name) {
@@ -93,7 +93,7 @@ TEST(RecordedStep, SaysWhatProductsRatesDependOn) {
 }
 
 // The format of the linears makes no difference.
-TEST(RecordedStep, HasTheHeadsProductsInFp8) {
+TEST(RecordedStep, HasTheHeadsMatmulsInFp8) {
   for (const char* linear : {"bfloat16", "fp8_rowwise"}) {
     for (const LmHeadTraits& lm_head : kLmHeads) {
       const Config config =

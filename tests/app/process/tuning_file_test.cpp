@@ -34,7 +34,7 @@ class TuningFileTest : public ::testing::Test {
   ProcessGroup group_;
 };
 
-TEST_F(TuningFileTest, KeepsWhatWasTimedFromRunToRun) {
+TEST_F(TuningFileTest, KeepsTimedChoicesForTheNextRun) {
   EXPECT_EQ(run(2), 2);
   EXPECT_EQ(run(3), 5);
   EXPECT_EQ(run(0), 5);
@@ -72,20 +72,20 @@ TEST_F(TuningFileTest, TimesAfterTheWorkAndRepeatsItWithTheChoices) {
   EXPECT_EQ(done, (std::vector<std::string>{"first proposal", "fastest", "fastest"}));
 }
 
-TEST_F(TuningFileTest, GoesOnWithoutADamagedFile) {
+TEST_F(TuningFileTest, ContinuesWithoutADamagedFile) {
   run(2);
   std::ofstream(path()) << "{\"on\": \"a G";
   EXPECT_EQ(run(1), 1);
   EXPECT_EQ(run(0), 1);
 }
 
-TEST_F(TuningFileTest, GoesOnWhereItCannotBeWritten) {
+TEST_F(TuningFileTest, ContinuesIfItCannotBeWritten) {
   std::ofstream((directory_ / "cache")) << "no folder";
   EXPECT_EQ(run(1), 1);
   EXPECT_EQ(run(0), 0);
 }
 
-TEST_F(TuningFileTest, GoesOnWhereItCannotBeLookedAt) {
+TEST_F(TuningFileTest, ContinuesIfItCannotBeRead) {
   // The link points to itself. A folder without permission would not stop root.
   fs::create_symlink("cache", (directory_ / "cache"));
   EXPECT_EQ(run(1), 1);

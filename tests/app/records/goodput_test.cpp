@@ -76,7 +76,7 @@ TEST_F(GoodputTest, TheTimeAfterARunThatEndedIsNoLoss) {
   EXPECT_DOUBLE_EQ(goodput.share(), 0.8);
 }
 
-TEST_F(GoodputTest, ARunThatIsSetBackLosesSteps) {
+TEST_F(GoodputTest, ARunThatIsRolledBackLosesSteps) {
   Goodput goodput = process(1000);
   now_ = 1010;
   goodput.add(Goodput::kSteps, 10);
@@ -85,7 +85,7 @@ TEST_F(GoodputTest, ARunThatIsSetBackLosesSteps) {
   EXPECT_EQ(goodput.report(), "goodput 40.0% of 10s: recovery 60.0%");
 }
 
-TEST_F(GoodputTest, OthersAndDamagedFilesAreNotTakenUp) {
+TEST_F(GoodputTest, IgnoresOtherAndDamagedFiles) {
   {
     Goodput goodput = process(1000);
     now_ = 1100;

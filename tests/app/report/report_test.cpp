@@ -44,7 +44,7 @@ class ReportTest : public ::testing::Test {
   fs::path root_ = fs::temp_directory_path() / fmt::format("octavo_report_{}", ::getpid());
 };
 
-TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
+TEST_F(ReportTest, ARepeatedStepReplacesLaterSteps) {
   const std::string dir = write(
       "run", "metrics.jsonl", line(1, 5) + line(2, 4) + line(3, 3.5) + line(4, 3) + line(3, 3.25) + "{\"step\":5,\"lo");
   const RunRecords run = read_run(dir);
@@ -59,7 +59,7 @@ TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
 }
 
 // A resumed run does not repeat lines with equal values, except for its first step.
-TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
+TEST_F(ReportTest, AFirstStepAfterARestartHidesNoLaterSteps) {
   const std::string before = line(1, 5) + line(5, 4) + line(10, 3.5) + line(15, 3) + line(20, 2.5) + line(11, 3.25);
   const auto points = [&](const std::string& name, const std::string& text) {
     std::vector<std::pair<double, double>> all;
@@ -79,7 +79,7 @@ TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   EXPECT_EQ(read_run((root_ / "other").string()).last_step, 15);
 }
 
-TEST_F(ReportTest, PassesOverWhatIsNoNumber) {
+TEST_F(ReportTest, SkipsValuesThatAreNotNumbers) {
   const std::string dir = write("run", "metrics.jsonl",
                                 "\n[]\nnull\n{\"step\":\"x\"}\n" + line(1, 5) +
                                     "{\"step\":2,\"loss\":null,\"nonfinite\":{\"loss\":\"nan\"},\"grad_norm\":2}\n" +
@@ -89,7 +89,7 @@ TEST_F(ReportTest, PassesOverWhatIsNoNumber) {
   EXPECT_EQ(run.metric("grad_norm").size(), 3u);
 }
 
-TEST_F(ReportTest, RefusesWhatIsNoRun) {
+TEST_F(ReportTest, RefusesAFolderWithoutARun) {
   EXPECT_NE(message_of((root_ / "none").string()).find("is no folder of a run: it has no metrics.jsonl"),
             std::string::npos);
   EXPECT_NE(message_of(write("empty", "log.txt", "")).find("is no folder of a run"), std::string::npos);

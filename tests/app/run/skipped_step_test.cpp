@@ -141,7 +141,7 @@ TEST_P(SkippedStepTest, LeavesNoTrace) {
 }
 
 // In the first step delayed scaling has no history yet.
-TEST_P(SkippedStepTest, TheVeryFirstLeavesNoTrace) {
+TEST_P(SkippedStepTest, TheFirstStepLeavesNoTrace) {
   const auto losses_of = [](Steps& steps) {
     std::vector<float> losses;
     for (const int64_t number : {2, 3, 4, 5, 6, 7}) {

@@ -64,7 +64,7 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
-TEST_P(CachedModelTest, StepsAreThoseOfWholePasses) {
+TEST_P(CachedModelTest, StepsEqualWholeForwards) {
   constexpr int64_t kSequences = 3;
   constexpr int64_t kSteps = 5;
   const double tolerance = on_gpu() ? 3e-2 : 1e-5;

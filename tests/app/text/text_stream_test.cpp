@@ -66,7 +66,7 @@ TEST(TextStream, NeverHalfACharacter) {
   EXPECT_EQ(pieces(bytes, {}, {0xc3, 257, 0xbc}), (Pieces{"", "", "\u00fc", ""}));
 }
 
-TEST(TextStream, TokenizersThatWriteATextsBeginningOtherwise) {
+TEST(TextStream, TokenizersThatDecodeTheBeginningDifferently) {
   Words words;
   EXPECT_EQ(pieces(words, {}, {256, 257, 259}), (Pieces{"a", " book", "s", ""}));
   EXPECT_EQ(pieces(words, {257}, {258, 256, 257}), (Pieces{" of", " a", " book", ""}));

@@ -42,7 +42,7 @@ TEST(TokenizerConfig, LeavesOutWhatThereIsNot) {
   EXPECT_TRUE(config_of(R"({"model": {"vocab": [["a", 0.5]]}})", 0, 1).contains("tokenizer_class"));
 }
 
-TEST(TokenizerConfig, IsNotMadeForWhatIsNoTokenizer) {
+TEST(TokenizerConfig, IsNullForInvalidTokenizers) {
   for (const char* text : {"", "{}", "[]", "5", R"({"model": 1})", R"({"added_tokens": 1, "model": {}})",
                            R"({"added_tokens": [{"id": 1}], "model": {}})",
                            R"({"added_tokens": [{"id": 1, "content": 2}], "model": {}})"}) {

@@ -16,7 +16,7 @@ void write_zeros(const std::string& path, int64_t bytes) {
   std::filesystem::resize_file(path, static_cast<uintmax_t>(bytes));
 }
 
-TEST(Fingerprint, IsOfTheFilesAloneNotOfTheirPaths) {
+TEST(Fingerprint, DependsOnTheFilesButNotOnTheirPaths) {
   const TempDir dir;
   write_tokens(dir / "a", counting_documents({5, 3}));
   write_tokens(dir / "b", counting_documents({4}, 90));
@@ -60,7 +60,7 @@ TEST(Fingerprint, WhereDocumentsAndFilesEndCounts) {
   EXPECT_NE(fingerprint_of({dir / "c1", dir / "c2"}), fingerprint_of({dir / "d1", dir / "d2"}));
 }
 
-TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
+TEST(Fingerprint, ReadsSamplesOfALargeCorpus) {
   const TempDir dir;
   // The corpus has three sparse token files of 0.8 terabytes in total, and large indexes.
   constexpr int64_t kBytes = (int64_t{1} << 38) + 12345;
@@ -85,7 +85,7 @@ TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
   EXPECT_TRUE(seen.insert(fingerprint_of(paths)).second) << "a byte more";
 }
 
-TEST(Fingerprint, OfManyFilesFewAreRead) {
+TEST(Fingerprint, ReadsFewOfManyFiles) {
   const TempDir dir;
   std::vector<std::string> paths;
   for (int i = 0; i < 2000; ++i) {

@@ -88,7 +88,7 @@ struct Share {
   ContextRank context;
 };
 
-TEST_P(ContextSdpaTest, RanksTogetherMakeWhatOneMakes) {
+TEST_P(ContextSdpaTest, RanksTogetherEqualOneRank) {
   for (const Case& c : kCases) {
     for (const int64_t length : {0, 1, 5, 23}) {
       const SdpaShape& s = c.shape;
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, ContextSdpaSums, ::testing::Values(DType::kBFloat1
 
 // Every rank computes a bfloat16 term of the gradients of keys and values. Summed in float32, the terms of 16 ranks are
 // about as exact as those of two. Summed rank by rank in bfloat16, as a ring of NCCL does, they are not.
-TEST_P(ContextSdpaSums, DoNotGetLessExactWithTheRanks) {
+TEST_P(ContextSdpaSums, StayExactWithManyRanks) {
   const SdpaShape s{1, 256, 4, 2, 16};
   const int64_t kv_width = 2 * s.num_kv_heads * s.head_dim;
   const Array qkv = random({s.seq_len, s.qkv_width()});

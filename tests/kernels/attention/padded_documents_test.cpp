@@ -18,7 +18,7 @@ TEST(DocumentsTest, AreListedMostKeysFirst) {
 
 // Rank 0 of two ranks has tokens 0 to 2 and 9 to 11 of twelve. A document that begins before a chunk counts its tokens
 // in earlier chunks.
-TEST(DocumentsTest, CountWhatLiesInOtherChunks) {
+TEST(DocumentsTest, CountTokensInEarlierChunks) {
   std::vector<Document> documents;
   append_documents(std::vector<int32_t>{0, 0, 2, /* next chunk */ 4, 10, 10}, 6, documents, {.rank = 0, .size = 2});
   EXPECT_EQ(documents, (std::vector<Document>{{3, 1, 5}, {0, 2, 0}, {4, 2, 0}, {2, 1, 0}}));
@@ -102,7 +102,7 @@ void for_each_share(const Body& body) {
 
 // Compares the offsets that the shape gives for each run with the position of every token and the start of its
 // document.
-TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
+TEST(RunsTest, CoverEveryTokenWithTheKeysOfItsDocument) {
   for_each_share([](Share& share) {
     std::vector<int> seen(static_cast<size_t>(share.tokens()));
     for (const Document& run : share.list) {
@@ -128,7 +128,7 @@ TEST(RunsTest, AreEveryTokenWithTheKeysOfItsDocument) {
   });
 }
 
-TEST(RunsTest, OfOneChunkHaveNoKeyInCommon) {
+TEST(RunsTest, OfOneChunkShareNoKeys) {
   for_each_share([](Share& share) {
     for (int64_t chunk = 0; chunk < share.shape.context.chunks(); ++chunk) {
       std::vector<int> seen(static_cast<size_t>(share.whole.batch * share.whole.seq_len));
@@ -169,7 +169,7 @@ TEST(PaddedBatchTest, HoldEveryRunOnce) {
 }
 
 // A few batches of about 8,192 tokens (or of one sequence) hold all documents of whole sequences.
-TEST(PaddedBatchTest, AreFewOfOneSize) {
+TEST(PaddedBatchTest, AreFewAndOfOneSize) {
   std::mt19937_64 random(7);
   for (const SdpaShape& shape : {SdpaShape{2, 8192, 32, 8, 128},
                                  {1, 5003, 2, 1, 64},
@@ -449,7 +449,7 @@ class PaddedDocumentsTest : public OpTest {
 INSTANTIATE_TEST_SUITE_P(Cpu, PaddedDocumentsTest, ::testing::Values(DType::kFloat32),
                          [](const auto& instance) { return std::string(dtype_name(instance.param)); });
 
-TEST_P(PaddedDocumentsTest, MakeWhatAttentionWithinDocumentsMakes) {
+TEST_P(PaddedDocumentsTest, EqualAttentionWithinDocuments) {
   for_each_share([&](Share& share) {
     const SdpaShape& s = share.shape;
     const int64_t all_keys = share.whole.batch * share.whole.seq_len;

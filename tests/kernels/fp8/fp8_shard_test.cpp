@@ -37,7 +37,7 @@ class Fp8ShardTest : public OpTest {};
 INSTANTIATE_COMPUTE_DTYPES(Fp8ShardTest);
 
 // Casting shards with arbitrary boundaries gives the bits of quantizing the whole weight.
-TEST_P(Fp8ShardTest, PiecesGiveTheBitsOfQuantize) {
+TEST_P(Fp8ShardTest, SlicesGiveTheBitsOfQuantize) {
   struct Size {
     int64_t m, n;
   };

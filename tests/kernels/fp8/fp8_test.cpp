@@ -385,7 +385,7 @@ struct OperandKinds {
   Scaling a_scaling, b_scaling;
 };
 
-TEST_P(Fp8Test, ProductOfTheDequantized) {
+TEST_P(Fp8Test, MatmulOfTheDequantized) {
   constexpr DType kE4 = DType::kFloat8E4M3;
   constexpr DType kE5 = DType::kFloat8E5M2;
   struct ProductSize {
@@ -413,7 +413,7 @@ TEST_P(Fp8Test, ProductOfTheDequantized) {
   }
 }
 
-TEST_P(Fp8Test, WrongProductsThrow) {
+TEST_P(Fp8Test, WrongMatmulsThrow) {
   const Array d(dtype(), {4, 16});
   const auto operand = [](DType format, Scaling scaling, int64_t rows, int64_t k) {
     return Operand(format, scaling, rows, k);

@@ -65,7 +65,7 @@ TEST_P(SwigluTest, Backward) {
   }
 }
 
-TEST_P(SwigluTest, BackwardMakesTheResultOfForwardAgain) {
+TEST_P(SwigluTest, BackwardRecomputesTheResultOfForward) {
   for (const auto& [tokens, width] : kSizes) {
     const Array gate_up = random({tokens, 2 * width}, 2.0);
     const Array d_out = random({tokens, width});

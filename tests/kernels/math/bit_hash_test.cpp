@@ -87,7 +87,7 @@ TEST_P(BitHashTest, ManyChangesShow) {
   EXPECT_NE(hash(x), whole);
 }
 
-TEST_P(BitHashTest, StretchesAddUp) {
+TEST_P(BitHashTest, SlicesAddUp) {
   std::vector<unsigned char> bytes = random_bytes(4 * 5003);
   const Tensor x(bytes.data(), DType::kFloat32, {5003});
   const uint64_t whole = hash(x, 11);

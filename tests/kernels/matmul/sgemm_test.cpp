@@ -54,7 +54,7 @@ TEST_P(SgemmTest, TheSameBitsEveryTime) {
 }
 
 // A library that selects kernels by processor model can fall back to very old kernels on a newer processor.
-TEST_P(SgemmTest, KernelsAreThoseOfWhatTheProcessorCanDo) {
+TEST_P(SgemmTest, UsesTheKernelsThatTheProcessorSupports) {
   std::ifstream file("/proc/cpuinfo");
   const std::string info{std::istreambuf_iterator<char>(file), {}};
   if (info.find(" avx2") == std::string::npos) GTEST_SKIP() << "a processor without AVX2";

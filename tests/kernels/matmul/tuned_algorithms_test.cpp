@@ -31,7 +31,7 @@ TEST(TunedAlgorithms, LeavesOutThoseOfAnotherGpu) {
   EXPECT_EQ(other.size(), 0);
 }
 
-TEST(TunedAlgorithms, RefusesWhatIsNoSuchText) {
+TEST(TunedAlgorithms, RefusesInvalidText) {
   for (const char* text : {"", "[]", "{", "{\"on\": 1, \"algorithms\": {}}", "{\"on\": \"a GPU\"}",
                            "{\"on\": \"a GPU\", \"algorithms\": {\"a product\": 3}}"}) {
     TunedAlgorithms tuned;

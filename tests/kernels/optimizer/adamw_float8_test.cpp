@@ -25,7 +25,7 @@ TEST(MomentCodesTest, ValuesAreThoseOfFloat8) {
 
 // A value that a code represents keeps its code for all random bits. A value between two codes gets one of them, the
 // nearer one more often.
-TEST(MomentCodesTest, RoundsToItsValueInTheMean) {
+TEST(MomentCodesTest, RoundsToItsValueOnAverage) {
   for (int code = 0; code < 0x7f; ++code) {
     const float value = e4m3_value(static_cast<uint8_t>(code));
     for (const uint32_t random : {0u, 1u, 0x8000u, 0xffffu}) {
@@ -49,7 +49,7 @@ TEST(MomentCodesTest, RoundsToItsValueInTheMean) {
   }
 }
 
-TEST(MomentCodesTest, Bfloat16RoundsToItsValueInTheMean) {
+TEST(MomentCodesTest, Bfloat16RoundsToItsValueOnAverage) {
   for (const float low : {1.0f, 3.0f * 0x1p-100f, 0.0f, 1e-40f}) {
     const auto word = std::bit_cast<uint32_t>(low) & 0xffff0000u;
     for (const uint32_t part : {0u, 1u, 0x4321u, 0xffffu}) {
@@ -219,7 +219,7 @@ TEST_F(AdamwFloat8Test, SkipLeavesEverythingAsItIs) {
 }
 
 // The result does not depend on how a tensor is divided among ranks.
-TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
+TEST_F(AdamwFloat8Test, SlicesAreUpdatedAlike) {
   constexpr int64_t kCount = 1009;
   const State before = start(kCount);
   State whole = before, parts = before;
@@ -270,7 +270,7 @@ TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
   }
 }
 
-TEST_F(AdamwFloat8Test, EveryStepRoundsAnew) {
+TEST_F(AdamwFloat8Test, EveryStepRoundsDifferently) {
   std::set<uint8_t> codes;
   for (int64_t step = 1; step <= 40; ++step) {
     State state = start(1);

@@ -32,7 +32,7 @@ class SkipUpdateTest : public OpTest {
 };
 INSTANTIATE_TEST_SUITE_P(Cpu, SkipUpdateTest, ::testing::Values(DType::kFloat32));
 
-TEST_P(SkipUpdateTest, PassesOverWhatIsNotFiniteOrAboveTheLimit) {
+TEST_P(SkipUpdateTest, SkipsStepsThatAreNotFiniteOrAboveTheLimit) {
   EXPECT_EQ(skip(3, 1, kNoLimit), 0);
   EXPECT_EQ(skip(3, 0, 3), 0);
   EXPECT_EQ(skip(3.5, 1, 3), 1);
@@ -47,7 +47,7 @@ struct History {
   Array rows{DType::kFloat32, {2, 3}}, scaling{DType::kFloat32, {3}}, current{DType::kFloat32, {3}};
 };
 
-TEST_P(SkipUpdateTest, HistoryStaysWhereAStepIsPassedOver) {
+TEST_P(SkipUpdateTest, HistoryDoesNotChangeInASkippedStep) {
   Array skip(DType::kFloat32, {1});
   const auto ended_step = [&](double skipped) {
     History h;

@@ -33,7 +33,7 @@ class RankTransfersTest : public RanksTest {
   RankTransfers transfers_{group_};
 };
 
-TEST_F(RankTransfersTest, RoundARingFromThreadsBesideCollectives) {
+TEST_F(RankTransfersTest, RunInARingConcurrentlyWithCollectives) {
   const std::vector<std::byte> mine = content_of(group_.rank());
   // The parts end within a block, and one of them is empty.
   const std::span<const std::byte> whole(mine);
@@ -47,13 +47,13 @@ TEST_F(RankTransfersTest, RoundARingFromThreadsBesideCollectives) {
   EXPECT_TRUE(received.get() == content_of(previous()));
 }
 
-TEST_F(RankTransfersTest, NothingIsSomething) {
+TEST_F(RankTransfersTest, AnEmptyTransferArrives) {
   std::future<void> sent = std::async(std::launch::async, [&] { transfers_.send(next(), {}); });
   EXPECT_TRUE(receive(previous()).empty());
   sent.get();
 }
 
-TEST_F(RankTransfersTest, AFailureOfEitherSideIsOver) {
+TEST_F(RankTransfersTest, TransfersWorkAfterAFailureOfEitherSide) {
   std::future<void> failed = std::async(std::launch::async, [&] { transfers_.send_failure(next()); });
   EXPECT_THROW(receive(previous()), Error);
   failed.get();
