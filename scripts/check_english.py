@@ -11,6 +11,7 @@
 The rules find words and forms that clear sentences seldom have. They cannot prove that a sentence is clear.
 """
 
+import ast
 import collections
 import random
 import re
@@ -84,8 +85,9 @@ def comments(text, mark):
 
 
 def docstrings(text):
-    for match in re.finditer(r'^( *)"""(.*?)"""', text, re.DOTALL | re.MULTILINE):
-        yield text[: match.start()].count("\n") + 1, " ".join(match[2].split())
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            yield node.body[0].lineno, " ".join(ast.get_docstring(node).split())
 
 
 def check_comment(comment):

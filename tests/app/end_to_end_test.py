@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the end-to-end tests, which use octavo through its command line and check its output and files independently.
 
-    end_to_end_test.py [--results FILE] OCTAVO [CLASS...]     OCTAVO: the program; CLASS: test classes, all by default
+    end_to_end_test.py [--results FILE] OCTAVO [CLASS...]     OCTAVO is the program. By default all test classes run.
 
 The tests are in end_to_end/, one file per subject. They need mpirun and Python's standard library. --results writes the result of each
 test in GoogleTest's format for scripts/count_tests.py. The exit code is 77 if every test was skipped.

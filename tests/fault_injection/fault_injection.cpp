@@ -1,11 +1,11 @@
-// A library for LD_PRELOAD that makes one system call of a program fail, to show what the program makes of it.
+// A library for LD_PRELOAD that makes one system call of a program fail, to test how the program handles it.
 //
 //   OCTAVO_FAULT=CALL:K:ERRNO     the K-th call of CALL, counted from 1 once main() is entered, fails with ERRNO
-//   OCTAVO_FAULT=CALL:K+:ERRNO    that call and all after it fail
-//   OCTAVO_FAULT_COUNTS=FILE      at the end of the process, FILE gets a line "CALL COUNT" for each CALL
+//   OCTAVO_FAULT=CALL:K+:ERRNO    the K-th call and all later ones fail
+//   OCTAVO_FAULT_COUNTS=FILE      when the process ends, FILE gets a line "CALL COUNT" for each CALL
 //
-// CALL is a name of kNames. Of mmap, the calls of the program itself count. `new` stands for operator new, which throws
-// std::bad_alloc. What is written to standard error never fails. For glibc.
+// CALL is a name of kNames. For mmap only the calls of the program itself count. `new` is operator new, which throws
+// std::bad_alloc. Writing to standard error never fails. The library requires glibc.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -52,7 +52,7 @@ TEST(PlannedMesh, HasTheGroupsOfARankThatDoesNotExist) {
   ProcessGroup group;
   Stream stream = Stream::cpu();
   const Mesh mesh({.replicate = 2, .shard = 3, .tensor = 4, .context = 5}, 1, stream, group.watchdog(), 87);
-  EXPECT_EQ(mesh.rank(Axis::kReplicate), 1);  // 87 = ((1 * 3 + 1) * 5 + 1) * 4 + 3
+  EXPECT_EQ(mesh.rank(Axis::kReplicate), 1);  // Rank 87 is ((1 * 3 + 1) * 5 + 1) * 4 + 3.
   EXPECT_EQ(mesh.data_rank(), 4);
   EXPECT_EQ(mesh.context_rank(), (ContextRank{.rank = 1, .size = 5}));
   const auto place = [](const Communicator& ranks) { return std::pair(ranks.rank(), ranks.size()); };

@@ -38,7 +38,7 @@ import python_packages  # noqa: E402
 OCTAVO = Path(sys.argv.pop(1)).resolve()
 NEEDS = {"run", "gpu", "data", "cluster", "build"}
 QUOTES = (["text", "output"], ["text", "shape"])
-# Words that users search for, and the page that answers them. README must name each word beside a link to its page.
+# Words that users search for, and the page that answers them. README must name each word next to a link to its page.
 SEARCHES = {
     "NaN": "docs/troubleshooting.md",
     "OOM": "docs/troubleshooting.md",

@@ -10,7 +10,7 @@ from support import BAD_INPUT, DONE, checkpoints, metrics_lines
 
 
 def memory_directory(directory):
-    """Returns the directory in memory that belongs to a checkpoint directory, or None if it names none."""
+    """Returns the directory in memory that belongs to a checkpoint directory, or None if the file memory_id does not exist."""
     file = directory / "memory_id"
     return Path(f"/dev/shm/octavo_{file.read_text()}_{file.stat().st_ino}") if file.exists() else None
 

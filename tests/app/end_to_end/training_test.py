@@ -1,4 +1,4 @@
-"""Tests of octavo train and octavo evaluate: what they log, and that options without effect on the result have none."""
+"""Tests of octavo train and octavo evaluate: what they log, and which options must not change the results."""
 
 import json
 import math

@@ -188,7 +188,7 @@ class ExactSdpaHead {
   bool rounded_;
   double scale_;
   std::vector<int64_t> first_;     // First key that each query may attend to.
-  std::vector<double> q_, k_, v_;  // [seq_len, head_dim]
+  std::vector<double> q_, k_, v_;  // The shapes are [seq_len, head_dim].
 };
 
 inline ExactSdpa exact_sdpa_forward(const SdpaShape& s, const Tensor& qkv, const Documents& documents = {},

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kRanks = 3;
 
 // Returns the exact stats [kRanks, tokens, 3] of the logits of each rank. The sum of exponentials may be off by 5e-6 of
-// itself; the largest logit and that of the target must be exact.
+// itself. The largest logit and that of the target must be exact.
 Exact exact_stats(const std::vector<Twin>& logits, const Twin& targets) {
   Exact stats(kRanks * targets.cpu().numel() * kCrossEntropyStats);
   for (int64_t rank = 0; rank < kRanks; ++rank) {
