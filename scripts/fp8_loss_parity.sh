@@ -4,7 +4,7 @@
 # table of the losses. losses.csv and losses.png in runs/fp8_loss_parity have the curves.
 #
 #   cmake --preset default && cmake --build --preset default
-#   ./scripts/fp8_loss_parity.sh [section.key=value ...]     overrides go to every run
+#   ./scripts/fp8_loss_parity.sh [section.key=value ...]     # Overrides apply to every run.
 #
 # Needs one GPU with FP8 and about ten minutes on an H200. All output is in runs/fp8_loss_parity. Run the script again after an
 # interruption to resume. Delete that folder to start from the beginning. PYTHON chooses the python3 whose site-packages are
@@ -19,9 +19,9 @@ config=configs/fp8_loss_parity.yaml
 run_dir=runs/fp8_loss_parity
 recipes=(bfloat16 fp8_tensorwise fp8_delayed fp8_rowwise fp8_blockwise)
 
-# Lists the sources, each content once, because libraries contain copies of each other's files. Files with a NUL byte are not text
-# and are left out (grep -L lists those without; its exit code is of no use). The order is shuffled, equally each time, so that
-# the first held-out files, which validation reads, are of all kinds.
+# Lists the sources. Files with equal content are listed once, because libraries contain copies of each other's files. Files with a
+# NUL byte are not text and are left out. grep -L lists the files without one, and its exit code is ignored. The order is shuffled
+# with a fixed seed, so that the first held-out files, which validation reads, are of all kinds.
 list_sources() {
   local -a folders
   mapfile -t folders < <("${PYTHON:-python3}" -c '

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs every check that needs a GPU: the kernels against the CPU, memory errors, the golden cases, a short training run on GPU and
-# CPU, activation checkpointing, the throughput, the collectives, and meshes of several ranks against one GPU.
+# Runs every check that needs a GPU. Compares kernels, golden cases and a short training run with the CPU, looks for memory errors,
+# compares the modes of activation checkpointing, measures the throughput, tests the collectives, and compares meshes of several
+# ranks with one GPU.
 #
-#   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training recompute ranks bench; all by default
+#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, ranks or bench.
+#                                          The default is all of them.
 #
 #   BUILD=build          build folder
 #   OUT=runs/gpu_checks  folder of the logs, one per check
-#   BENCH_CONFIG=configs/llama3_1.8b_1gpu.yaml
-#   MEMCHECK_FILTER=...  GoogleTest filter of the tests under compute-sanitizer, which makes them far slower;
-#                        by default the parity tests
+#   BENCH_CONFIG=...     config whose speed is measured (default: configs/llama3_1.8b_1gpu.yaml)
+#   MEMCHECK_FILTER=...  GoogleTest filter of the tests under compute-sanitizer, which makes them far slower
+#                        (default: the parity tests)
 #
 # Prints a table at the end. Exit code 1 means that a check failed. The other checks run nevertheless.
 # shellcheck disable=SC2317  # the checks are called by name

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Starts a training run with Open MPI: one process per GPU, on this machine or on the machines of a hostfile.
+# Starts a training run with Open MPI, with one process per GPU, on this machine or on the machines of a hostfile.
 #
 #   scripts/launch_mpirun.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]
 #
 # Before each start every node is checked (octavo doctor --quick, one process per node). If a node is unfit, it is named and the
 # run is not started.
 #
-#   --no-check          without that check
-#   --restarts N        a run that dies (a rank is killed, exit code 1) is started again from its newest checkpoint, up to
-#                       N times in all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
-#                       Nodes of HOSTFILE on which nothing can be started by then are left out until they can again.
+#   --no-check          disables the check
+#   --restarts N        restarts a run that dies (a rank is killed, exit code 1) from its newest checkpoint, up to N times in
+#                       total and up to 3 times in a row without a new checkpoint. Exit codes 0, 2 and 3 are final. If nothing
+#                       can be started on a node of HOSTFILE, the node is left out until it answers again.
 #
-#   NPROC=8             processes a node; the number of GPUs of this machine by default
-#   HOSTFILE=hosts      "node1 slots=8" a line; this machine alone by default
-#   OCTAVO=build/octavo the program, at the same path on every node; by default that of this checkout or installation
-#   MPIRUN_ARGS="..."   more arguments for mpirun
+#   NPROC=8             processes per node (default: the number of GPUs of this machine)
+#   HOSTFILE=hosts      file with one line per node, such as "node1 slots=8" (default: this machine only)
+#   OCTAVO=build/octavo program, at the same path on every node (default: that of this checkout or installation)
+#   MPIRUN_ARGS="..."   further arguments of mpirun
 #
 # The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system that
 # all nodes share. Nodes in checkpoint.dir/excluded_hosts, which training.on_corruption: exclude writes, are left out until their
 # line is removed. Without --restarts, run the script again after a failure. It resumes from the newest complete checkpoint.
 #
 # After SIGTERM or Ctrl-C to this script the run saves a checkpoint, however long that takes, and the exit code is 3. mpirun
-# itself would kill its ranks 2 seconds after such a signal, but passes SIGUSR1 on to them on all nodes, so the script sends
-# SIGUSR1. A second Ctrl-C, later, ends the run at once. SIGHUP and a closed standard output do not end it.
+# itself would kill its ranks 2 seconds after such a signal. But it passes SIGUSR1 on to the ranks on all nodes, so the script
+# sends SIGUSR1. A second Ctrl-C ends the run at once. SIGHUP and a closed standard output do not end it.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -44,9 +44,9 @@ choose_nodes() {
   local -a all=() out=()
   nodes=1
   [[ -n "${HOSTFILE:-}" ]] || return 0
-  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || refuse "HOSTFILE is $HOSTFILE, which cannot be read, expected a file with a node a line"
+  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || refuse "HOSTFILE is $HOSTFILE, which cannot be read, expected a file with one node per line"
   mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" | mark_excluded "$octavo" "$@")
-  ((${#all[@]})) || refuse "HOSTFILE is $HOSTFILE, which names no node, expected one a line"
+  ((${#all[@]})) || refuse "HOSTFILE is $HOSTFILE, which names no node, expected one per line"
   mapfile -t out < <(marked_nodes "${all[@]}")
   say_left_out "${out[@]}"
   nodes=$((${#all[@]} - ${#out[@]}))

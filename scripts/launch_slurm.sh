@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Slurm job: one process per GPU, on as many nodes as requested. Submit it from the checkout:
+# A Slurm job that trains with one process per GPU on as many nodes as requested. Submit it from the checkout:
 #
 #   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh [--restarts N] [--no-check] CONFIG.yaml [key=value ...]
 #
@@ -9,10 +9,10 @@
 # With --restarts, a run that dies (a rank is killed, exit code 1) is restarted on the same nodes from its newest checkpoint, up
 # to N times in total and up to 3 times in a row without a new checkpoint. Exit codes 0, 2 and 3 are final.
 #
-# Before the job's time ends (a tenth of it, at most ten minutes) the ranks get SIGTERM. Octavo then saves a checkpoint and ends
-# with exit code 3, and the job requeues itself if it came further than the job before. A job that Slurm requeues (a node failed)
-# also resumes from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names another
-# program.
+# When a tenth of the job's time is left, and at most ten minutes, the ranks get SIGTERM. Octavo then saves a checkpoint and ends
+# with exit code 3, and the job requeues itself if it has written a new checkpoint. A job that Slurm requeues because a node
+# failed also resumes from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names
+# another program.
 #
 # The token files and checkpoint.dir must be on a file system that all nodes share. Open MPI must have been built with PMIx
 # (Debian's and Ubuntu's are); `srun --mpi=list` shows what the cluster's Slurm offers.
@@ -48,8 +48,8 @@ octavo="${OCTAVO:-$program}"
 }
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
-# --kill-on-bad-exit, because the other ranks cannot continue without one that died. Nodes that training.on_corruption: exclude
-# has named (scripts/launching.sh) are left out.
+# Runs octavo once on the nodes that are not in excluded_hosts (scripts/launching.sh). --kill-on-bad-exit ends the other ranks
+# if one dies, because they cannot continue without it.
 run_once() {
   local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node status=0
   local -a all=() left_out=() step=()
@@ -83,9 +83,10 @@ seconds_left() {
   echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
 }
 
-# Slurm's --signal takes no share of the time: with ten minutes before the end, a job of ten minutes would get it at once. This
-# script is signalled too, because there may be no ranks: during the check of the nodes and between two starts. Ranks that are
-# just being started are signalled again, and take both signals as one request.
+# Sends the signals before the job's time ends. Slurm's option --signal accepts no share of the time. With ten minutes before the
+# end, a job of ten minutes would get the signal at once. This script is signalled too, because there are no ranks during the check
+# of the nodes and between two starts. Ranks that are just being started are signalled several times, which they take as one
+# request.
 warn_in_time() {
   local left margin pause
   left="$(seconds_left)"
@@ -113,7 +114,7 @@ goes_on() {
   at_first_file="$dir/slurm_job_$SLURM_JOB_ID"
   now="$(newest_checkpoint "$octavo" "$@")"
   if ((${SLURM_RESTART_COUNT:-0} == 0)) || [[ ! -e "$at_first_file" ]]; then
-    { mkdir -p "$dir" && printf '%s\n' "$now" >"$at_first_file"; } || echo "launch_slurm.sh: a job put back would not know what it has written" >&2
+    { mkdir -p "$dir" && printf '%s\n' "$now" >"$at_first_file"; } || echo "launch_slurm.sh: cannot write $at_first_file, so a requeued job may start over" >&2
     return 1
   fi
   [[ -n "$now" && "$now" != "$(<"$at_first_file")" ]]

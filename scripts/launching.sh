@@ -88,11 +88,11 @@ check_nodes() {
   [[ -n "$check_first" ]] || return 0
   output="$("$@" 2>&1)" || code=$?
   findings="$(grep -E '^(PROBLEM|warning) ' <<<"$output" || true)"
-  # Without a finding, the output is that of the program, mpirun or srun.
+  # If there is no finding, prints the output of the program, mpirun or srun.
   if ((code)) && ! grep -q ^PROBLEM <<<"$findings"; then findings="$output"; fi
   if [[ -n "$findings" ]]; then printf '%s\n' "$findings" >&2; fi
   ((code == 0)) || {
-    echo "$LAUNCHER: the check of the nodes failed, and the run was not started: mend what it says, name a node in excluded_hosts of" \
+    echo "$LAUNCHER: the check of the nodes failed, and the run was not started: fix what it names, write a node into excluded_hosts of" \
       "checkpoint.dir to leave it out, or start without the check (--no-check)" >&2
     return 1
   }
@@ -125,7 +125,7 @@ run_with_restarts() {
     if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
     now="$(newest_checkpoint "$octavo" "$@")"
     if [[ -n "$now" && "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
-    # If the checkpoint is gone, the run has moved another one's aside and died before its own first one.
+    # If the first checkpoint is gone, the run has moved those of another run to earlier/ and died before it saved its own.
     if [[ -n "$now" && "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
     if ((done == restarts)); then
       echo "$LAUNCHER: the run ended by $cause after $done restarts, as many as --restarts allows" >&2

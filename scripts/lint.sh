@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, layering, English, shell and clang-tidy checks.
+# Checks format, layers, English and shell scripts, and runs clang-tidy.
 #
 #   ./scripts/lint.sh [FILE...]     FILEs: only these .cpp files
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows all of Octavo in a few minutes: installs what is missing, builds, packs the C and C++ headers of this machine, trains
+# Shows Octavo in a few minutes. Installs what is missing, builds, packs the C and C++ headers of this machine, trains
 # configs/quickstart.yaml on them, draws the loss curve, and prints a sample.
 #
 #   ./scripts/quickstart.sh [section.key=value ...]     e.g. training.steps=1000 for a better model
@@ -23,9 +23,10 @@ build() {
 }
 
 # Lists the headers, thinned evenly to at most corpus_mib, so that no single library fills the corpus. Names without an extension
-# are headers only in the folders of the C++ standard library. Three kinds are left out: Boost, because it would be most of the
-# headers; files with a NUL byte, which are not text (grep -L lists those without; its exit code is of no use); and files of more
-# than 128 KiB, mostly generated tables, because a few of them would decide how similar the held-out files are to the others.
+# are headers only in the folders of the C++ standard library. Boost is left out,
+# because it would be most of the headers. Files with a NUL byte are left out, because they are not text. grep -L lists the files
+# without one, and its exit code is ignored. Files of more than 128 KiB, mostly generated tables, are left out too, because a few of
+# them would decide how similar the held-out files are to the others.
 list_headers() {
   find /usr/include -path /usr/include/boost -prune -o -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.hh' -o -name '*.hxx' -o \
     \( -path '/usr/include/c++/*' ! -name '*.*' \) \) -readable -size -128k -print0 |
@@ -88,7 +89,7 @@ compare() {
   printf 'validation loss   %s nats a byte, of windows spread over all held-out files\n' "$loss"
   printf 'bigram entropy    %.4f nats a byte, of the same held-out files\n' "$bigram_entropy"
   awk -v loss="$loss" -v bigram="$bigram_entropy" 'BEGIN { exit !(loss < bigram) }' ||
-    die "the validation loss is not below the bigram entropy: the model has not learnt enough"
+    die "the validation loss is not below the bigram entropy: the model has not learned enough"
   echo "The model predicts held-out code better than any table of byte pairs could."
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Skips what is already installed, so the second
-# time takes a second. Never changes the system's Python packages with pip.
+# Installs the packages that building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Skips packages that are installed
+# already, so a second call takes a second. Never changes the system's Python packages with pip.
 #
 #   ./scripts/setup.sh [--tokenizing] [--interop]
 #

@@ -6,12 +6,12 @@
 #
 #   --all             adds what continuous integration runs: the tests of the CPU program under AddressSanitizer and
 #                     UndefinedBehaviorSanitizer, scripts/lint.sh, and FlashAttention's kernels, which nothing runs without a GPU
-#   --no-sanitize     leaves the sanitizers out of --all
-#   --lint            adds scripts/lint.sh alone
-#   --quick           only the tests of single functions and classes
-#   --nightly         only more draws, more kills and more faults, which take hours
-#   --interop         only what takes the real Hugging Face packages: the guide's path from text to lm-evaluation-harness.
-#                     Installs torch, transformers and lm_eval (3 GB) into .deps/interop.
+#   --no-sanitize     with --all, omits the sanitizers
+#   --lint            adds only scripts/lint.sh
+#   --quick           runs only the tests of single functions and classes
+#   --nightly         runs only the nightly tests, which have more draws, kills and faults and take hours
+#   --interop         runs only the test with the real Hugging Face packages, which follows the guide from text to
+#                     lm-evaluation-harness. Installs torch, transformers and lm_eval (3 GB) into .deps/interop.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -80,7 +80,7 @@ started=$SECONDS
 took "set-up" ./scripts/setup.sh
 rm -rf build/ctest.xml build/results build-sanitize/ctest.xml build-sanitize/results
 if [[ $flash_attention == OFF ]]; then
-  echo "No GPU here, so the program is built without FlashAttention's kernels; for GPUs elsewhere, cmake --preset default builds them"
+  echo "This machine has no GPU, so the program is built without FlashAttention's kernels; cmake --preset default builds them for other machines"
 fi
 build_and_test ci build "${tier[@]}" "$@"
 reports=(build/ctest.xml)
