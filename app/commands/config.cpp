@@ -33,14 +33,15 @@ A config is a YAML file with the sections below. `section.key=value` on the comm
 - `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults.
 - `octavo config WORD` prints the keys with WORD in their name or description.
 - An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
-- Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an environment
-  variable. Integers may have an exponent, such as `1e3`.
+- Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an
+  environment variable. Integers may have an exponent, such as `1e3`.
 
-The class of a key decides whether a resumed run may change it. Keys of the class *carries out* (mesh, checkpoints, logs and checks) may change freely. The other keys
-decide what the run computes: changing one is refused unless `checkpoint.allow_changes` names its class. A change of a key of the class *schedule* counts only if it
-changes a step that is still to come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
+The class of a key decides whether a resumed run may change it. Keys of the class *free*, such as those of the mesh, checkpoints, logs and
+checks, may change at any time. The other keys decide what the run computes. A change of such a key is refused unless
+`checkpoint.allow_changes` names its class. A change of a key of the class *schedule* counts only if it changes a step that is still to
+come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
 
-This page is printed by `octavo config --markdown`.
+`octavo config --markdown` prints this page.
 
 )";
 
@@ -82,7 +83,7 @@ void print_keys(const Layout& layout, const std::string& filter = "") {
     if (last == nullptr || last->section() != section) {
       std::cout << (last == nullptr ? "" : "\n")
                 << fmt::format(fmt::runtime(layout.heading),
-                               fmt::arg("section", section.empty() ? "of no section" : section));
+                               fmt::arg("section", section.empty() ? "without a section" : section));
     }
     const std::string unit = key.unit.empty() ? "" : fmt::format(" ({})", key.unit);
     std::cout << fmt::format(fmt::runtime(layout.key), fmt::arg("name", key.name), fmt::arg("sentence", key.sentence),
@@ -98,8 +99,8 @@ void print_keys(const Layout& layout, const std::string& filter = "") {
 void print_other_names() {
   std::cout
       << "\n## Names in other programs\n\n"
-         "Octavo refuses these names of torchtitan, Megatron-LM and Hugging Face, and says which key is meant.\n\n"
-         "| there | here |\n| --- | --- |\n";
+         "torchtitan, Megatron-LM and Hugging Face use these names. Octavo refuses them and names its own key.\n\n"
+         "| name | key of Octavo |\n| --- | --- |\n";
   for (const OtherName& other : other_names()) {
     const std::string key = other.key, note = other.note;
     std::cout << fmt::format("| `{}` | {}{}{} |\n", other.name, key.empty() ? "" : "`" + key + "`",

@@ -115,7 +115,7 @@ OptionalSection rule_of_field(int64_t, const std::optional<RopeScaling>&) { retu
 
 template <typename Field, typename Value>
 std::string field_fallback(const Field& field, const Value& value) {
-  if (field.presence == Presence::kDerived) return "of the other fields";
+  if (field.presence == Presence::kDerived) return "derived from the other fields";
   if constexpr (!std::is_arithmetic_v<Value>)
     return "the preset's, or none";
   else
@@ -270,7 +270,7 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay of tensors with two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; larger gradients are scaled down. 0 disables clipping.");
   optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kStateType}, "", "Dtype of the moments and of Muon's momentum. float8 stores the first moment in FP8 and the rest in bfloat16.");
-  optimizer.add("ema_decay", &Optimizer::ema_decay, kBelowOne, "", "Share of the moving average of the weights that a step keeps, such as 0.9999. 0 disables the average.");
+  optimizer.add("ema_decay", &Optimizer::ema_decay, kBelowOne, "", "Decay per step of the moving average of the weights, such as 0.9999. 0 disables the average.");
 }
 
 void add_precision(std::vector<ConfigKey>& keys) {

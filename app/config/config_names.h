@@ -17,7 +17,7 @@ inline constexpr auto kOnPrecisionGap =
     std::to_array<Choice<OnPrecisionGap>>({{"warn", OnPrecisionGap::kWarn}, {"bfloat16", OnPrecisionGap::kBFloat16}});
 inline constexpr auto kOnCorruption = std::to_array<Choice<OnCorruption>>(
     {{"stop", OnCorruption::kStop}, {"exclude", OnCorruption::kExclude}, {"warn", OnCorruption::kWarn}});
-inline constexpr auto kKeyClass = std::to_array<Choice<KeyClass>>({{"carries out", KeyClass::kCarriesOut},
+inline constexpr auto kKeyClass = std::to_array<Choice<KeyClass>>({{"free", KeyClass::kCarriesOut},
                                                                    {"model", KeyClass::kModel},
                                                                    {"data", KeyClass::kData},
                                                                    {"training", KeyClass::kTraining},

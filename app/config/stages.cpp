@@ -219,16 +219,16 @@ Config whole_config(const Config& of_stage) {
 ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   StagesRule rule;
   std::copy_if(keys.begin(), keys.end(), std::back_inserter(rule.keys), is_changeable);
-  ConfigKey stages{
-      .name = "stages",
-      .expected = rule.expected(),
-      .fallback = "none",
-      .unit = "",
-      .sentence =
-          "Stretches of the run one after the other, each with its steps and what it changes of data.train, "
-          "data.seq_len, the batch sizes and the learning rate's schedule; training.steps is their sum.",
-      .key_class = KeyClass::kSchedule,
-      .compared = Compared::kByEffect};
+  ConfigKey stages{.name = "stages",
+                   .expected = rule.expected(),
+                   .fallback = "none",
+                   .unit = "",
+                   .sentence =
+                       "Stages of the run, in their order. Each has its number of steps and may change data.train, "
+                       "data.seq_len, the "
+                       "batch sizes and the learning rate's schedule. training.steps is the sum of their steps.",
+                   .key_class = KeyClass::kSchedule,
+                   .compared = Compared::kByEffect};
   stages.item_keys = {"steps"};
   for (const ConfigKey& key : rule.keys) {
     const std::string section = parts(key.name).first;

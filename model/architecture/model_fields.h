@@ -34,25 +34,25 @@ struct ShapeField {
 
 // clang-format off
 inline constexpr ShapeField<ModelConfig> kModelFields[] = {
-    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream, a multiple of num_heads unless qk_norm is true."},
-    {"intermediate_size", "intermediate_size", &ModelConfig::intermediate_size, kMaxIntermediate, Presence::kRequired, "Width of the SwiGLU."},
-    {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Transformer blocks."},
-    {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Query heads."},
-    {"num_kv_heads", "num_key_value_heads", &ModelConfig::num_kv_heads, kMaxHeads, Presence::kDerived, "Key and value heads, which divide num_heads; num_heads where neither this nor a preset is given."},
-    {"head_dim", "head_dim", &ModelConfig::head_dim, kMaxHeadDim, Presence::kDerived, "Size of a head: 32, 64 or 128; hidden_size / num_heads where it is not given."},
-    {"vocab_size", "vocab_size", &ModelConfig::vocab_size, kMaxVocab, Presence::kRequired, "Rows of the embedding table."},
+    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream. It must be a multiple of num_heads unless qk_norm is true."},
+    {"intermediate_size", "intermediate_size", &ModelConfig::intermediate_size, kMaxIntermediate, Presence::kRequired, "Width of the MLP between gate_up and down."},
+    {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Number of transformer blocks."},
+    {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Number of query heads."},
+    {"num_kv_heads", "num_key_value_heads", &ModelConfig::num_kv_heads, kMaxHeads, Presence::kDerived, "Number of key and value heads, a divisor of num_heads. The default is the preset's, or num_heads without a preset."},
+    {"head_dim", "head_dim", &ModelConfig::head_dim, kMaxHeadDim, Presence::kDerived, "Size of an attention head, which is 32, 64 or 128. The default is hidden_size / num_heads unless the preset has another one."},
+    {"vocab_size", "vocab_size", &ModelConfig::vocab_size, kMaxVocab, Presence::kRequired, "Size of the vocabulary, which is the number of rows of the embedding table."},
     {"rope_theta", nullptr, &ModelConfig::rope_theta, 0, Presence::kDefault, "Base of the frequencies of the rotary embedding."},
-    {"rope_scaling", nullptr, &ModelConfig::rope_scaling, 0, Presence::kDefault, "Llama 3.1's scaling of the rotary embedding; none takes away the preset's."},
-    {"rms_norm_eps", "rms_norm_eps", &ModelConfig::rms_norm_eps, 0, Presence::kDefault, "Added to the mean square in RMSNorm."},
-    {"tie_word_embeddings", "tie_word_embeddings", &ModelConfig::tie_word_embeddings, 0, Presence::kDefault, "Whether lm_head.weight is model.embed_tokens.weight."},
+    {"rope_scaling", nullptr, &ModelConfig::rope_scaling, 0, Presence::kDefault, "Llama 3.1's scaling of the rotary embedding. none removes the preset's scaling."},
+    {"rms_norm_eps", "rms_norm_eps", &ModelConfig::rms_norm_eps, 0, Presence::kDefault, "Number that RMSNorm adds to the mean square."},
+    {"tie_word_embeddings", "tie_word_embeddings", &ModelConfig::tie_word_embeddings, 0, Presence::kDefault, "Whether lm_head and the embedding share one weight."},
     {"qk_norm", nullptr, &ModelConfig::qk_norm, 0, Presence::kDefault, "Whether RMSNorm is applied to each query and key head before rope, as in Qwen3."},
 };
 
 inline constexpr ShapeField<RopeScaling> kRopeScalingFields[] = {
-    {"factor", "factor", &RopeScaling::factor, 0, Presence::kRequired, "What the frequencies of the longest wavelengths are divided by."},
-    {"low_freq_factor", "low_freq_factor", &RopeScaling::low_freq_factor, 0, Presence::kRequired, "Wavelengths above the original length over this are scaled by the whole factor."},
-    {"high_freq_factor", "high_freq_factor", &RopeScaling::high_freq_factor, 0, Presence::kRequired, "Wavelengths below the original length over this are left as they are."},
-    {"original_max_position_embeddings", "original_max_position_embeddings", &RopeScaling::original_max_position_embeddings, kMaxPositions, Presence::kRequired, "The original length, before the scaling."},
+    {"factor", "factor", &RopeScaling::factor, 0, Presence::kRequired, "Factor by which the frequencies of the longest wavelengths are divided."},
+    {"low_freq_factor", "low_freq_factor", &RopeScaling::low_freq_factor, 0, Presence::kRequired, "Wavelengths longer than original_max_position_embeddings divided by this number are scaled by the whole factor."},
+    {"high_freq_factor", "high_freq_factor", &RopeScaling::high_freq_factor, 0, Presence::kRequired, "Wavelengths shorter than original_max_position_embeddings divided by this number are not scaled."},
+    {"original_max_position_embeddings", "original_max_position_embeddings", &RopeScaling::original_max_position_embeddings, kMaxPositions, Presence::kRequired, "Sequence length of the model before the scaling."},
 };
 // clang-format on
 
