@@ -61,7 +61,7 @@ TEST_F(CheckpointTest, AMarkTellsManifestsApart) {
   std::string damaged = manifest.text;
   damaged[10] ^= 1;
   write_file(path, damaged);
-  EXPECT_EQ(manifest_mark(step_path(5)), manifest_mark(manifest)) << "its end alone is read";
+  EXPECT_EQ(manifest_mark(step_path(5)), manifest_mark(manifest)) << "the mark is read from the end of the manifest";
   write_file(path, "{}");
   EXPECT_NE(manifest_mark(step_path(5)), manifest_mark(manifest));
   write_file(path, "");

@@ -75,7 +75,7 @@ TEST_F(MemoryDirectoryTest, IsOpenToItsUserAloneAndRemovedWithAllInIt) {
   EXPECT_EQ(fs::status(path_).permissions(), fs::perms::owner_all);
   fs::create_directories(path_ / "step_00000001");
   make_private_directory(path_);
-  EXPECT_TRUE(fs::exists(path_ / "step_00000001")) << "one that is there is taken as it is";
+  EXPECT_TRUE(fs::exists(path_ / "step_00000001")) << "an existing directory is used unchanged";
   remove_private_directory(path_);
   EXPECT_FALSE(fs::exists(path_));
   remove_private_directory(path_);  // Removing a directory that does not exist is not an error.

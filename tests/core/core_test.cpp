@@ -286,7 +286,7 @@ TEST(StagingMemory, IsThereWhenItIsAskedFor) {
   data[0] = 1;
   data[4'999'999] = 2;
   staging.reserve(100);
-  EXPECT_EQ(staging.data(), data) << "there are enough already";
+  EXPECT_EQ(staging.data(), data) << "the memory is already large enough";
   EXPECT_EQ(data[4'999'999], 2);
   staging.reserve(9'000'000);  // This request starts before the test has waited for the previous one.
   staging.reserve(10'000'000);

@@ -177,7 +177,7 @@ TEST_F(SampleStreamTest, ARestoredStreamContinuesExactly) {
     SampleStream stream = open();
     stream.seek(at);
     const nlohmann::json saved = nlohmann::json::parse(stream.state_json(stream.state()).dump());
-    EXPECT_LT(saved.dump().size(), 2000u) << "a handful of integers";
+    EXPECT_LT(saved.dump().size(), 2000u) << "the state is a few integers";
     SampleStream restored = open();
     restored.restore(saved);
     for (int i = 0; i < 50; ++i) ASSERT_EQ(restored.next(), stream.next());

@@ -92,7 +92,7 @@ TEST_F(ValidationSetTest, WindowsAreSpreadOverTheFileWithoutOneTwice) {
 TEST_F(ValidationSetTest, EachDatasetHasItsNameAndWeight) {
   config_.validation.push_back({.paths = {dir_ / "a"}, .weight = 0});
   const ValidationSet set(config_, {.batches = 2, .global_batch_size = 4});
-  ASSERT_EQ(set.datasets().size(), 2u) << "without the one of weight 0";
+  ASSERT_EQ(set.datasets().size(), 2u) << "a dataset with weight 0 is omitted";
   EXPECT_EQ(set.datasets()[0].name, "a");
   EXPECT_EQ(set.datasets()[1].name, "code");
   EXPECT_EQ(set.datasets()[1].weight, 3);

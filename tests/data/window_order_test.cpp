@@ -73,7 +73,7 @@ TEST(WindowOrder, ARowShorterThanAWindowIsOneWindow) {
     EXPECT_EQ(order.num_windows(), 1);
     std::set<int64_t> begins;
     for (int64_t draw = 0; draw < 100; ++draw) begins.insert(order.at(draw).begin);
-    EXPECT_EQ(begins.size(), static_cast<size_t>(tokens)) << "each cut comes in some epoch";
+    EXPECT_EQ(begins.size(), static_cast<size_t>(tokens)) << "each offset occurs in some epoch";
   }
 }
 

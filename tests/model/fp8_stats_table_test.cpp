@@ -161,7 +161,7 @@ TEST_F(DelayedStats, WhatOutgrowsItsHistorySaturates) {
     }
     const Fp8TensorStats s = stats(linear, AmaxTable::kWeight);
     EXPECT_GT(saturated, 0.1 * s.elements);
-    EXPECT_NEAR(s.saturated, saturated, 2) << "but for the rounding of the scale";
+    EXPECT_NEAR(s.saturated, saturated, 2) << "equal except for the rounding of the scale";
     EXPECT_NEAR(s.flushed, flushed, 2);
     EXPECT_NEAR(s.smallest_scale / scale, 1, 1e-6);
     EXPECT_NEAR(s.largest_scale / scale, 1, 1e-6);

@@ -231,7 +231,7 @@ TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
   EXPECT_FALSE(take_step(5, 7, 1)) << "skipped";
   EXPECT_FALSE(take_step(3, 0, 0)) << "without gradients";
   table.restore(stream);
-  EXPECT_FALSE(table.uses_history()) << "from a checkpoint of such steps";
+  EXPECT_FALSE(table.uses_history()) << "a checkpoint of steps without gradients has no history";
   EXPECT_TRUE(take_step(2, 0.25f, 0));
   EXPECT_EQ(table.scaling(1, AmaxTable::kInput).data<float>()[0], 2);
   EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f);

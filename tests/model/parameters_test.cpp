@@ -48,7 +48,7 @@ TEST(ParameterLayout, CountsAreThePublishedOnes) {
     EXPECT_EQ(total, published.at(name)) << name;
     EXPECT_EQ(config.num_parameters(), published.at(name)) << name;
     const int64_t padding = config.qk_norm ? config.num_layers * 2 * (kParameterAlignment - config.head_dim) : 0;
-    EXPECT_EQ(layout.total_elements(), total + padding) << name << " needs no other padding";
+    EXPECT_EQ(layout.total_elements(), total + padding) << name << " has padding that the head norms do not explain";
     const int64_t table = config.tie_word_embeddings ? 0 : config.vocab_size * config.hidden_size;
     EXPECT_EQ(config.num_matmul_parameters(), total - table) << name;
   }

@@ -66,7 +66,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
     const auto column = static_cast<int64_t>(i) % kRow;
     if (column >= kBegin && column < kBegin + kWidth) mine[i] *= ranks;
   }
-  EXPECT_EQ(read(rows), mine) << "the other columns are left as they are";
+  EXPECT_EQ(read(rows), mine) << "the other columns are unchanged";
 }
 
 // In each element rank 0 has 1 and the other ranks have 2^-8, half a unit in the last place of 1. Added one by one in

@@ -111,7 +111,7 @@ TEST_F(ControlMessages, Agree) {
     group_.agree(fail_differently);
     ADD_FAILURE() << "no error";
   } catch (const InputError&) {
-    ADD_FAILURE() << "the lower rank's error was no InputError";
+    ADD_FAILURE() << "the error of the lowest rank is not an InputError";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "disk full");
     EXPECT_TRUE(group_.shares(error));

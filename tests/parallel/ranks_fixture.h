@@ -36,7 +36,7 @@ class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<D
     if (!is_cuda()) return;
     const int gpus = cuda_device_count();
     const bool has_gpu = gpus >= group_.local_size() || (gpus > 0 && std::getenv("NCCL_HOSTID") != nullptr);
-    if (group_.all_reduce_max(has_gpu ? 0 : 1) != 0) GTEST_SKIP() << "needs a GPU a rank";
+    if (group_.all_reduce_max(has_gpu ? 0 : 1) != 0) GTEST_SKIP() << "needs a GPU per rank";
     stream_ = Stream::cuda(group_.local_rank() % gpus);
   }
 

@@ -242,7 +242,7 @@ class BadDataTest(BadInput):
 
     def test_unreadable_file(self):
         if os.geteuid() == 0:
-            self.skipTest("root reads everything")
+            self.skipTest("root can read every file")
         write_megatron(self.dir / "locked", text_documents(5, 100))
         (self.dir / "locked.bin").chmod(0)
         with self.subTest("locked"):

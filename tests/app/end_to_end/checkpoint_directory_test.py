@@ -75,7 +75,7 @@ class DamagedCheckpointTest(Resuming):
                     self.assertEqual({step: self.losses()[step] for step in (5, 6)}, {step: losses[step] for step in (5, 6)})
                     self.assertEqual(checkpoints(directory), [f"step_{step:08}" for step in (2, 4, 6, 7)])
                     aside = snapshot(directory / "damaged_step_00000006")
-                    self.assertEqual({path.name: data for path, data in aside.items()}, damaged, "stays as it is")
+                    self.assertEqual({path.name: data for path, data in aside.items()}, damaged, "the damaged checkpoint is unchanged")
                     self.restore(saved)
             shutil.rmtree(directory)
             shutil.rmtree(saved)

@@ -63,7 +63,7 @@ class DoctorTest(Scratch):
             self.assertIn(rate["slowest_rank"], range(ranks))
         self.check_machine(report["machine"], ranks)
         self.assertEqual(json.loads((self.dir / "machine.json").read_text()), report["machine"])
-        self.assertEqual([path.name for path in self.dir.iterdir()], ["machine.json"], "what was written was left behind")
+        self.assertEqual([path.name for path in self.dir.iterdir()], ["machine.json"], "the file of the disk test was not removed")
 
     def test_one_rank(self):
         self.check_report(1)

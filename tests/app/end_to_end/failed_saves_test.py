@@ -68,7 +68,7 @@ class FailedSaveTest(Resuming):
                 [sentence] = result.octavo_lines()
                 self.assertRegex(sentence, "step 10 is not saved: .* it is the final one, and the last good "
                                            "checkpoint is checkpoints/step_00000004")
-                self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier ones whole, nothing left over")
+                self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier checkpoints are unchanged, and no files are left")
                 self.assert_resumes_exactly(reference)
 
     def test_too_many_in_a_row_end_the_run(self):

@@ -71,7 +71,7 @@ class ManyHostsMemoryTest(Hosts):
                 result = self.train_on(again, config, f"training.steps={step + 5}", names=names)
                 found = re.search(r"resuming /dev/shm/octavo_\S+/step_(\d+) after step (\d+)", result.out)
                 self.assertTrue(found, result.out)
-                self.assertIn(step - int(found[2]), (0, 2), "that of the other hosts was complete, or on its way")
+                self.assertIn(step - int(found[2]), (0, 2), "the checkpoint of the other hosts was neither complete nor being written")
                 self.assertRegex(result.out, r"\d files of \S+ were fetched from the memory of other machines")
                 self.assertEqual([self.kept(name) for name in names], [[]] * len(names), "a run that ends frees it")
                 self.train(config, f"training.steps={step + 5}", "checkpoint.dir=whole", "logging.dir=whole_log", ranks=4)

@@ -42,7 +42,8 @@ TEST_F(DocumentTokensTest, AreThoseThatAllSidecarsName) {
   const std::string none = tokens("none", R"({"bos": null, "tokenizer": "t.json"})");
   EXPECT_EQ(resolved(config(a, b)), "256 257");
   EXPECT_EQ(resolved(config(plain, none)), "null null");
-  EXPECT_EQ(resolved(config(a, b, ", eos_id: null, bos_id: 5")), "5 null") << "what the config says holds";
+  EXPECT_EQ(resolved(config(a, b, ", eos_id: null, bos_id: 5")), "5 null")
+      << "the config takes precedence over the sidecars";
   EXPECT_EQ(resolved(config(a, other, ", eos_id: null")), "256 null") << "eos is not asked for";
   EXPECT_EQ(resolved(config(a, b), Purpose::kSynthetic), "\"auto\" \"auto\"");
   EXPECT_EQ(resolved(config("nowhere", other), Purpose::kEvaluate), "256 9") << "only the validation data is read";

@@ -130,7 +130,7 @@ TEST_F(ResumableTest, ARunHasItsConfigAndALoaderState) {
 }
 
 TEST_F(ResumableTest, TheLoaderStateHasItsTypes) {
-  EXPECT_EQ(said_of_loader({{"seed", 99}}), "") << "of other data, which another check finds";
+  EXPECT_EQ(said_of_loader({{"seed", 99}}), "") << "another check compares the data";
   for (const Json& patch :
        {Json(3), Json{{"next_sample", "1"}}, Json{{"next_sample", -1}}, Json{{"seed", nullptr}}, Json{{"shuffle", 1}},
         Json{{"seq_len", {1}}}, Json{{"datasets", nullptr}}, Json{{"datasets", {1, 2}}}, Json{{"skipped", {1}}},

@@ -10,7 +10,8 @@ namespace {
 
 TEST(LabeledLines, CutsAtSpaces) {
   EXPECT_EQ(labeled_lines("steps", "1 to 9"), std::vector<std::string>{"  steps       1 to 9"});
-  EXPECT_EQ(labeled_lines("", "a  b "), std::vector<std::string>{"              a  b"}) << "a table's columns stay";
+  EXPECT_EQ(labeled_lines("", "a  b "), std::vector<std::string>{"              a  b"})
+      << "the spaces between columns stay";
   std::string text;
   for (int i = 0; i < 60; ++i) text += "word ";
   const std::vector<std::string> lines = labeled_lines("data", text);

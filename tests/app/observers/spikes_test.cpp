@@ -34,7 +34,7 @@ TEST(Spikes, ScoresByTheWindowBefore) {
   EXPECT_NEAR(spikes.limit(22), 3.4, 1e-9);
   EXPECT_TRUE(spikes.is_spike(22, 3.41));
   EXPECT_FALSE(spikes.is_spike(22, 3.39));
-  EXPECT_FALSE(spikes.is_spike(22, 0.1)) << "a loss that falls is none";
+  EXPECT_FALSE(spikes.is_spike(22, 0.1)) << "a falling loss is no spike";
 }
 
 TEST(Spikes, KnowsNothingBeforeTheWindowIsFull) {

@@ -46,7 +46,7 @@ TEST_F(StepObserverTest, OneRecordHasAllOfAStep) {
     const Step step = run.take_step();
     EXPECT_EQ(step.number, number);
     EXPECT_EQ(step.samples, (SampleRange{4 * (number - 1), 4 * number}));
-    EXPECT_EQ(step.batch, nullptr) << "its memory is the next one's";
+    EXPECT_EQ(step.batch, nullptr) << "the next batch reuses the memory";
     EXPECT_EQ(step.num_targets(), 4 * 32);
     EXPECT_FALSE(step.skipped);
     EXPECT_NEAR(step.loss(), 5.6, 1);
@@ -60,7 +60,7 @@ TEST_F(StepObserverTest, OneRecordHasAllOfAStep) {
     EXPECT_GT(step.row.at("z_loss"), 0);
     EXPECT_LT(step.row.at("z_loss"), 0.001 * 10 * 10) << "the square of the logarithm of the normalizer";
     EXPECT_EQ(step.row.by_dataset("epochs").size(), 1u);
-    EXPECT_TRUE(step.row.by_dataset("loss_by_dataset").empty()) << "of a single dataset";
+    EXPECT_TRUE(step.row.by_dataset("loss_by_dataset").empty()) << "a single dataset has no losses by dataset";
     EXPECT_FALSE(step.row.get("stage"));
   }
 }

@@ -143,7 +143,7 @@ TEST(MachineRates, SlowestAndFastestRanks) {
     EXPECT_EQ(spread.fastest_rank, 2);
     ranks.clear();
   }
-  EXPECT_TRUE(ranks.empty()) << "no such rate";
+  EXPECT_TRUE(ranks.empty()) << "the rate is unknown";
 }
 
 TEST(MachineRates, RanksMustHaveMeasuredTheSame) {

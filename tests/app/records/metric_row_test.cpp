@@ -68,11 +68,11 @@ TEST(MetricInterval, CombinesAsTheTableSays) {
   }
   interval.combine_into(row);
   EXPECT_EQ(interval.steps(), 4);
-  EXPECT_EQ(row.at("loss"), 6) << "the last one";
-  EXPECT_EQ(row.at("step_ms"), 2.5) << "the mean";
+  EXPECT_EQ(row.at("loss"), 6) << "loss is the last value";
+  EXPECT_EQ(row.at("step_ms"), 2.5) << "step_ms is the mean";
   EXPECT_EQ(row.at("data_ms"), 2);
-  EXPECT_EQ(row.at("slowdown"), 3) << "the largest";
-  EXPECT_FALSE(row.get("loss_z")) << "of another step";
+  EXPECT_EQ(row.at("slowdown"), 3) << "slowdown is the largest value";
+  EXPECT_FALSE(row.get("loss_z")) << "loss_z was set in another step";
 }
 
 }  // namespace

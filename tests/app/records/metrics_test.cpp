@@ -248,7 +248,7 @@ TEST_F(MetricsTest, WhatCannotBeWrittenIsWrittenLater) {
   EXPECT_TRUE(file.write("before\n"));
   {
     const FileSizeLimit limit(10);
-    EXPECT_FALSE(file.write("first\n")) << "half of it";
+    EXPECT_FALSE(file.write("first\n")) << "only half of the record fits";
     EXPECT_FALSE(file.write("second\n"));
   }
   EXPECT_EQ(read(path), "before\nfir");

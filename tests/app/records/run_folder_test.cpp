@@ -46,7 +46,7 @@ TEST_F(MovedDataTest, DataThatIsGoneDoesNotTellRunsApart) {
   std::ofstream(fs::path(earlier.logging.dir) / "config.yaml") << to_yaml(earlier);
   std::ofstream(fs::path(earlier.logging.dir) / "metrics.jsonl") << "{\"step\":1}\n";
   const Config now = run_config({fmt::format("data.train=[{{path: {}/moved}}]", dir_.string())});
-  EXPECT_THROW(find_use_of_folder(now, ""), InputError) << "the former data is still there";
+  EXPECT_THROW(find_use_of_folder(now, ""), InputError) << "the data of the earlier run still exists";
   for (const char* suffix : {".bin", ".idx"}) {
     fs::rename((dir_ / "corpus").string() + suffix, (dir_ / "moved").string() + suffix);
   }

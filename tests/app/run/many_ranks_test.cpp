@@ -121,7 +121,8 @@ TEST(ManyRanks, WriteAndReadAManifest) {
     const OneOfMany one(layout, s, of);
     const std::set<std::string> files = checkpoint.shards_with(one.parts());
     EXPECT_TRUE(files.contains(shard_name(s * kTensorRanks + t)));
-    EXPECT_LE(files.size(), 2u * kTensorRanks) << "its own, the neighbour's, and the norms'";
+    EXPECT_LE(files.size(), 2u * kTensorRanks)
+        << "a rank reads its own shard, a neighbouring one and that of the norms";
   }
   RecordProperty("seconds", fmt::format("{:.1f}", seconds()));
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(step / kManifestName));

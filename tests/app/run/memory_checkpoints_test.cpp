@@ -62,16 +62,17 @@ TEST_F(MemoryCheckpointsTest, IsResumedWithItsFiles) {
     start(again);
     save_in_memory(again, 6);
   }
-  EXPECT_FALSE(fs::exists(resumed)) << "the newer one replaces it";
+  EXPECT_FALSE(fs::exists(resumed)) << "the newer checkpoint in memory replaces this one";
 }
 
 TEST_F(MemoryCheckpointsTest, BelongsToTheNewestOnDisk) {
   leave_step_4();
   SavingProcess again(config());
-  EXPECT_FALSE(again.memory_checkpoints.open(std::nullopt, again.needed)) << "there is one on disk";
+  EXPECT_FALSE(again.memory_checkpoints.open(std::nullopt, again.needed)) << "a checkpoint is on disk";
   EXPECT_EQ(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)->step(), 4);
   save_on_disk(again, 3);
-  EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)) << "another one is the newest";
+  EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed))
+      << "another checkpoint is the newest on disk";
 }
 
 TEST_F(MemoryCheckpointsTest, BelongsToACheckpointThatWasBeingWritten) {
@@ -108,7 +109,7 @@ TEST_F(MemoryCheckpointsTest, ADamagedOneIsLeft) {
   SavingProcess again(config());
   EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed));
   start(again);
-  EXPECT_FALSE(fs::exists(shard)) << "what is not resumed is freed";
+  EXPECT_FALSE(fs::exists(shard)) << "a checkpoint in memory that is not resumed is freed";
 }
 
 TEST_F(MemoryCheckpointsTest, IsFreedAtTheEnd) {

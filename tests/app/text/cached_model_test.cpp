@@ -90,7 +90,7 @@ TEST_P(CachedModelTest, StepsEqualWholeForwards) {
       ASSERT_EQ(vocab, 1003U);
       for (size_t i = 0; i < kSequences; ++i) {
         EXPECT_LT(relative_distance(logits.subspan(i * vocab, vocab), logits_of_all(sequences[i], group)), tolerance)
-            << "sequence " << i << ", step " << step << " behind " << prompt_length << " tokens";
+            << "sequence " << i << ", step " << step << " after a prompt of " << prompt_length << " tokens";
       }
     }
     EXPECT_THROW(model.step(std::vector<int32_t>{1}), Error) << "a token for one of the sequences";

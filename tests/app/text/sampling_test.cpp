@@ -74,7 +74,7 @@ TEST(Sampling, MinP) {
 TEST(Sampling, TopPOfManyTokensThatAreAlike) {
   const std::vector<double> alike(1000, 0.001);
   for (const auto& [token, share] : shares({.temperature = 1, .top_p = 0.5}, alike)) {
-    EXPECT_LT(token, 501) << "of equally likely ones the first";
+    EXPECT_LT(token, 501) << "ties keep the tokens with the smallest ids";
   }
   EXPECT_EQ(shares({.temperature = 1, .top_p = 0}, alike).begin()->first, 0);
 }

@@ -233,7 +233,7 @@ class DrawnRun {
     const bool goes_back = actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison;
     const bool wanted = facts.due.save || facts.wishes.save || facts.owes_save;
     if (wanted && !ends && !goes_back && facts.save_allowed) {
-      EXPECT_TRUE(to_disk != actions.owes_save) << "a save that is owed is neither made nor remembered";
+      EXPECT_TRUE(to_disk != actions.owes_save) << "a wanted save is either made or owed";
     }
     if (goes_back) {
       EXPECT_FALSE(actions.owes_save);

@@ -82,7 +82,7 @@ TEST(Fingerprint, ReadsSamplesOfALargeCorpus) {
   // The changed range is longer than the distance between two blocks that are read.
   expect_seen(dir / "b.idx", 1'000'000, kFingerprintBytes * 3 / 2 / 255 + 1);
   std::filesystem::resize_file(dir / "b.bin", kBytes + 1);
-  EXPECT_TRUE(seen.insert(fingerprint_of(paths)).second) << "a byte more";
+  EXPECT_TRUE(seen.insert(fingerprint_of(paths)).second) << "the file is one byte longer";
 }
 
 TEST(Fingerprint, ReadsFewOfManyFiles) {
@@ -95,7 +95,7 @@ TEST(Fingerprint, ReadsFewOfManyFiles) {
   const std::string before = fingerprint_of(paths);
   overwrite(paths[1000] + ".bin", 0, "x");
   overwrite(paths[1001] + ".bin", 0, std::string(kFingerprintBytes / 100, 'x'));
-  EXPECT_EQ(fingerprint_of(paths), before) << "between two blocks";
+  EXPECT_EQ(fingerprint_of(paths), before) << "the changed bytes are between two sampled blocks";
   for (size_t i = 1000; i < 1010; ++i) overwrite(paths[i] + ".bin", 0, std::string(kFingerprintBytes / 100, 'x'));
   EXPECT_NE(fingerprint_of(paths), before);
 }

@@ -201,7 +201,7 @@ TEST(Pack, AFullDiskLeavesBothOutputsAsTheyWere) {
 }
 
 TEST(Pack, UnreadableFilesOfATreeAreCounted) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  if (::geteuid() == 0) GTEST_SKIP() << "root can read every file";
   const TempDir dir;
   write_file(dir / "tree/a", "a");
   write_file(dir / "tree/b", "b");

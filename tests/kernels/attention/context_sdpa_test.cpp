@@ -148,7 +148,7 @@ TEST_P(ContextSdpaTest, RanksTogetherEqualOneRank) {
         share.add(all_out, s.out_width(), 0, my_out, s.out_width(), s.out_width());
         share.add(all_d_qkv, s.qkv_width(), 0, my_d_qkv, s.qkv_width(), s.out_width());
         for (int64_t t = 0; t < share.tokens(); ++t) {
-          EXPECT_EQ(my_d_qkv.at(t * s.qkv_width() + s.out_width()), 7.0) << "columns of k are left as they are";
+          EXPECT_EQ(my_d_qkv.at(t * s.qkv_width() + s.out_width()), 7.0) << "the columns of k are unchanged";
           for (int64_t head = 0; head < s.num_heads; ++head) {
             const int64_t row = share.row(t);
             const int64_t at = (row / s.seq_len * s.num_heads + head) * s.seq_len + row % s.seq_len;

@@ -279,8 +279,9 @@ TEST_P(Fp8Test, BrokenValueBreaksItsGroup) {
     for (const Scaling scaling : {Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128}) {
       const Operand q = quantize_rows(x, 130, 300, DType::kFloat8E4M3, scaling, {DType::kFloat32, {0}});
       EXPECT_EQ(q.byte(5 * 300 + 7), 0x7f);
-      EXPECT_EQ(q.byte(5 * 300 + 8) == 0x7f, std::isnan(broken)) << "in its group";
-      EXPECT_EQ(q.byte(5 * 300 + 200) == 0x7f, std::isnan(broken) && scaling == Scaling::kRow) << "128 further on";
+      EXPECT_EQ(q.byte(5 * 300 + 8) == 0x7f, std::isnan(broken)) << "the element shares the scale";
+      EXPECT_EQ(q.byte(5 * 300 + 200) == 0x7f, std::isnan(broken) && scaling == Scaling::kRow)
+          << "the element is 128 columns away";
       EXPECT_NE(q.byte(129 * 300), 0x7f);
       EXPECT_FALSE(std::isfinite(q.scale_inv.at(scaling == Scaling::kBlock128x128 ? 0 : 5)));
     }
@@ -303,7 +304,7 @@ TEST_P(Fp8Test, ZerosAndOneHugeValue) {
   for (const Scaling scaling : kScalings) {
     const Operand q = quantize_rows(x, 130, 260, DType::kFloat8E5M2, scaling, single(static_cast<float>(x.at(0))));
     EXPECT_EQ(q.byte(0), 0x7b);
-    EXPECT_EQ(q.byte(1), 0) << "flushed to zero beside it";
+    EXPECT_EQ(q.byte(1), 0) << "small values next to the huge one are flushed to zero";
     EXPECT_EQ(q.byte(129 * 260 + 259), scaling == Scaling::kTensor ? 0 : 0x7b);
   }
 }

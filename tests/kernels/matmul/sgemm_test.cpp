@@ -63,7 +63,7 @@ TEST_P(SgemmTest, UsesTheKernelsThatTheProcessorSupports) {
   const std::string kernels = cpu::sgemm_kernels();
   if (!kernels.starts_with("oneDNN")) GTEST_SKIP() << kernels;
   for (const char* limit : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
-    if (std::getenv(limit) != nullptr) GTEST_SKIP() << "kernels were asked for by " << limit;
+    if (std::getenv(limit) != nullptr) GTEST_SKIP() << "the environment selects kernels: " << limit;
   }
   EXPECT_NE(kernels.find(can_avx512 ? "AVX-512" : "AVX2"), std::string::npos) << kernels;
 }

@@ -197,7 +197,7 @@ TEST_F(AdamwFloat8Test, NanShowsAndStays) {
   grad.set(1, 1);
   state.master.set(1, 1);
   adamw(args(state, grad, 2), stream_);
-  EXPECT_TRUE(std::isnan(state.master.at(1))) << "the moments have forgotten it";
+  EXPECT_TRUE(std::isnan(state.master.at(1))) << "a NaN was forgotten by the moments";
 }
 
 TEST_F(AdamwFloat8Test, SkipLeavesEverythingAsItIs) {

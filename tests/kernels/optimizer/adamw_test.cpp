@@ -123,7 +123,7 @@ TEST_P(AdamwTest, Amax) {
       const double old = largest_magnitude(state.master, before);
       step();
       EXPECT_EQ(amax.at(0), largest_magnitude(state.master, before));
-      EXPECT_EQ(amax.at(0) == old, before == 1000.0) << "of the weights before the update";
+      EXPECT_EQ(amax.at(0) == old, before == 1000.0) << "the amax is that of the weights before the update";
     }
     grad.set(n - 1, kInfinity);  // The moments become infinite, so the update is NaN.
     step();
