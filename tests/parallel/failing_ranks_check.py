@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 TIMEOUT_S = 1.5
 RANKS = 3
 GONE = r"octavo: rank [01]: rank 2 is gone \(killed, or it crashed\), so the run ends without saving a checkpoint$"
-# Allowance for the start, the collectives before the failure, and the time that mpirun takes to end the ranks on a busy machine.
+# Seconds allowed for the start, the collectives before the failure, and the time that mpirun takes to end the ranks on a busy machine.
 SLACK_S = 25
 LOOK_ON = ["--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0"]
 # With these options mpirun itself exits with 0, so the exit code of each rank is printed.

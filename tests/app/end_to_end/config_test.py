@@ -24,7 +24,7 @@ class ConfigCommandTest(Scratch):
         for line in sections:
             section, key = (line.split(":")[0], "") if line[0] != " " else (section, line.split(":")[0].strip())
             name = f"{section}.{key}" if key else section
-            if f"  {name}." not in text:  # The line opens a section within the section.
+            if f"  {name}." not in text:  # The line is the heading of a subsection.
                 self.assertIn(f"  {name}\n" if key or section == "device" else f"{name}\n", text)
 
     def test_a_word_selects_keys(self):

@@ -125,7 +125,7 @@ class GuardsTest(Scratch):
                          [f"octavo: there is no checkpoint to roll back to from step {NOISY_STEP}"])
 
     def test_a_spike_that_comes_back(self):
-        """All steps from one step on are noise. Each rollback skips one of them, and the next one is a spike again."""
+        """All batches from one step on are noise. Each rollback skips one of them, and the next one is a spike again."""
         tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
         write_megatron(self.dir / "noisy", [tokens])
         result = self.noisy(code=FAILED, on_loss_spike="rollback", max_skipped_steps=2)

@@ -136,7 +136,7 @@ TEST(RopeTable, Llama31Scaling) {
   int stretched = 0;
   for (int64_t i = 0; i < kHeadDim / 2; ++i) {
     const double plain = std::pow(1000.0, -2.0 * static_cast<double>(i) / kHeadDim);
-    // Rotations of this pair over the original context length.
+    // Number of rotations of this pair over the original context length.
     const double turns = 64 * plain / (2 * std::numbers::pi);
     double expected = plain;
     if (turns > 4) {

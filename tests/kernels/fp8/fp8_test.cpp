@@ -20,7 +20,7 @@ struct FormatDefinition {
   DType dtype;
   int mantissa_bits;
   int bias;
-  int largest_byte;  // The largest finite positive byte.
+  int largest_byte;  // Byte of the largest finite value.
   float largest;
 
   // Returns the magnitude that a byte without its sign bit represents.
