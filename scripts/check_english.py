@@ -216,7 +216,7 @@ def items(root):
             found += [("sentence", name, number, sentence) for number, sentence in sentences(text)]
             continue
         remarks = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
-        found += [("comment", name, number, comment) for number, comment in remarks]
+        found += [("comment", name, number, comment) for number, comment in remarks if not comment.startswith("shellcheck ")]
         if path.suffix in (".cpp", ".h", ".py", ".sh") and not name.startswith("tests/") and path.name not in ("config_keys.cpp", Path(__file__).name):
             found += [("option" if describes else "message", name, number, literal) for number, literal, describes in literals(text, path.suffix)]
     config = root / "docs/config.md"
