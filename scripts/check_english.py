@@ -203,6 +203,8 @@ def literals(text, suffix):
     for match in re.finditer(r'(?:f?"(?:[^"\\\n]|\\.)*"\s*)+', text):
         literal = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[0]))
         before = re.split(r"[;{}]", text[: match.start()])[-1] if suffix != ".py" else text[: match.start()].rsplit("\n", 1)[-1]
+        if suffix == ".sh" and not re.search(r"\b(echo|say|die|refuse)\b[^;|]*$", before):
+            continue
         yield text[: match.start()].count("\n") + 1, literal, bool(re.search(r"add_(option|flag)\w*\([^()]*,\s*$|\bhelp=$|Help =\s*$", before))
 
 
@@ -216,8 +218,8 @@ def items(root):
             found += [("sentence", name, number, sentence) for number, sentence in sentences(text)]
             continue
         remarks = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
-        found += [("comment", name, number, comment) for number, comment in remarks if not comment.startswith("shellcheck ")]
-        if path.suffix in (".cpp", ".h", ".py", ".sh") and not name.startswith("tests/") and path.name not in ("config_keys.cpp", Path(__file__).name):
+        found += [("comment", name, number, comment) for number, comment in remarks if not comment.startswith(("shellcheck ", "SBATCH "))]
+        if path.suffix in (".cpp", ".h", ".py", ".sh") and not name.startswith("tests/") and path.name not in ("config_keys.cpp", "model_fields.h", Path(__file__).name):
             found += [("option" if describes else "message", name, number, literal) for number, literal, describes in literals(text, path.suffix)]
     config = root / "docs/config.md"
     for number, line in enumerate(config.read_text(encoding="utf-8").splitlines() if config.exists() else [], 1):

@@ -43,7 +43,7 @@ def read_golden(folder):
 
 def load_model(folder):
     model, report = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    # A tied output matrix is not stored.
+    # With tied embeddings the export has no lm_head.weight.
     missing = [key for key in report["missing_keys"] if not (model.config.tie_word_embeddings and key == "lm_head.weight")]
     wrong = list(missing) + list(report["unexpected_keys"]) + [str(key) for key in report["mismatched_keys"]]
     if wrong:

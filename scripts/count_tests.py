@@ -51,7 +51,8 @@ def single_tests(report, case):
             outcome = "failed" if test.find("failure") is not None else "passed" if skipped is None else "skipped"
             reason = skipped.get("message").strip().splitlines()[-1] if outcome == "skipped" else None
             tests.append((f"{name}: {test.get('classname')}.{test.get('name')}", outcome, reason))
-    # A suite that crashed has no results. One that failed after its tests (a leak) has no failed test.
+    # A suite that crashed has no results. A suite that failed after its tests, for example with a leak, has no failed test. Both are
+    # counted as one failed test.
     if not tests or itself == "failed" and all(outcome != "failed" for _, outcome, _ in tests):
         tests.append((name, itself, skip_reason(case)))
     return tests

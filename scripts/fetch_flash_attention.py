@@ -55,7 +55,7 @@ def tls():
 
 
 def without_user(url):
-    """Returns the URL without a name and password, and these as a header."""
+    """Returns the URL without its user name and password, and an Authorization header that contains them."""
     parts = urllib.parse.urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     header = {"Authorization": "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()} if at else {}

@@ -107,7 +107,7 @@ check_ranks() {
   ((gpus <= 2)) || sizes+=("$gpus")
   on_ranks 2 "$build/tests/octavo_parallel_ranks" --gtest_brief=1
   on_ranks 2 "$build/tests/octavo_model_ranks" --gtest_brief=1
-  # Random meshes are compared with one GPU. With more than two GPUs they also use all of them.
+  # Compares random meshes on two GPUs, and on all GPUs if there are more, with one GPU.
   for ranks in "${sizes[@]}"; do
     OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" on_ranks "$ranks" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
   done

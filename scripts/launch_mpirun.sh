@@ -110,7 +110,7 @@ request_stop() {
   trap '' TERM  # Otherwise the same signal, sent to the process group, would end the reminders.
   remind </dev/null >/dev/null 2>&1 &
   reminders=$!
-  disown "$reminders"  # The shell does not report that it is killed.
+  disown "$reminders"  # The shell then prints nothing when the reminders are killed.
   trap 'on_signal TERM' TERM
 }
 remind() {

@@ -57,7 +57,7 @@ took() {
   return "$status"
 }
 
-# build_and_test PRESET BUILD_DIR [ctest arguments]
+# build_and_test PRESET BUILD_DIR [ctest arguments] builds the preset and runs its tests.
 build_and_test() {
   local preset="$1" build_dir="$2"
   shift 2

@@ -106,7 +106,7 @@ def parse_json(line):
         raise NoText("has lists or objects that are nested too deep to be read") from error
     except NoText:
         raise
-    except ValueError as error:  # Python does not convert longer integers.
+    except ValueError as error:  # Python refuses to parse an integer with too many digits.
         raise NoText(f"has an integer of more than {sys.get_int_max_str_digits()} digits") from error
 
 

@@ -132,5 +132,5 @@ def find_sources(paths, sources, is_ours=lambda path: False):
             sources.left_out[kind_of(path)] += 1
         else:
             taken.append(source)
-            sources.taken += source.kind != "text"  # The readers count text files.
+            sources.taken += source.kind != "text"  # A text file is counted when it is read, because it may turn out to be binary.
     return taken

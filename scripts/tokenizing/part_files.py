@@ -54,7 +54,7 @@ class PartWriter:
             try:
                 self.file.close()
             except OSError:
-                pass  # The disk may be full. The reason for giving up is known already.
+                pass  # close() fails on a full disk. The error that led here is reported instead.
             os.unlink(self.temporary)
         if isinstance(error, OSError):
             raise RunError(f"{self.path}: cannot be written: {error.strerror or error}") from error
@@ -149,12 +149,12 @@ class PartsFolder:
         except BlockingIOError:
             raise InputError(f"{self.path}: another process is writing there") from None
         except OSError:
-            pass  # The file system has no locks.
+            pass  # A file system without locks is accepted.
         old = self.read_journal()
         if old is not None and old != journal and not overwrite:
             raise InputError(f"{self.path}: was started with {difference(old, journal)}; --overwrite starts again with this command")
         for name in os.listdir(self.path):
-            if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # Parts are recognized by their names.
+            if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # Files of parts stay, because their names say which inputs and options they belong to.
                 os.unlink(self.file(name))
         if old != journal:
             write_whole(self.file(JOURNAL), json.dumps(journal) + "\n")

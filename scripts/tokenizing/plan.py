@@ -24,8 +24,8 @@ class Piece:
     """A part of a file to read: the whole file unless a field says otherwise."""
 
     source: Source
-    bytes: tuple = None  # The lines that begin in [first, last).
-    rows: tuple = None  # (row group, first, last).
+    bytes: tuple = None  # Byte range (first, last). The piece has the lines that begin in it.
+    rows: tuple = None  # Row range: (row group, first row, last row).
     lines: bytes = None  # Unpacked lines. Other lines follow after first_line.
     first_line: int = 0
     block: tuple = None  # Block of lines of the file: (number, whether it is the last).

@@ -90,17 +90,17 @@ class TokenFileWriter:
             try:
                 file.close()
             except OSError:
-                pass  # The disk may be full. The reason for giving up is known already.
+                pass  # close() fails on a full disk. The error that led here is reported instead.
         for suffix in SUFFIXES:
             Path(self.prefix + suffix + ".tmp").unlink(missing_ok=True)
 
 
 def publish(writers):
-    """Gives the closed files of all writers their names, or leaves all older ones as they were."""
+    """Renames the temporary files of all writers to their final names. If that fails, restores all older files."""
     paths = [writer.prefix + suffix for writer in writers for suffix in SUFFIXES]
     set_aside, named = [], []
     try:
-        for path in reversed(paths):  # An older index goes first, because it must not be taken for that of the new tokens.
+        for path in reversed(paths):  # The old index is moved first, so that it never stands next to the new tokens.
             if os.path.exists(path):
                 os.replace(path, f"{path}.old.tmp")
                 set_aside.append(path)
