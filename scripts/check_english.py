@@ -225,7 +225,7 @@ def items(root):
     for number, line in enumerate(config.read_text(encoding="utf-8").splitlines() if config.exists() else [], 1):
         if re.match(r"\| `\w+(\.\w+)*` \| .* \| .* \| .* \|", line):
             found.append(("option", "docs/config.md", number, " | ".join(line.split(" | ")[0:2]).lstrip("| ")))
-    least = {"comment": 3, "sentence": 5, "option": 3, "message": 4}
+    least = {"comment": 3, "sentence": 5, "option": 3, "message": 5}
     return [item for item in found if sum(bool(re.fullmatch(r"\W*[A-Za-z'-]+\W*", word)) for word in item[3].split()) >= least[item[0]]]
 
 
