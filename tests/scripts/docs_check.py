@@ -58,7 +58,7 @@ SEARCHES = {
     "FP8": "docs/precision.md",
     "faster": "docs/tuning.md",
     "resume": "docs/checkpoints.md",
-    "Hugging Face": "docs/checkpoints.md",
+    "Hugging Face": "docs/evaluation.md",
     "loss spike": "docs/reliability.md",
     "lm-evaluation-harness": "docs/evaluation.md",
     "W&B": "docs/pictures.md",
