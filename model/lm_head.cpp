@@ -50,11 +50,10 @@ void LmHead::begin(const Tensor& weight, const Tensor& x, bool backward, TensorG
   amax({.out = weight_amax_, .x = weight.view({weight.numel()})}, stream);
   if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
   if (!sequences.alone()) sequences.all_reduce_max(input_amax_, "the final norm's amax", stream);
-  quantize({.rows = weight_rows_,
-            .columns = makes_fp8_gradients() ? weight_columns_ : Fp8Operand{},
-            .x = weight,
-            .amax = weight_amax_,
-            .amax_out = {}},
+  quantize({.cast = {.rows = weight_rows_,
+                     .columns = makes_fp8_gradients() ? weight_columns_ : Fp8Operand{},
+                     .amax = weight_amax_},
+            .x = weight},
            stream);
 }
 
@@ -63,11 +62,8 @@ void LmHead::forward(const Tensor& logits, const Tensor& x, Stream& stream) {
   const int64_t hidden = x.dim(1);
   const Fp8Operand rows = makes_fp8_logits() ? resized(input_rows_, tokens_, hidden) : Fp8Operand{};
   if (uses_fp8()) {
-    quantize({.rows = rows,
-              .columns = makes_fp8_gradients() ? resized(input_columns_, hidden, tokens_) : Fp8Operand{},
-              .x = x,
-              .amax = input_amax_,
-              .amax_out = {}},
+    const Fp8Operand columns = makes_fp8_gradients() ? resized(input_columns_, hidden, tokens_) : Fp8Operand{};
+    quantize({.cast = {.rows = rows, .columns = columns, .amax = input_amax_}, .x = x},
              stream);
   }
   if (!makes_fp8_logits()) {
@@ -78,8 +74,7 @@ void LmHead::forward(const Tensor& logits, const Tensor& x, Stream& stream) {
 
 Fp8Cast LmHead::gradient_cast(float bound) const {
   if (!makes_fp8_gradients()) return {};
-  return {
-      .rows = resized(gradient_rows_, tokens_, gradient_rows_.data.dim(1)), .columns = {}, .amax = {}, .bound = bound};
+  return {.rows = resized(gradient_rows_, tokens_, gradient_rows_.data.dim(1)), .bound = bound};
 }
 
 // The gradient of x replaces x, so the gradient of the weight, which reads x, comes first.
@@ -103,8 +98,7 @@ void LmHead::backward_fp8(const Backward& args, Stream& stream) {
     fp8_transpose({.out = columns.data, .x = rows.data}, stream);
     columns.scale_inv = rows.scale_inv;
   } else {
-    quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
-             stream);
+    quantize({.cast = {.rows = rows, .columns = columns, .bound = args.bound}, .x = args.d_logits}, stream);
   }
   fp8_matmul({.d = args.d_weight,
               .a = columns,

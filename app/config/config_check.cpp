@@ -139,8 +139,7 @@ void check_division(const Config& config, int64_t ranks) {
 // Returns the number of tokens that must lie in one chunk of a context-parallel rank: a block of blockwise scales, so
 // that the scales do not depend on the mesh, or else one token.
 int64_t chunk_unit(const Config& config) {
-  return traits(config.precision.linear).activations == Scaling::kBlock1x128 ? traits(config.precision.linear).alignment
-                                                                             : 1;
+  return traits(traits(config.precision.linear).activations).blockwise ? traits(config.precision.linear).alignment : 1;
 }
 
 // Checks that each sequence can be divided into two equal chunks per rank of a context-parallel group.

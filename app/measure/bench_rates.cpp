@@ -52,10 +52,10 @@ void fill_rows(const Tensor& matrix, const std::vector<float>& values, Stream& s
 }
 
 void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_tensor, Stream& stream) {
-  const bool per_tensor = rows.scaling == Scaling::kTensor;
+  const bool per_tensor = traits(rows.scaling).takes_amax;
   stream.zero(amax_tensor);
   if (per_tensor) amax({.out = amax_tensor, .x = x.view({x.numel()})}, stream);
-  quantize({.rows = rows, .columns = {}, .x = x, .amax = per_tensor ? amax_tensor : Tensor(), .amax_out = {}}, stream);
+  quantize({.cast = {.rows = rows, .amax = amax_tensor}, .x = x}, stream);
 }
 
 // Returns a number of runs after which a GPU's clock has settled, and which a CPU completes quickly.

@@ -458,14 +458,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
   });
   add_partials("qk_norm_rope_backward", args.d_q_weight, partial, blocks, stream);
   add_partials("qk_norm_rope_backward", args.d_k_weight, partial + blocks * head_dim, blocks, stream);
-  if (!args.cast.defined()) return;
-  cuda::quantize({.rows = args.cast.rows,
-                  .columns = args.cast.columns,
-                  .x = args.d_qkv,
-                  .amax = args.cast.amax,
-                  .amax_out = {},
-                  .bound = args.cast.bound},
-                 stream);
+  if (args.cast.defined()) cuda::quantize({.cast = args.cast, .x = args.d_qkv}, stream);
 }
 
 }  // namespace octavo::cuda

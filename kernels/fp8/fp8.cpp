@@ -131,36 +131,30 @@ void cast_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
 }
 
-void measure_any(const Fp8Operand& operand, const Tensor& x, bool transposed) {
+// Runs the passes of quantize for one operand of x. With `transposed` the operand is that of the columns of x.
+void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool transposed) {
   if (!operand.defined()) return;
-  with_compute_dtype(x.dtype(),
-                     [&]<typename T>() { measure_operand(operand, OperandSource<T>(operand, x, transposed)); });
-}
-
-// amax: of kTensor. measured: scale_inv holds the amaxes.
-void quantize_any(const Fp8Operand& operand, float amax, const Tensor& x, bool transposed, bool measured) {
-  if (!operand.defined()) return;
-  if (traits(operand.scaling).takes_amax) {
-    operand.scale_inv.data<float>()[0] = amax;
-  } else if (!measured) {
-    measure_any(operand, x, transposed);
-  }
-  with_compute_dtype(x.dtype(), [&]<typename T>() {
-    with_float8_dtype(operand.data.dtype(), [&]<typename Format>() {
-      cast_operand<Format>(operand, OperandSource<T>(operand, x, transposed));
-    });
+  with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+    const OperandSource<T> source(operand, args.x, transposed);
+    if (traits(operand.scaling).takes_amax) {
+      operand.scale_inv.data<float>()[0] = args.cast.bound ? *args.cast.bound : args.cast.amax.data<float>()[0];
+    } else if (args.passes != QuantizePasses::kCast) {
+      measure_operand(operand, source);
+    }
+    if (args.passes == QuantizePasses::kMeasure) return;
+    with_float8_dtype(operand.data.dtype(), [&]<typename Format>() { cast_operand<Format>(operand, source); });
   });
 }
 
-float value_of(const Tensor& amax) { return amax.defined() ? amax.data<float>()[0] : 0.0f; }
-
-void cast_values(const Fp8Cast& cast, const Tensor& x, bool measured) {
-  const float amax = cast.bound ? *cast.bound : value_of(cast.amax);
-  quantize_any(cast.rows, amax, x, false, measured);
-  quantize_any(cast.columns, amax, x, true, measured);
+void quantize(const Quantize& args) {
+  quantize_operand(args.cast.rows, args, false);
+  quantize_operand(args.cast.columns, args, true);
+  with_compute_dtype(args.x.dtype(), [&]<typename T>() { update_amax<T>(args.amax_out, args.x); });
 }
 
-void cast_result(const Fp8Cast& cast, const Tensor& result) { cast_values(cast, result, false); }
+void cast_result(const Fp8Cast& cast, const Tensor& result) {
+  if (cast.defined()) quantize({.cast = cast, .x = result});
+}
 
 void dequantize(float* out, const Fp8Operand& operand) {
   const int64_t rows = operand.data.dim(0);
@@ -208,32 +202,23 @@ void amax(const Amax& args, Stream& stream) {
 }
 
 void quantize(const Quantize& args, Stream& stream) {
-  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax, .bound = args.bound};
-  check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
+  const Fp8Cast& cast = args.cast;
+  const bool measures_only = args.passes == QuantizePasses::kMeasure;
+  const char* name = measures_only ? "row_amaxes" : "quantize";
+  check_operands(cast, name, args.x.dim(0), args.x.dim(1));
   const ScalingTraits& scaling = traits(cast.scaling());
-  CHECK(!args.bound || (scaling.takes_amax && !args.amax.defined()),
+  CHECK(args.passes == QuantizePasses::kAll || scaling.measures_apart,
+        "{}: one of two passes with scaling {}, which has one pass", name, scaling.name);
+  CHECK(!cast.bound || (scaling.takes_amax && !cast.amax.defined()),
         "quantize: a bound beside an amax, or with scaling {}", scaling.name);
   check_amax(cast, "quantize");
-  CHECK(!args.measured || scaling.measures_apart, "quantize: measured with scaling {}, which is not by row",
-        scaling.name);
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
-  const int64_t passes = scaling.measures_apart && !args.measured ? 2 : 1;
-  const OpTimer timer(stream, "quantize", 0, static_cast<double>(passes * args.x.bytes() + cast_bytes(cast)));
+  const int64_t reads = scaling.measures_apart && args.passes == QuantizePasses::kAll ? 2 : 1;
+  const int64_t written = measures_only ? 0 : cast_bytes(cast);
+  const OpTimer timer(stream, name, 0, static_cast<double>(reads * args.x.bytes() + written));
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::quantize>(args, stream)) return;
-  cpu::cast_values(cast, args.x, args.measured);
-  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
-}
-
-void row_amaxes(const RowAmaxes& args, Stream& stream) {
-  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = {}};
-  CHECK(cast.defined() && traits(cast.scaling()).measures_apart, "row_amaxes: no operand that is scaled by row");
-  check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
-  const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::row_amaxes>(args, stream)) return;
-  cpu::measure_any(args.rows, args.x, false);
-  cpu::measure_any(args.columns, args.x, true);
+  cpu::quantize(args);
 }
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {

@@ -89,19 +89,27 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
 
 // ---- Host
 
-// measures_apart: two passes over x, as a row's amax is not known before its end. scale_inv holds the amaxes, then what
-// its name says.
+// Writes the amaxes of the rows of the operands into their scale_inv.
+template <typename T>
+void measure_lines(const Quantize& args, Stream& stream) {
+  const int64_t m = args.x.dim(0);
+  const int64_t n = args.x.dim(1);
+  for (const Fp8Operand* operand : {&args.cast.rows, &args.cast.columns}) {
+    if (operand->defined()) stream.zero(operand->scale_inv);
+  }
+  const auto* x = pointer<const T>(args.x);
+  auto* kernel = rows_are_aligned<T>(n, {x}) ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>;
+  launch("row_amaxes", kernel, tiles(m, n), stream, pointer<float>(args.cast.rows.scale_inv),
+         pointer<float>(args.cast.columns.scale_inv), x, m, n);
+}
+
 template <typename T, Scaling kScaling, Format kFormat>
-void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
-  constexpr bool kMeasuresApart = traits(kScaling).measures_apart;
+void cast_stored(const Quantize& tensors, Stream& stream) {
   const StoredSource<T> source{pointer<const T>(tensors.x)};
   const int64_t n = tensors.x.dim(1);
-  const CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
-  if (kMeasuresApart && !tensors.measured) {
-    cuda::row_amaxes({.rows = tensors.rows, .columns = tensors.columns, .x = tensors.x}, stream);
-  }
+  const CastArguments args = cast_arguments(tensors.cast, tensors.x.dim(0), n, tensors.amax_out);
   launch_cast<kScaling, kFormat>("quantize", source, rows_are_aligned<T>(n, {source.x}), args, stream);
-  if constexpr (kMeasuresApart) {
+  if constexpr (traits(kScaling).measures_apart) {
     launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
            {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,
            args.m, args.columns_scale_inv, args.n);
@@ -110,25 +118,13 @@ void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
 
 }  // namespace
 
-void row_amaxes(const RowAmaxes& args, Stream& stream) {
-  for (const Fp8Operand* operand : {&args.rows, &args.columns}) {
-    if (operand->defined()) stream.zero(operand->scale_inv);
-  }
-  const int64_t m = args.x.dim(0);
-  const int64_t n = args.x.dim(1);
-  with_element(args.x.dtype(), [&]<typename T>() {
-    const auto* x = pointer<const T>(args.x);
-    auto* kernel = rows_are_aligned<T>(n, {x}) ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>;
-    launch("row_amaxes", kernel, tiles(m, n), stream, pointer<float>(args.rows.scale_inv),
-           pointer<float>(args.columns.scale_inv), x, m, n);
-  });
-}
-
 void quantize(const Quantize& args, Stream& stream) {
-  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax, .bound = args.bound};
+  const Fp8Cast& cast = args.cast;
   with_element(args.x.dtype(), [&]<typename T>() {
+    if (traits(cast.scaling()).measures_apart && args.passes != QuantizePasses::kCast) measure_lines<T>(args, stream);
+    if (args.passes == QuantizePasses::kMeasure) return;
     with_format(cast.format(), [&]<Format kFormat>() {
-      with_scaling(cast.scaling(), [&]<Scaling kScaling>() { quantize_as<T, kScaling, kFormat>(args, cast, stream); });
+      with_scaling(cast.scaling(), [&]<Scaling kScaling>() { cast_stored<T, kScaling, kFormat>(args, stream); });
     });
   });
 }

@@ -11,7 +11,6 @@ namespace octavo::cuda {
 void amax_history(const AmaxHistory& args, Stream& stream);
 void amax(const Amax& args, Stream& stream);
 void quantize(const Quantize& args, Stream& stream);
-void row_amaxes(const RowAmaxes& args, Stream& stream);
 void fp8_matmul(const Fp8Matmul& args, Stream& stream);
 void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream);
 void fp8_transpose(const Fp8Transpose& args, Stream& stream);

@@ -97,7 +97,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   expect_tensor(args.d_gate_up, "swiglu_backward d_gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_backward amax", DType::kFloat32, {1});
   check_cast(args.cast, CastOf::kGradient, "swiglu_backward", args.d_gate_up, stream);
-  CHECK(!args.cast.defined() || args.cast.scaling() != Scaling::kBlock1x128 || width % 128 == 0,
+  CHECK(!args.cast.defined() || !traits(args.cast.scaling()).blockwise || width % kScaleBlock == 0,
         "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
   check_backward_out(args, stream);
   const int passes = args.cast.is_of(args.amax) ? 2 : 1;

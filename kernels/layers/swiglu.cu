@@ -374,7 +374,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   }
   if (args.cast.defined()) return backward_by_blocks(args, stream);
   backward_by_rows<T, true>(args, stream);
-  quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
+  quantize({.cast = args.out_cast, .x = args.out}, stream);
 }
 
 }  // namespace octavo::cuda

@@ -49,9 +49,7 @@ inline constexpr RecipeTraits kRecipes[] = {
 constexpr const RecipeTraits& traits(LinearPrecision recipe) { return kRecipes[static_cast<size_t>(recipe)]; }
 
 // Whether products may take some of an operand's tokens by themselves: where the scales of a token are neighbours.
-constexpr bool splits_tokens(Scaling activations) {
-  return activations == Scaling::kTensor || activations == Scaling::kRow;
-}
+constexpr bool splits_tokens(Scaling activations) { return !traits(activations).blockwise; }
 
 // Which products use the tensor cores' fast accumulation; blockwise products never do.
 enum class FastAccumulation : uint8_t { kForward, kAll, kNone };

@@ -32,7 +32,7 @@ Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
   if (begin == 0 && end == rows.data.dim(0)) return rows;
   CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);
   return {.data = rows.data.rows(begin, end),
-          .scale_inv = rows.scaling == Scaling::kRow ? rows.scale_inv.rows(begin, end) : rows.scale_inv,
+          .scale_inv = traits(rows.scaling).takes_amax ? rows.scale_inv : rows.scale_inv.rows(begin, end),
           .scaling = rows.scaling};
 }
 
@@ -235,10 +235,8 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
   const Tensor amax_out = measure(source, stream);
   // What is not a share is some columns of the whole tensor.
   TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
-  quantize_part({.rows = rows,
-                 .columns = columns,
+  quantize_part({.cast = {.rows = rows, .columns = columns, .amax = scale_amax(source.a, source.kind)},
                  .x = source.x,
-                 .amax = scale_amax(source.a, source.kind),
                  .amax_out = amax_out},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
   if (source.pass == BlockPass::kForward) add_stats(rows, source, stream);

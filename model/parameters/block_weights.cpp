@@ -66,11 +66,10 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
     if (rows_are_gathered_) {
       if (wants_columns) fp8_transpose({.out = w.columns.data, .x = w.rows.data}, stream);
     } else {
-      quantize_part({.rows = rows ? w.rows : Fp8Operand{},
-                     .columns = wants_columns ? w.columns : Fp8Operand{},
-                     .x = gathered,
-                     .amax = scaling,
-                     .amax_out = {}},
+      quantize_part({.cast = {.rows = rows ? w.rows : Fp8Operand{},
+                              .columns = wants_columns ? w.columns : Fp8Operand{},
+                              .amax = scaling},
+                     .x = gathered},
                     {.divided = divided, .group = tensor_}, stream);
     }
   }

@@ -302,7 +302,7 @@ TEST_P(ExactTest, Fp8Matmul) {
     amax.set(0, 5.0);
     const auto operand = [&](const Array& data, const Array& scale_inv, Scaling scaling, const Array& x) {
       const Fp8Operand result{data, scale_inv, scaling};
-      quantize({.rows = result, .columns = {}, .x = x, .amax = amax, .amax_out = {}}, stream_);
+      quantize({.cast = {.rows = result, .amax = amax}, .x = x}, stream_);
       return result;
     };
     const Array a_data(DType::kFloat8E5M2, {kM, kK});

@@ -147,7 +147,7 @@ class OneLinear {
     for (int64_t i = 0; i < weight.size(); ++i) weight.set(i, std::sin(static_cast<double>(i)));
     Array amax(DType::kFloat32, {1});
     amax.set(0, 1.0);
-    quantize({.rows = weight_rows_, .columns = weight_columns_, .x = weight, .amax = amax, .amax_out = {}}, stream);
+    quantize({.cast = {.rows = weight_rows_, .columns = weight_columns_, .amax = amax}, .x = weight}, stream);
     if (amaxes_.history().defined()) {
       for (int64_t i = 0; i < AmaxTable::kKinds; ++i) amaxes_.history().data<float>()[i] = 1.5f;
       amaxes_.restore(stream);
@@ -184,7 +184,7 @@ class OneLinear {
   }
   void quantize_away(const Fp8Cast& cast, Array& x) {
     if (!cast.defined()) return;
-    quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream);
+    quantize({.cast = cast, .x = x}, stream);
     x.fill(std::nan(""));
   }
 

@@ -191,7 +191,7 @@ class TestedLayer {
         .value = {}, .rows = allocate(shape_.out, shape_.in), .columns = allocate(shape_.in, shape_.out)};
     Array scaling(DType::kFloat32, {1});
     scaling.set(0, amax);
-    quantize_part({.rows = weight.rows, .columns = weight.columns, .x = data_.weight, .amax = scaling, .amax_out = {}},
+    quantize_part({.cast = {.rows = weight.rows, .columns = weight.columns, .amax = scaling}, .x = data_.weight},
                   {.divided = shape_.divided, .group = &group_}, stream_);
     return weight;
   }
@@ -202,7 +202,7 @@ class TestedLayer {
     const Fp8Cast& cast = target.cast;
     if (target.amax.defined()) amax({.out = target.amax, .x = values.view({values.numel()})}, stream_);
     if (!cast.defined()) return;
-    quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream_);
+    quantize({.cast = cast, .x = x}, stream_);
     x.fill(std::nan(""));
   }
 

@@ -31,11 +31,11 @@ TEST_F(QuantizePartRanks, ColumnsOfTokensThatRanksShare) {
   for (int64_t i = 0; i < mine.size(); ++i) mine.set(i, whole.at(rank_ * mine.size() + i));
 
   const Operands alone(tokens, kWidth, arena);
-  quantize({.rows = alone.rows, .columns = alone.columns, .x = whole, .amax = {}, .amax_out = {}}, stream);
+  quantize({.cast = {.rows = alone.rows, .columns = alone.columns}, .x = whole}, stream);
   const Operands shared(share, kWidth, arena);
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream);
   const ContextGroup context({.ranks = communicator.get(), .micro_batch = communicator.get()});
-  quantize_part({.rows = shared.rows, .columns = shared.columns, .x = mine, .amax = {}, .amax_out = {}},
+  quantize_part({.cast = {.rows = shared.rows, .columns = shared.columns}, .x = mine},
                 {.divided = Divided::kInputs, .context = &context}, stream);
 
   const auto bytes = [](const Fp8Operand& operand, int64_t row, int64_t column) {

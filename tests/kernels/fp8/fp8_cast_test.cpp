@@ -64,8 +64,7 @@ class Fp8CastTest : public OpTest {
       const OwnedCast cast(format, scaling, m, n);
       const Array result = op({}, amax);
       const Fp8Cast wanted = expected.view();
-      quantize({.rows = wanted.rows, .columns = wanted.columns, .x = result, .amax = wanted.amax, .amax_out = {}},
-               stream_);
+      quantize({.cast = wanted, .x = result}, stream_);
       op(cast.view(), amax_out);
       EXPECT_EQ(cast.rows.bits(), expected.rows.bits());
       EXPECT_EQ(cast.rows_scale_inv.bits(), expected.rows_scale_inv.bits());
@@ -88,8 +87,7 @@ class Fp8CastTest : public OpTest {
       wanted.amax = Tensor(amax);
       amax.fill(0);
       const Array result = op({}, amax);
-      quantize({.rows = wanted.rows, .columns = wanted.columns, .x = result, .amax = wanted.amax, .amax_out = {}},
-               stream_);
+      quantize({.cast = wanted, .x = result}, stream_);
       Array own(DType::kFloat32, {1});
       own.fill(0);
       made.amax = Tensor(own);

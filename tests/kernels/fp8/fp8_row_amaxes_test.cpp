@@ -1,4 +1,4 @@
-// Scaling per row in two steps: row_amaxes, then quantize with `measured`.
+// Scaling per row in two passes (QuantizePasses), each in a call of its own.
 #include <algorithm>
 #include <limits>
 
@@ -21,6 +21,9 @@ struct Operands {
         columns_scale_inv(DType::kFloat32, {n}) {}
   Fp8Operand rows_view() const { return {rows, rows_scale_inv, Scaling::kRow}; }
   Fp8Operand columns_view() const { return {columns, columns_scale_inv, Scaling::kRow}; }
+  Quantize quantize(const Array& x, QuantizePasses passes) const {
+    return {.cast = {.rows = rows_view(), .columns = columns_view()}, .x = x, .passes = passes};
+  }
 };
 
 class Fp8RowAmaxesTest : public OpTest {
@@ -39,7 +42,7 @@ TEST_P(Fp8RowAmaxesTest, ByDefinition) {
   x.set(5 * 150 + 7, std::numeric_limits<double>::infinity());
   const Operands operands(37, 150);
   const Operands untouched = operands;
-  row_amaxes({.rows = operands.rows_view(), .columns = operands.columns_view(), .x = x}, stream_);
+  quantize(operands.quantize(x, QuantizePasses::kMeasure), stream_);
   Values of_rows(37, 0.0);
   Values of_columns(150, 0.0);
   for (int64_t i = 0; i < x.size(); ++i) {
@@ -63,18 +66,15 @@ TEST_P(Fp8RowAmaxesTest, TwoHalvesAreQuantize) {
     for (const auto& [with_rows, with_columns] : {std::pair{true, true}, {true, false}, {false, true}}) {
       const Operands whole(m, n);
       const Operands halves(m, n);
-      const auto args = [&, rows = with_rows, columns = with_columns](const Operands& operands, bool measured) {
-        return Quantize{.rows = rows ? operands.rows_view() : Fp8Operand{},
-                        .columns = columns ? operands.columns_view() : Fp8Operand{},
-                        .x = x,
-                        .amax = {},
-                        .amax_out = {},
-                        .measured = measured};
+      const auto run = [&, rows = with_rows, columns = with_columns](const Operands& operands, QuantizePasses passes) {
+        Quantize args = operands.quantize(x, passes);
+        if (!rows) args.cast.rows = {};
+        if (!columns) args.cast.columns = {};
+        quantize(args, stream_);
       };
-      quantize(args(whole, false), stream_);
-      const Quantize second = args(halves, true);
-      row_amaxes({.rows = second.rows, .columns = second.columns, .x = x}, stream_);
-      quantize(second, stream_);
+      run(whole, QuantizePasses::kAll);
+      run(halves, QuantizePasses::kMeasure);
+      run(halves, QuantizePasses::kCast);
       EXPECT_EQ(halves.rows.bits(), whole.rows.bits());
       EXPECT_EQ(halves.rows_scale_inv.bits(), whole.rows_scale_inv.bits());
       EXPECT_EQ(halves.columns.bits(), whole.columns.bits());
@@ -90,7 +90,7 @@ TEST_P(Fp8RowAmaxesTest, PartsOfTheColumnsEqualTheWhole) {
   constexpr int64_t kWidth = 100;
   const Array x = varied(kRows, kColumns);
   const Operands whole(kRows, kColumns);
-  quantize({.rows = whole.rows_view(), .columns = whole.columns_view(), .x = x, .amax = {}, .amax_out = {}}, stream_);
+  quantize(whole.quantize(x, QuantizePasses::kAll), stream_);
   const auto in_whole = [](int64_t begin, int64_t i) { return i / kWidth * kColumns + begin + i % kWidth; };
   std::vector<Array> parts;
   std::vector<Operands> ranks;
@@ -100,7 +100,7 @@ TEST_P(Fp8RowAmaxesTest, PartsOfTheColumnsEqualTheWhole) {
     Array part(dtype(), {kRows, kWidth});
     for (int64_t i = 0; i < part.size(); ++i) part.set(i, x.at(in_whole(begin, i)));
     const Operands operands(kRows, kWidth);
-    row_amaxes({.rows = operands.rows_view(), .columns = operands.columns_view(), .x = part}, stream_);
+    quantize(operands.quantize(part, QuantizePasses::kMeasure), stream_);
     for (int64_t r = 0; r < kRows; ++r) amaxes.set(r, std::max(amaxes.at(r), operands.rows_scale_inv.at(r)));
     parts.push_back(part);
     ranks.push_back(operands);
@@ -108,13 +108,7 @@ TEST_P(Fp8RowAmaxesTest, PartsOfTheColumnsEqualTheWhole) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     Operands& operands = ranks[rank];
     operands.rows_scale_inv = amaxes;
-    quantize({.rows = operands.rows_view(),
-              .columns = operands.columns_view(),
-              .x = parts[rank],
-              .amax = {},
-              .amax_out = {},
-              .measured = true},
-             stream_);
+    quantize(operands.quantize(parts[rank], QuantizePasses::kCast), stream_);
     EXPECT_EQ(operands.rows_scale_inv.bits(), whole.rows_scale_inv.bits());
     const auto begin = static_cast<int64_t>(rank) * kWidth;
     for (int64_t i = 0; i < kRows * kWidth; ++i) {
@@ -134,15 +128,15 @@ TEST_P(Fp8RowAmaxesTest, WrongArgumentsThrow) {
   const Operands operands(3, 5);
   const Array amax = random(DType::kFloat32, {1});
   const Fp8Operand tensor{operands.rows, amax, Scaling::kTensor};
-  expect_error([&] { row_amaxes({.rows = {}, .columns = {}, .x = x}, stream_); }, "no operand that is scaled by row");
-  expect_error([&] { row_amaxes({.rows = tensor, .columns = {}, .x = x}, stream_); }, "no operand that is scaled");
-  expect_error([&] { row_amaxes({.rows = operands.columns_view(), .columns = {}, .x = x}, stream_); },
+  const auto run = [&](const Fp8Cast& cast, QuantizePasses passes) {
+    quantize({.cast = cast, .x = x, .passes = passes}, stream_);
+  };
+  expect_error([&] { run({}, QuantizePasses::kMeasure); }, "row_amaxes: neither rows nor columns");
+  expect_error([&] { run({.rows = operands.columns_view()}, QuantizePasses::kMeasure); },
                "row_amaxes rows is float8_e4m3 [5, 3], expected");
-  expect_error(
-      [&] {
-        quantize({.rows = tensor, .columns = {}, .x = x, .amax = amax, .amax_out = {}, .measured = true}, stream_);
-      },
-      "measured with scaling tensor");
+  for (const QuantizePasses passes : {QuantizePasses::kMeasure, QuantizePasses::kCast}) {
+    expect_error([&] { run({.rows = tensor, .amax = amax}, passes); }, "one of two passes with scaling tensor");
+  }
 }
 
 }  // namespace

@@ -49,11 +49,10 @@ TEST_P(Fp8ShardTest, SlicesGiveTheBitsOfQuantize) {
         const Array rows(format, {m, n});
         const Array columns(format, {n, m});
         const Array scale_inv(DType::kFloat32, {1});
-        quantize({.rows = {rows, scale_inv, Scaling::kTensor},
-                  .columns = {columns, scale_inv, Scaling::kTensor},
-                  .x = x,
-                  .amax = amax_of_x,
-                  .amax_out = {}},
+        quantize({.cast = {.rows = {rows, scale_inv, Scaling::kTensor},
+                           .columns = {columns, scale_inv, Scaling::kTensor},
+                           .amax = amax_of_x},
+                  .x = x},
                  stream_);
         const Array cast(format, {m, n});
         for (int64_t begin = 0; begin < m * n;) {

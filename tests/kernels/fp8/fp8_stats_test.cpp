@@ -99,7 +99,7 @@ class Fp8StatsTest : public OpTest {
     Array amax(DType::kFloat32, {1});
     amax.set(0, tensor_amax);
     const Fp8Operand rows{data, scale_inv, scaling};
-    quantize({.rows = rows, .columns = {}, .x = x, .amax = amax, .amax_out = {}}, stream_);
+    quantize({.cast = {.rows = rows, .amax = amax}, .x = x}, stream_);
     fp8_stats({.sums = slot.sums, .maxima = slot.maxima, .rows = rows, .x = x, .amax = amax}, stream_);
   }
 

@@ -154,7 +154,7 @@ class Fp8Test : public OpTest {
 
   Operand quantize_rows(const Array& x, int64_t m, int64_t n, DType format, Scaling scaling, const Array& amax) {
     Operand rows(format, scaling, m, n);
-    quantize({.rows = rows.view(), .columns = {}, .x = x, .amax = amax, .amax_out = {}}, stream_);
+    quantize({.cast = {.rows = rows.view(), .amax = amax}, .x = x}, stream_);
     return rows;
   }
 };
@@ -217,14 +217,13 @@ TEST_P(Fp8Test, ColumnsAreTheTranspose) {
         const Operand expected = quantize_rows(transpose(x, m, n), n, m, format, scaling, amax);
         const Operand both_rows(format, scaling, m, n);
         const Operand both_columns(format, scaling, n, m);
-        quantize({.rows = both_rows.view(), .columns = both_columns.view(), .x = x, .amax = amax, .amax_out = {}},
-                 stream_);
+        quantize({.cast = {.rows = both_rows.view(), .columns = both_columns.view(), .amax = amax}, .x = x}, stream_);
         EXPECT_EQ(both_rows.data.bits(), rows.data.bits());
         EXPECT_EQ(both_rows.scale_inv.bits(), rows.scale_inv.bits());
         EXPECT_EQ(both_columns.data.bits(), expected.data.bits());
         EXPECT_EQ(both_columns.scale_inv.bits(), expected.scale_inv.bits());
         const Operand columns(format, scaling, n, m);
-        quantize({.rows = {}, .columns = columns.view(), .x = x, .amax = amax, .amax_out = {}}, stream_);
+        quantize({.cast = {.columns = columns.view(), .amax = amax}, .x = x}, stream_);
         EXPECT_EQ(columns.data.bits(), expected.data.bits());
       }
     }
@@ -254,8 +253,7 @@ TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
       const Operand transposed = quantize_rows(transpose(x, 37, 48), 48, 37, format, Scaling::kTensor, single(bound));
       const Operand rows(format, Scaling::kTensor, 37, 48);
       const Operand columns(format, Scaling::kTensor, 48, 37);
-      quantize({.rows = rows.view(), .columns = columns.view(), .x = x, .amax = {}, .amax_out = {}, .bound = bound},
-               stream_);
+      quantize({.cast = {.rows = rows.view(), .columns = columns.view(), .bound = bound}, .x = x}, stream_);
       EXPECT_EQ(rows.data.bits(), expected.data.bits());
       EXPECT_EQ(rows.scale_inv.bits(), expected.scale_inv.bits());
       EXPECT_EQ(columns.data.bits(), transposed.data.bits());
@@ -264,10 +262,10 @@ TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
   }
   const Operand rows(DType::kFloat8E4M3, Scaling::kTensor, 37, 48);
   const Operand by_row(DType::kFloat8E4M3, Scaling::kRow, 37, 48);
-  Quantize args{.rows = rows.view(), .columns = {}, .x = x, .amax = single(1.0f), .amax_out = {}, .bound = 1.0f};
+  Quantize args{.cast = {.rows = rows.view(), .amax = single(1.0f), .bound = 1.0f}, .x = x};
   expect_error([&] { quantize(args, stream_); }, "a bound beside an amax");
-  args.rows = by_row.view();
-  args.amax = {};
+  args.cast.rows = by_row.view();
+  args.cast.amax = {};
   expect_error([&] { quantize(args, stream_); }, "a bound beside an amax, or with scaling");
 }
 
@@ -318,7 +316,7 @@ TEST_P(Fp8Test, AmaxOnlyGrows) {
     const Array of_amax = single(before);
     const Array of_quantize = single(before);
     amax({.out = of_amax, .x = x}, stream_);
-    quantize({.rows = rows.view(), .columns = {}, .x = x, .amax = {}, .amax_out = of_quantize}, stream_);
+    quantize({.cast = {.rows = rows.view()}, .x = x, .amax_out = of_quantize}, stream_);
     EXPECT_EQ(of_amax.at(0), std::max(largest, static_cast<double>(before)));
     EXPECT_EQ(of_quantize.at(0), of_amax.at(0));
   }
@@ -329,7 +327,7 @@ TEST_P(Fp8Test, DoesNotDependOnThreads) {
   for (const Scaling scaling : kScalings) {
     expect_thread_independent([&] {
       const Operand columns(DType::kFloat8E4M3, scaling, 150, 300);
-      quantize({.rows = {}, .columns = columns.view(), .x = x, .amax = single(99.0f), .amax_out = {}}, stream_);
+      quantize({.cast = {.columns = columns.view(), .amax = single(99.0f)}, .x = x}, stream_);
       return columns.data;
     });
   }
@@ -339,15 +337,15 @@ TEST_P(Fp8Test, WrongArgumentsThrow) {
   const Array x = random({3, 5});
   const Operand rows(DType::kFloat8E4M3, Scaling::kTensor, 3, 5);
   const Operand columns(DType::kFloat8E5M2, Scaling::kTensor, 5, 3);
-  Quantize args{.rows = {}, .columns = {}, .x = x, .amax = {}, .amax_out = {}};
+  Quantize args{.cast = {}, .x = x};
   expect_error([&] { quantize(args, stream_); }, "neither rows nor columns");
-  args.rows = rows.view();
+  args.cast.rows = rows.view();
   expect_error([&] { quantize(args, stream_); }, "quantize amax");
   const Array amax = single(1.0f);
-  args.amax = amax;
-  args.columns = columns.view();
+  args.cast.amax = amax;
+  args.cast.columns = columns.view();
   expect_error([&] { quantize(args, stream_); }, "expected one format and scaling");
-  args.columns = rows.view();
+  args.cast.columns = rows.view();
   expect_error([&] { quantize(args, stream_); }, "quantize columns");
 }
 

@@ -101,8 +101,7 @@ class Fp8CastParity : public ComputeDtypeParity {
     poison(result);
     op({}, expected.amax_out.gpu());
     const Fp8Cast wanted = expected.gpu(with_rows, with_columns, own_scale ? expected.amax_out : amax);
-    quantize({.rows = wanted.rows, .columns = wanted.columns, .x = result.gpu(), .amax = wanted.amax, .amax_out = {}},
-             gpu());
+    quantize({.cast = wanted, .x = result.gpu()}, gpu());
     op(cast.gpu(with_rows, with_columns, own_scale ? cast.amax_out : amax), cast.amax_out.gpu());
     EXPECT_TRUE(gpu_bytes(cast.rows) == gpu_bytes(expected.rows)) << "rows";
     EXPECT_TRUE(gpu_bytes(cast.rows_scale_inv) == gpu_bytes(expected.rows_scale_inv)) << "scales of rows";

@@ -61,7 +61,7 @@ class Fp8StatsParity : public ComputeDtypeParity {
     upload(maxima);
     on_both([&](Stream& s) {
       const Fp8Operand rows{data.on(s), scale_inv.on(s), scaling};
-      quantize({.rows = rows, .columns = {}, .x = x.on(s), .amax = amax.on(s), .amax_out = {}}, s);
+      quantize({.cast = {.rows = rows, .amax = amax.on(s)}, .x = x.on(s)}, s);
       for (int i = 0; i < 2; ++i) {
         fp8_stats({.sums = sums.on(s), .maxima = maxima.on(s), .rows = rows, .x = x.on(s), .amax = amax.on(s)}, s);
       }

@@ -52,10 +52,10 @@ class Fp8Parity : public ComputeDtypeParity {
         Twin amax_out(DType::kFloat32, {1});
         set_one(amax_out, 1.5f);
         on_both([&](Stream& s) {
-          quantize({.rows = with_rows ? rows.on(s) : Fp8Operand{},
-                    .columns = with_columns ? columns.on(s) : Fp8Operand{},
+          quantize({.cast = {.rows = with_rows ? rows.on(s) : Fp8Operand{},
+                             .columns = with_columns ? columns.on(s) : Fp8Operand{},
+                             .amax = amax.on(s)},
                     .x = x.on(s),
-                    .amax = amax.on(s),
                     .amax_out = with_rows ? amax_out.on(s) : Tensor()},
                    s);
         });
@@ -109,9 +109,7 @@ TEST_P(Fp8Parity, QuantizeByABound) {
         const TwinOperand columns(format, Scaling::kTensor, n, m);
         for (const Twin* twin : {&rows.data, &rows.scale_inv, &columns.data, &columns.scale_inv}) poison(*twin);
         on_both([&](Stream& s) {
-          quantize(
-              {.rows = rows.on(s), .columns = columns.on(s), .x = x.on(s), .amax = {}, .amax_out = {}, .bound = bound},
-              s);
+          quantize({.cast = {.rows = rows.on(s), .columns = columns.on(s), .bound = bound}, .x = x.on(s)}, s);
         });
         expect_equal_bytes(rows.data, "rows");
         expect_equal_bytes(rows.scale_inv, "scale of rows");
@@ -148,18 +146,11 @@ TEST_P(Fp8Parity, RowAmaxes) {
     fill_varied(x);
     TwinOperand rows(kFormats[0], Scaling::kRow, m, n);
     TwinOperand columns(kFormats[0], Scaling::kRow, n, m);
-    const auto measure = [&](Stream& s) { row_amaxes({rows.on(s), columns.on(s), x.on(s)}, s); };
-    const auto cast = [&](Stream& s, bool measured) {
-      quantize({.rows = rows.on(s),
-                .columns = columns.on(s),
-                .x = x.on(s),
-                .amax = {},
-                .amax_out = {},
-                .measured = measured},
-               s);
+    const auto run = [&](Stream& s, QuantizePasses passes) {
+      quantize({.cast = {.rows = rows.on(s), .columns = columns.on(s)}, .x = x.on(s), .passes = passes}, s);
     };
     for (const Twin* twin : {&rows.scale_inv, &columns.scale_inv}) poison(*twin);
-    on_both(measure);
+    on_both([&](Stream& s) { run(s, QuantizePasses::kMeasure); });
     expect_equal_bytes(rows.scale_inv, "amaxes of rows");
     expect_equal_bytes(columns.scale_inv, "amaxes of columns");
     for (Twin* amaxes : {&rows.scale_inv, &columns.scale_inv}) {
@@ -167,17 +158,17 @@ TEST_P(Fp8Parity, RowAmaxes) {
       upload(*amaxes);
     }
     for (const Twin* twin : {&rows.data, &columns.data}) poison(*twin);
-    on_both([&](Stream& s) { cast(s, true); });
+    on_both([&](Stream& s) { run(s, QuantizePasses::kCast); });
     for (const Twin* twin : {&rows.data, &rows.scale_inv, &columns.data, &columns.scale_inv}) {
       expect_equal_bytes(*twin, "operands by larger amaxes");
     }
     on_both([&](Stream& s) {
-      measure(s);
-      cast(s, true);
+      run(s, QuantizePasses::kMeasure);
+      run(s, QuantizePasses::kCast);
     });
     const std::vector<char> halves = gpu_bytes(rows.data);
-    on_both([&](Stream& s) { cast(s, false); });
-    EXPECT_EQ(gpu_bytes(rows.data), halves) << "two halves are not quantize, " << x.cpu().describe();
+    on_both([&](Stream& s) { run(s, QuantizePasses::kAll); });
+    EXPECT_EQ(gpu_bytes(rows.data), halves) << "two passes differ from quantize, " << x.cpu().describe();
   }
 }
 
@@ -281,9 +272,7 @@ class Fp8MatmulParity : public Fp8Parity {
     for (int64_t i = 0; i < x.cpu().numel(); ++i) x.set(i, x.at(i) * static_cast<float>(1 + i / k % 3 + i % k / 128));
     upload(x);
     set_one(amax, 5.0f);
-    on_both([&](Stream& s) {
-      quantize({.rows = out.on(s), .columns = {}, .x = x.on(s), .amax = amax.on(s), .amax_out = {}}, s);
-    });
+    on_both([&](Stream& s) { quantize({.cast = {.rows = out.on(s), .amax = amax.on(s)}, .x = x.on(s)}, s); });
     return out;
   }
 

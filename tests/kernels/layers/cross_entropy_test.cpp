@@ -78,13 +78,7 @@ TEST_P(CrossEntropyTest, CastsItsGradient) {
       const Array made(format, {tokens, vocab});
       const Array expected_scale(DType::kFloat32, {1});
       const Array made_scale(DType::kFloat32, {1});
-      quantize({.rows = {expected, expected_scale},
-                .columns = {},
-                .x = d_logits,
-                .amax = {},
-                .amax_out = {},
-                .bound = kScale},
-               stream_);
+      quantize({.cast = {.rows = {expected, expected_scale}, .bound = kScale}, .x = d_logits}, stream_);
       const Array losses_beside(DType::kFloat32, {tokens});
       const Array in_place = logits;
       cross_entropy({.losses = losses_beside,

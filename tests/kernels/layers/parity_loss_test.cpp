@@ -117,13 +117,7 @@ TEST_F(ParityTest, CrossEntropyCastsItsGradient) {
       const Twin made_scale(DType::kFloat32, {1});
       for (const Twin* twin : {&expected, &made, &expected_scale, &made_scale}) poison(*twin);
       run({});
-      quantize({.rows = {expected.gpu(), expected_scale.gpu()},
-                .columns = {},
-                .x = d_logits.gpu(),
-                .amax = {},
-                .amax_out = {},
-                .bound = kScale},
-               gpu());
+      quantize({.cast = {.rows = {expected.gpu(), expected_scale.gpu()}, .bound = kScale}, .x = d_logits.gpu()}, gpu());
       const auto losses_beside =
           run({.rows = {made.gpu(), made_scale.gpu()}, .columns = {}, .amax = {}, .bound = kScale});
       EXPECT_TRUE(gpu_bytes(made) == gpu_bytes(expected)) << tokens << " x " << vocab << " " << dtype_name(format);
