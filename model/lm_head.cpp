@@ -63,8 +63,7 @@ void LmHead::forward(const Tensor& logits, const Tensor& x, Stream& stream) {
   const Fp8Operand rows = makes_fp8_logits() ? resized(input_rows_, tokens_, hidden) : Fp8Operand{};
   if (uses_fp8()) {
     const Fp8Operand columns = makes_fp8_gradients() ? resized(input_columns_, hidden, tokens_) : Fp8Operand{};
-    quantize({.cast = {.rows = rows, .columns = columns, .amax = input_amax_}, .x = x},
-             stream);
+    quantize({.cast = {.rows = rows, .columns = columns, .amax = input_amax_}, .x = x}, stream);
   }
   if (!makes_fp8_logits()) {
     return matmul({.d = logits, .a = x, .b = weight_, .transpose_b = true, .name = "lm_head"}, stream);

@@ -1,4 +1,4 @@
-// Names of the enumerations' values in a config. model/architecture/precision.h has the names of the recipes.
+// Names of the enumerations' values in a config. The tables kOptimizers, kRecipes and kLmHeads contain their own names.
 #pragma once
 
 #include <array>
@@ -36,9 +36,6 @@ inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Sc
                                                                    {"wsd", Schedule::kWsd},
                                                                    {"inverse_sqrt", Schedule::kInverseSqrt}});
 inline constexpr auto kDecay = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
-inline constexpr auto kOptimizerType =
-    std::to_array<Choice<OptimizerType>>({{traits(OptimizerType::kAdamw).name, OptimizerType::kAdamw},
-                                          {traits(OptimizerType::kMuon).name, OptimizerType::kMuon}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
 inline constexpr auto kStateType = std::to_array<Choice<DType>>(
@@ -62,16 +59,15 @@ inline constexpr auto kLogColor = std::to_array<Choice<LogColor>>(
 inline constexpr auto kDevice = std::to_array<Choice<DeviceChoice>>(
     {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}});
 
-inline constexpr auto kLinear = [] {
-  std::array<Choice<LinearPrecision>, std::size(kRecipes)> choices{};
-  for (size_t i = 0; i < choices.size(); ++i) choices[i] = {kRecipes[i].name, kRecipes[i].recipe};
+// Returns the names and values of the rows of a table.
+template <typename Row, size_t kRows, typename Enum>
+constexpr std::array<Choice<Enum>, kRows> rows_of(const Row (&table)[kRows], Enum Row::*value) {
+  std::array<Choice<Enum>, kRows> choices{};
+  for (size_t i = 0; i < kRows; ++i) choices[i] = {table[i].name, table[i].*value};
   return choices;
-}();
-
-inline constexpr auto kLmHead = [] {
-  std::array<Choice<LmHeadPrecision>, std::size(kLmHeads)> choices{};
-  for (size_t i = 0; i < choices.size(); ++i) choices[i] = {kLmHeads[i].name, kLmHeads[i].precision};
-  return choices;
-}();
+}
+inline constexpr auto kOptimizerType = rows_of(kOptimizers, &OptimizerTraits::type);
+inline constexpr auto kLinear = rows_of(kRecipes, &RecipeTraits::recipe);
+inline constexpr auto kLmHead = rows_of(kLmHeads, &LmHeadTraits::precision);
 
 }  // namespace octavo::config_names

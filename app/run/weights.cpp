@@ -161,9 +161,9 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
     }
     ParameterReader reader = verified_reader(checkpoint, prefix, parameters, state);
     const auto in_codes = [](DType dtype) { return dtype == DType::kFloat8E4M3; };
-    if (std::string_view(state.name) == kFirstMomentState &&
+    if (state.codes_relative_to != nullptr &&
         in_codes(checkpoint.find(prefix + first->name)->dtype) != in_codes(state.shards.dtype())) {
-      const std::string second = fmt::format("{}.", kSecondMomentState);
+      const std::string second = fmt::format("{}.", state.codes_relative_to);
       reader = converting_reader(reader, verified_reader(checkpoint, second, parameters, state));
     }
     fill_state(state, parameters, reader, stream);

@@ -9,6 +9,8 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/optimizer/muon.h"
 #include "kernels/optimizer/newton_schulz.h"
+#include "model/optimizer/parameter_update.h"
+#include "model/optimizer/whole_matrices.h"
 
 namespace octavo {
 
@@ -18,26 +20,67 @@ Tensor as_matrix(const Tensor& flat, int64_t rows, int64_t columns) {
   return flat.rows(0, rows * columns).view({rows, columns});
 }
 
-// RMS of the update beside that of an orthogonal matrix of this shape.
+// Returns the factor of an orthogonal matrix of this shape that gives the update the RMS kMuonRms.
 double update_scale(const std::vector<int64_t>& shape) {
   return kMuonRms * std::sqrt(static_cast<double>(std::max(shape[0], shape[1])));
 }
 
-}  // namespace
+class MuonOptimizer : public ParameterUpdate {
+ public:
+  explicit MuonOptimizer(const UpdateOptions& options);
 
-Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, Arena& arena)
-    : config_(config),
-      parameters_(&parameters),
-      mesh_(parameters.mesh()),
+  void step(const UpdateStep& step, Stream& stream) override;
+  void warm_up(Stream& stream) override;
+
+ private:
+  void gather(const MatrixRound& round, const UpdateStep& step, Stream& stream);
+  void scatter(const MatrixRound& round, Stream& stream);
+  void orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream& stream);
+  void iterate(const WholeMatrix& matrix, Stream& stream);
+  void update_weights(size_t unit, const Tensor& block, const UpdateStep& step, Stream& stream);
+
+  int64_t shard_elements(size_t unit) const {
+    return parameters_->unit_begin(unit + 1) - parameters_->unit_begin(unit);
+  }
+  int64_t whole_elements(size_t unit) const { return shard_ranks_ * shard_elements(unit); }  // per tensor rank
+  // Return parts of the buffer of a full block: the elements of one tensor rank, this rank's shard of its elements, and
+  // a part of a matrix.
+  Tensor of_tensor_rank(const Tensor& block, size_t unit, int64_t rank) const;
+  Tensor own_shard(const Tensor& block, size_t unit) const;
+  Tensor part_of(const Tensor& block, const WholeMatrix& matrix, const MatrixPart& part) const;
+
+  OptimizerConfig config_;
+  ShardedParameters* parameters_;
+  AmaxTable* amaxes_;
+  Tensor momentum_;   // [elements of the blocks' shards]
+  const Mesh* mesh_;  // null for one rank
+  int64_t shard_ranks_ = 1;
+  int64_t shard_rank_ = 0;
+  int64_t tensor_ranks_ = 1;
+  int64_t tensor_rank_ = 0;
+  std::vector<MatrixRound> rounds_;
+  std::vector<std::vector<const ParameterPiece*>> pieces_;  // indexed by unit
+  std::vector<Tensor> blocks_;  // buffers of the full blocks of a round, in precision.compute
+  Tensor x_, next_x_;           // room for the largest matrix
+  Tensor gram_, square_;        // room for the largest A and A^2
+  Tensor sum_of_squares_;
+};
+
+MuonOptimizer::MuonOptimizer(const UpdateOptions& options)
+    : config_(options.config),
+      parameters_(&options.parameters),
+      amaxes_(options.amaxes),
+      momentum_(options.states[0].shards),
+      mesh_(parameters_->mesh()),
       shard_ranks_(mesh_ != nullptr ? mesh_->shard().size() : 1),
       shard_rank_(mesh_ != nullptr ? mesh_->shard().rank() : 0),
       tensor_ranks_(mesh_ != nullptr ? mesh_->tensor().size() : 1),
       tensor_rank_(mesh_ != nullptr ? mesh_->tensor().rank() : 0),
-      rounds_(matrix_rounds(parameters.layout(), shard_ranks_ * tensor_ranks_)),
-      pieces_(parameters.layout().units().size()),
-      sum_of_squares_(arena.allocate("muon norm", DType::kFloat32, {1}, Lifetime::kBlock)) {
-  for (const ParameterPiece& piece : parameters.pieces()) pieces_[piece.spec->unit].push_back(&piece);
-  const DType compute = parameters.compute_dtype();
+      rounds_(matrix_rounds(parameters_->layout(), shard_ranks_ * tensor_ranks_)),
+      pieces_(parameters_->layout().units().size()),
+      sum_of_squares_(options.arena.allocate("muon norm", DType::kFloat32, {1}, Lifetime::kBlock)) {
+  for (const ParameterPiece& piece : parameters_->pieces()) pieces_[piece.spec->unit].push_back(&piece);
+  const DType compute = parameters_->compute_dtype();
   int64_t most_elements = 0, largest = 0, most_rows = 0;
   for (const MatrixRound& round : rounds_) {
     for (const WholeMatrix& matrix : round.matrices) {
@@ -47,9 +90,9 @@ Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, Arena& 
     }
   }
   const auto scratch = [&](const char* name, DType dtype, int64_t elements) {
-    return arena.allocate(name, dtype, {elements}, Lifetime::kBlock);
+    return options.arena.allocate(name, dtype, {elements}, Lifetime::kBlock);
   };
-  const int64_t blocks = blocks_of_a_round(parameters.layout(), shard_ranks_ * tensor_ranks_);
+  const int64_t blocks = blocks_of_a_round(parameters_->layout(), shard_ranks_ * tensor_ranks_);
   for (int64_t i = 0; i < blocks; ++i) blocks_.push_back(scratch("muon updates of blocks", compute, most_elements));
   x_ = scratch("muon matrices", compute, largest);
   next_x_ = scratch("muon matrices", compute, largest);
@@ -57,35 +100,23 @@ Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, Arena& 
   square_ = scratch("muon matrices", DType::kFloat32, most_rows * most_rows);
 }
 
-int64_t Muon::workspace_bytes(const ParameterLayout& layout, DType compute, const Stream& stream) {
-  int64_t bytes = 0;
-  for (const ParameterSpec& spec : layout.specs()) {
-    if (!updates(layout.units()[spec.unit])) continue;
-    const int64_t n = std::min(spec.whole_shape[0], spec.whole_shape[1]);
-    const int64_t m = std::max(spec.whole_shape[0], spec.whole_shape[1]);
-    bytes = std::max(
-        {bytes, matmul_workspace_bytes(n, n, m, compute, stream), matmul_workspace_bytes(n, m, n, compute, stream)});
-  }
-  return bytes;
-}
-
-Tensor Muon::of_tensor_rank(const Tensor& block, size_t unit, int64_t rank) const {
+Tensor MuonOptimizer::of_tensor_rank(const Tensor& block, size_t unit, int64_t rank) const {
   const int64_t elements = whole_elements(unit);
   return block.rows(rank * elements, (rank + 1) * elements);
 }
 
-Tensor Muon::own_shard(const Tensor& block, size_t unit) const {
+Tensor MuonOptimizer::own_shard(const Tensor& block, size_t unit) const {
   const int64_t elements = shard_elements(unit);
   const int64_t rank = shard_rank_;
   return of_tensor_rank(block, unit, tensor_rank_).rows(rank * elements, (rank + 1) * elements);
 }
 
-Tensor Muon::part_of(const Tensor& block, const WholeMatrix& matrix, const MatrixPart& part) const {
+Tensor MuonOptimizer::part_of(const Tensor& block, const WholeMatrix& matrix, const MatrixPart& part) const {
   const Tensor of_rank = of_tensor_rank(block, matrix.unit, part.tensor_rank);
   return of_rank.rows(part.offset, part.offset + part.numel());
 }
 
-void Muon::step(const Step& step, Stream& stream) {
+void MuonOptimizer::step(const UpdateStep& step, Stream& stream) {
   const int64_t self = shard_rank_ * tensor_ranks_ + tensor_rank_;
   for (const MatrixRound& round : rounds_) {
     gather(round, step, stream);
@@ -103,13 +134,13 @@ void Muon::step(const Step& step, Stream& stream) {
 }
 
 // Padding has no gradient and no momentum, and so is zero in u.
-void Muon::gather(const MatrixRound& round, const Step& step, Stream& stream) {
+void MuonOptimizer::gather(const MatrixRound& round, const UpdateStep& step, Stream& stream) {
   const int64_t begin = parameters_->unit_begin(rounds_.front().first_unit);
   for (size_t i = 0; i < round.num_units; ++i) {
     const size_t unit = round.first_unit + i;
     const Tensor own = own_shard(blocks_[i], unit);
     const int64_t offset = parameters_->unit_begin(unit) - begin;
-    muon_momentum({.momentum = step.momentum.rows(offset, offset + own.numel()),
+    muon_momentum({.momentum = momentum_.rows(offset, offset + own.numel()),
                    .update = own,
                    .grad = parameters_->unit_shard(parameters_->gradients(), unit),
                    .grad_sum_of_squares = step.grad_sum_of_squares,
@@ -124,7 +155,7 @@ void Muon::gather(const MatrixRound& round, const Step& step, Stream& stream) {
   }
 }
 
-void Muon::scatter(const MatrixRound& round, Stream& stream) {
+void MuonOptimizer::scatter(const MatrixRound& round, Stream& stream) {
   for (size_t i = 0; i < round.num_units; ++i) {
     const size_t unit = round.first_unit + i;
     const Tensor of_rank = of_tensor_rank(blocks_[i], unit, tensor_rank_);
@@ -136,7 +167,7 @@ void Muon::scatter(const MatrixRound& round, Stream& stream) {
 }
 
 // Out of the block and, copies included, back into it.
-void Muon::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream& stream) {
+void MuonOptimizer::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream& stream) {
   const int64_t columns = matrix.columns;
   const auto place = [&](const MatrixPart& part) {
     return x_.rows(part.row_begin * columns + part.column_begin, matrix.numel());
@@ -169,7 +200,7 @@ void Muon::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream&
 }
 
 // On what is in x_; the other one takes turns with it.
-void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
+void MuonOptimizer::iterate(const WholeMatrix& matrix, Stream& stream) {
   const int64_t n = matrix.smaller();
   const bool wide = matrix.rows <= matrix.columns;
   const Tensor gram = as_matrix(gram_, n, n);
@@ -190,7 +221,7 @@ void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
   }
 }
 
-void Muon::update_weights(size_t unit, const Tensor& block, const Step& step, Stream& stream) {
+void MuonOptimizer::update_weights(size_t unit, const Tensor& block, const UpdateStep& step, Stream& stream) {
   const Tensor own = own_shard(block, unit);
   for (const ParameterPiece* piece : pieces_[unit]) {
     const ParameterSpec& spec = *piece->spec;
@@ -198,7 +229,7 @@ void Muon::update_weights(size_t unit, const Tensor& block, const Step& step, St
     muon_update({.master = parameters_->master(*piece),
                  .update = own.rows(offset, offset + piece->end - piece->begin),
                  .weight = parameters_->travels_in_fp8(unit) ? Tensor() : parameters_->weight(*piece),
-                 .amax = step.amaxes != nullptr ? step.amaxes->current(spec.linear, AmaxTable::kWeight) : Tensor(),
+                 .amax = amaxes_ != nullptr ? amaxes_->current(spec.linear, AmaxTable::kWeight) : Tensor(),
                  .skip = step.skip,
                  .lr = static_cast<float>(step.lr),
                  .weight_decay = static_cast<float>(config_.weight_decay),
@@ -207,7 +238,7 @@ void Muon::update_weights(size_t unit, const Tensor& block, const Step& step, St
   }
 }
 
-void Muon::warm_up(Stream& stream) {
+void MuonOptimizer::warm_up(Stream& stream) {
   const int64_t self = shard_rank_ * tensor_ranks_ + tensor_rank_;
   std::set<std::pair<int64_t, int64_t>> shapes;
   for (const MatrixRound& round : rounds_) {
@@ -216,6 +247,24 @@ void Muon::warm_up(Stream& stream) {
       iterate(matrix, stream);
     }
   }
+}
+
+}  // namespace
+
+std::unique_ptr<ParameterUpdate> make_muon_update(const UpdateOptions& options) {
+  return std::make_unique<MuonOptimizer>(options);
+}
+
+int64_t muon_workspace_bytes(const ParameterLayout& layout, DType compute, const Stream& stream) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : layout.specs()) {
+    if (!has_matrices(layout.units()[spec.unit])) continue;
+    const int64_t n = std::min(spec.whole_shape[0], spec.whole_shape[1]);
+    const int64_t m = std::max(spec.whole_shape[0], spec.whole_shape[1]);
+    bytes = std::max(
+        {bytes, matmul_workspace_bytes(n, n, m, compute, stream), matmul_workspace_bytes(n, m, n, compute, stream)});
+  }
+  return bytes;
 }
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// The optimizer section of the config: AdamW or Muon (model/optimizer/optimizer.h) and its learning rate
-// (model/optimizer/schedule.h), and the average of the weights.
+// The optimizer section of the config: the optimizer (model/optimizer/optimizer.h), its learning rate
+// (model/optimizer/schedule.h) and the moving average of the weights; and the table of optimizers.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "model/optimizer/adamw.h"
+#include "model/optimizer/muon.h"
 
 namespace octavo {
 
@@ -21,44 +23,43 @@ struct OptimizerConfig {
   double min_lr_ratio = 0.1;
   int64_t warmup_steps = 200;
   Schedule schedule = Schedule::kCosine;
-  int64_t decay_steps = 0;  // 0: a tenth of the steps
+  int64_t decay_steps = 0;  // 0 means a tenth of the steps
   Decay decay = Decay::kLinear;
-  double momentum = 0.95;  // of Muon
+  double momentum = 0.95;  // Muon only
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double grad_clip = 1.0;  // 0: no clipping
-  DType state_dtype =
-      DType::kFloat32;   // float8_e4m3: codes (kernels/optimizer/adamw_float8.h); Muon's momentum is bfloat16 then
-  double ema_decay = 0;  // 0: no average of the weights
+  double grad_clip = 1.0;               // 0 disables clipping
+  DType state_dtype = DType::kFloat32;  // dtype of the states; see OptimizerStateTraits for float8_e4m3
+  double ema_decay = 0;                 // 0 disables the average of the weights
 };
 
-// Names of states, in plans, and in checkpoints before the parameter's.
-inline constexpr const char* kFirstMomentState = "exp_avg";
-inline constexpr const char* kSecondMomentState = "exp_avg_sq";
-inline constexpr const char* kMomentumState = "momentum";
-inline constexpr const char* kEmaState = "ema";  // of any optimizer: the average of the weights
-
-// A state that an optimizer keeps of a parameter it updates.
+// A state that an optimizer keeps of each parameter that it updates.
 struct OptimizerStateTraits {
-  const char* name;
-  bool may_be_codes;  // with state_dtype float8_e4m3 it is codes, else bfloat16 (kernels/optimizer/adamw_float8.h)
+  const char* name;  // in plans, and in checkpoints before the parameter's name
+  // Name of the state that the codes of this state are relative to (kernels/optimizer/adamw_float8.h). With state_dtype
+  // float8_e4m3 such a state is stored as codes, and a state without codes (null) in bfloat16.
+  const char* codes_relative_to;
 };
-inline constexpr OptimizerStateTraits kAdamwStates[] = {{kFirstMomentState, true}, {kSecondMomentState, false}};
-inline constexpr OptimizerStateTraits kMuonStates[] = {{kMomentumState, false}};
+inline constexpr OptimizerStateTraits kAdamwStates[] = {{"exp_avg", "exp_avg_sq"}, {"exp_avg_sq", nullptr}};
+inline constexpr OptimizerStateTraits kMuonStates[] = {{"momentum", nullptr}};
+// Name of the state that every optimizer may keep, the moving average of the weights.
+inline constexpr const char* kEmaState = "ema";
 
 struct OptimizerTraits {
   OptimizerType type;
   const char* name;  // in configs
   std::span<const OptimizerStateTraits> states;
-  bool takes_momentum;  // OptimizerConfig::momentum, else beta1 and beta2
-  bool matrices_alone;  // updates the blocks' matrices as whole matrices; the other parameters are AdamW's
+  bool takes_momentum;  // reads OptimizerConfig::momentum instead of beta1 and beta2
+  bool matrices_alone;  // updates only the matrices of the blocks, each as a whole; AdamW updates the rest
+  std::unique_ptr<ParameterUpdate> (*make_update)(const UpdateOptions& options);
+  int64_t (*workspace_bytes)(const ParameterLayout& layout, DType compute, const Stream& stream);  // null means 0
 };
 
 inline constexpr OptimizerTraits kOptimizers[] = {
-    {OptimizerType::kAdamw, "adamw", kAdamwStates, false, false},
-    {OptimizerType::kMuon, "muon", kMuonStates, true, true},
+    {OptimizerType::kAdamw, "adamw", kAdamwStates, false, false, make_adamw_update, nullptr},
+    {OptimizerType::kMuon, "muon", kMuonStates, true, true, make_muon_update, muon_workspace_bytes},
 };
 
 constexpr const OptimizerTraits& traits(OptimizerType type) { return kOptimizers[static_cast<size_t>(type)]; }

@@ -14,10 +14,7 @@ constexpr int64_t kRanksOfABlock = 4;
 // A round's matrices lie whole on every rank.
 constexpr int64_t kMostBlocks = 4;
 
-int64_t num_blocks(const ParameterLayout& layout) {
-  return std::count_if(layout.units().begin(), layout.units().end(),
-                       [](const ParameterUnit& unit) { return unit.layer >= 0; });
-}
+int64_t num_blocks(const ParameterLayout& layout) { return std::ranges::count_if(layout.units(), has_matrices); }
 
 // By unit; those of other units than blocks have none.
 std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& layout) {
@@ -26,7 +23,7 @@ std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& la
     const ParameterLayout of_rank = layout.of_rank(rank);
     for (const ParameterSpec& spec : of_rank.specs()) {
       const ParameterUnit& unit = of_rank.units()[spec.unit];
-      if (unit.layer < 0) continue;
+      if (!has_matrices(unit)) continue;
       std::vector<WholeMatrix>& matrices = units[spec.unit];
       auto matrix =
           std::find_if(matrices.begin(), matrices.end(), [&](const WholeMatrix& m) { return m.name == spec.name; });
@@ -82,7 +79,7 @@ std::vector<MatrixRound> matrix_rounds(const ParameterLayout& layout, int64_t ra
   std::vector<std::vector<WholeMatrix>> units = matrices_by_unit(layout);
   std::vector<MatrixRound> rounds;
   for (size_t u = 0; u < units.size(); ++u) {
-    if (layout.units()[u].layer < 0) continue;
+    if (!has_matrices(layout.units()[u])) continue;
     if (rounds.empty() || rounds.back().num_units == most) {
       rounds.push_back({.first_unit = u, .num_units = 0, .matrices = {}});
     }

@@ -44,6 +44,9 @@ struct MatrixRound {
   std::vector<WholeMatrix> matrices;
 };
 
+// Returns whether a unit has such matrices.
+inline bool has_matrices(const ParameterUnit& unit) { return unit.layer >= 0; }
+
 // Those of all blocks. `ranks` share the matrices of a round: the costliest first, each to the rank that has least.
 std::vector<MatrixRound> matrix_rounds(const ParameterLayout& layout, int64_t ranks);
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "model/optimizer/optimizer.h"
+#include "model/optimizer/whole_matrices.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/model/llama_fixture.h"
 
@@ -65,7 +66,7 @@ TEST_P(MuonTest, StepsAgreeWithFloat64) {
   Arena arena(Device::kCpu, 1 << 22);
   Stream stream = Stream::cpu();
   stream.set_workspace(arena.allocate("workspace", DType::kUInt8,
-                                      {std::max<int64_t>(1, Muon::workspace_bytes(layout, GetParam(), stream))}));
+                                      {std::max<int64_t>(1, muon_workspace_bytes(layout, GetParam(), stream))}));
   ShardedParameters parameters(layout, {.compute = GetParam()}, {}, LlamaMode::kTraining, {}, arena, stream);
   Optimizer optimizer(config, parameters, nullptr, arena);
 
