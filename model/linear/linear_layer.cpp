@@ -186,6 +186,7 @@ bool LinearLayer::makes_input(BlockPass pass) const {
 
 Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) const {
   const LinearOptions& o = options_;
+  if (!is_fp8(o.recipe)) return {};
   // The matmul of a forward reads the rows. Where FP8 shares are gathered, the columns are a transpose of the rows.
   const bool wants_rows = pass != BlockPass::kBackward || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
@@ -197,6 +198,7 @@ Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) 
 
 Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
   const LinearOptions& o = options_;
+  if (!is_fp8(o.recipe)) return {};
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
   const LinearScratch::Columns& columns = o.scratch->columns[o.spec.gradient_slot];
@@ -231,15 +233,13 @@ Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
   return {};
 }
 
-void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const {
+void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& stream) const {
   const Tensor amax_out = measure(source, stream);
-  // What is not a share is some columns of the whole tensor.
+  // A tensor that is not a share has some columns of the whole tensor.
   TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
-  quantize_part({.cast = {.rows = rows, .columns = columns, .amax = scale_amax(source.a, source.kind)},
-                 .x = source.x,
-                 .amax_out = amax_out},
+  quantize_part({.cast = operands, .x = source.x, .amax_out = amax_out},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
-  if (source.pass == BlockPass::kForward) add_stats(rows, source, stream);
+  if (source.pass == BlockPass::kForward) add_stats(operands.rows, source, stream);
 }
 
 // While the amax that the cast scaled by is still there.
@@ -253,12 +253,21 @@ void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream
                       stream);
 }
 
-// Makes the operands and queues `work`, where given, which needs their rows, for stretches of the tokens.
+// Returns all tokens of a tensor: the tensor itself, or the memory that the ranks' shares are gathered in.
+Tensor LinearLayer::all_tokens(const Source& source) const {
+  if (!is_share(source.kind)) return source.x;
+  const bool is_saved = source.kind == AmaxTable::kInput && !is_fp8(options_.recipe);
+  return is_saved ? source.a.input.gathered : exchange();
+}
+
+// Makes the operands of a tensor. Without FP8 the matmuls read all_tokens(source). Calls `work`, if given, for ranges
+// of the tokens whose rows are there.
 void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                                 const TensorGroup::Work& work) const {
   if (is_share(source.kind)) return gather_operands(operands, source, stream, work);
-  if (!producer_casts(source.kind, source.pass)) cast(operands.rows, operands.columns, source, stream);
-  if (work) work(0, options_.spec.shape.tokens);
+  const bool fp8 = is_fp8(options_.recipe);
+  if (fp8 && !producer_casts(source.kind, source.pass)) cast(operands, source, stream);
+  if (work) work(0, fp8 ? options_.spec.shape.tokens : source.x.dim(0));
 }
 
 void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
@@ -267,14 +276,15 @@ void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source,
   const char* name = name_of(source.kind);
   if (!needs_amax(options_.recipe)) {
     Source gathered = source;
-    gathered.x = exchange();
+    gathered.x = all_tokens(source);
+    if (!is_fp8(options_.recipe)) return group.gather(gathered.x, source.x, name, work);
     group.gather(gathered.x, source.x, name);
-    cast(operands.rows, operands.columns, gathered, stream);
+    cast(operands, gathered, stream);
     if (work) work(0, options_.spec.shape.tokens);
     return;
   }
   const Fp8Operand share = share_rows(operands.rows);
-  if (!producer_casts(source.kind, source.pass)) cast(share, {}, source, stream);
+  if (!producer_casts(source.kind, source.pass)) cast({.rows = share, .amax = operands.amax}, source, stream);
   group.gather(operands.rows.data, share.data, name, work);
   if (!operands.columns.defined()) return;
   fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
@@ -283,11 +293,15 @@ void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source,
 
 void LinearLayer::forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return forward_plain(a, args, stream);
   const Fp8Cast operands = input_operands(a, args.pass);
   const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .pass = args.pass};
-  const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
-    fp8_matmul({.d = out.rows(begin, end),
+  const auto multiply = [&](const Tensor& out, int64_t begin, int64_t end) {
+    const Tensor d = out.rows(begin, end);
+    if (!is_fp8(o.recipe)) {
+      const Tensor x = all_tokens(source).rows(begin, end);
+      return matmul({.d = d, .a = x, .b = o.weight.value, .transpose_b = true, .name = o.spec.names.forward}, stream);
+    }
+    fp8_matmul({.d = d,
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.rows,
                 .fast_accumulation = fast(true),
@@ -295,20 +309,16 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
                stream);
   };
   if (!divides(Divided::kInputs)) {
-    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { product(args.y, begin, end); });
+    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { multiply(args.y, begin, end); });
   }
   make_operands(operands, source, stream, [&](int64_t, int64_t) {
-    reduce_scatter(args.y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
+    reduce_scatter(args.y, [&](int64_t begin, int64_t end) { multiply(exchange(), begin, end); });
   });
 }
 
 void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
   constexpr BlockPass kPass = BlockPass::kBackward;
-  if (is_fp8(options_.recipe)) {
-    make_operands(input_operands(a, kPass), {.a = a, .x = x, .kind = AmaxTable::kInput, .pass = kPass}, stream, {});
-  } else if (divides(Divided::kOutputs)) {
-    options_.tensor->gather(a.input.gathered, x, options_.spec.names.forward);
-  }
+  make_operands(input_operands(a, kPass), {.a = a, .x = x, .kind = AmaxTable::kInput, .pass = kPass}, stream, {});
 }
 
 void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
@@ -321,13 +331,18 @@ void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work)
 
 void LinearLayer::backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return backward_plain(a, args, stream);
   const Fp8Cast operands = gradient_operands(a);
   const bool sums = divides(Divided::kOutputs);
   const Tensor d_input = sums ? exchange() : args.d_x;
   const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient};
+  const Tensor d_output = all_tokens(source);
   make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
-    fp8_matmul({.d = d_input.rows(begin, end),
+    const Tensor d = d_input.rows(begin, end);
+    if (!is_fp8(o.recipe)) {
+      const Tensor d_y = d_output.rows(begin, end);
+      return matmul({.d = d, .a = d_y, .b = o.weight.value, .name = o.spec.names.d_x}, stream);
+    }
+    fp8_matmul({.d = d,
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.columns,
                 .fast_accumulation = fast(false),
@@ -336,80 +351,26 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   });
   if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
   if (args.between) args.between();
-  make_weight_gradient([this, d_y = operands.columns, x = a.input.columns, accumulate = args.accumulate, &stream] {
-    fp8_matmul({.d = options_.gradient,
-                .a = d_y,
-                .b = x,
-                .accumulate = accumulate,
-                .fast_accumulation = fast(false),
-                .name = options_.spec.names.d_w},
-               stream);
-  });
-  if (sums) o.tensor->wait();
-}
-
-// No one needs it before the end of the block's backward, so it is something to do while tokens travel.
-void LinearLayer::make_weight_gradient(std::function<void()> product) const {
-  if (alone()) return product();
-  options_.tensor->defer(std::move(product));
-}
-
-void LinearLayer::forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
-  const LinearOptions& o = options_;
-  const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
-    matmul({.d = out.rows(begin, end),
-            .a = in.rows(begin, end),
-            .b = o.weight.value,
-            .transpose_b = true,
-            .name = o.spec.names.forward},
-           stream);
-  };
-  const Tensor& x = args.x;
-  const Tensor& y = args.y;
-  const bool gathers = divides(Divided::kOutputs);
-  if (gathers) {
-    const Tensor& all = a.input.gathered;
-    return o.tensor->gather(all, x, o.spec.names.forward,
-                            [&](int64_t begin, int64_t end) { product(y, all, begin, end); });
-  }
-  if (divides(Divided::kInputs)) {
-    return o.tensor->reduce_scatter(y, exchange(), o.spec.names.forward,
-                                    [&](int64_t begin, int64_t end) { product(exchange(), x, begin, end); });
-  }
-  product(y, x, 0, x.dim(0));
-}
-
-void LinearLayer::backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
-  const LinearOptions& o = options_;
-  const bool sums = divides(Divided::kOutputs);
-  const bool gathers = divides(Divided::kInputs);
-  const Tensor d_input = sums ? exchange() : args.d_x;
-  const Tensor d_output = gathers ? exchange() : args.d_y;
-  const auto product = [&](int64_t begin, int64_t end) {
-    matmul(
-        {.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.spec.names.d_x},
-        stream);
-  };
-  if (gathers) {
-    o.tensor->gather(d_output, args.d_y, o.spec.names.d_x, product);
-  } else {
-    product(0, d_output.dim(0));
-  }
   const Tensor input = sums ? a.input.gathered : args.x;
-  const auto weight_gradient = [this, d_output, input, accumulate = args.accumulate, &stream] {
-    matmul({.d = options_.gradient,
-            .a = d_output,
-            .b = input,
-            .transpose_a = true,
-            .accumulate = accumulate,
-            .name = options_.spec.names.d_w},
-           stream);
+  const auto weight_gradient = [this, d_output, input, d_y = operands.columns, x = a.input.columns,
+                                accumulate = args.accumulate, &stream] {
+    const Tensor& d = options_.gradient;
+    const char* name = options_.spec.names.d_w;
+    if (!is_fp8(options_.recipe)) {
+      return matmul({.d = d, .a = d_output, .b = input, .transpose_a = true, .accumulate = accumulate, .name = name},
+                    stream);
+    }
+    fp8_matmul({.d = d, .a = d_y, .b = x, .accumulate = accumulate, .fast_accumulation = fast(false), .name = name},
+               stream);
   };
-  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
-  if (args.between) args.between();
-  if (!sums) return weight_gradient();  // what was exchanged will be overwritten
-  make_weight_gradient(weight_gradient);
-  o.tensor->wait();
+  // The weight gradient is needed only at the end of the block's backward, so it can run during the next transfer of
+  // tokens. Without FP8 it cannot if d_y was gathered, because the next transfer overwrites the memory of d_y.
+  if (alone() || (!is_fp8(o.recipe) && !sums)) {
+    weight_gradient();
+  } else {
+    o.tensor->defer(weight_gradient);
+  }
+  if (sums) o.tensor->wait();
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

@@ -191,18 +191,16 @@ class LinearLayer {
   bool producer_casts(Kind kind, BlockPass pass) const;
   bool is_share(Kind kind) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
-  void forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  void backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                      const TensorGroup::Work& work) const;
   void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                        const TensorGroup::Work& work) const;
   Tensor measure(const Source& source, Stream& stream) const;
-  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const;
-  void make_weight_gradient(std::function<void()> product) const;
+  void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
   Tensor exchange() const;
+  Tensor all_tokens(const Source& source) const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
   bool shares_sequences() const { return options_.context != nullptr && !options_.context->alone(); }
   bool divides(Divided what) const { return !alone() && options_.spec.shape.divided == what; }
