@@ -82,7 +82,7 @@ double result_bytes(const Fp8Cast& cast, const Tensor& result) {
 
 namespace cpu {
 
-// The elements of an operand before they are cast. `transposed`: its row r is column r of x.
+// The elements of an operand before they are cast. With `transposed`, row r of the operand is column r of x.
 template <typename T>
 struct OperandSource {
   const T* x;
@@ -95,8 +95,8 @@ struct OperandSource {
   float at(int64_t row, int64_t i) const { return static_cast<float>(x[row * row_stride + i * stride]); }
 };
 
-// scale_inv = the amaxes of what shares a scale. Threads take blocks of 128 rows, which share none but that of the
-// whole tensor, which is not measured here.
+// Sets scale_inv to the amaxes of the elements that share a scale. Each thread takes blocks of 128 rows, and no two
+// blocks share a scale, because kTensor is not measured here.
 template <typename T>
 void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   const int64_t rows = operand.data.dim(0);
@@ -113,7 +113,7 @@ void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) 
   }
 }
 
-// scale_inv holds the amaxes, then the scales, then what its name says.
+// Casts the elements. scale_inv holds the amaxes before the call, the scales during it and their inverses after it.
 template <typename Format, typename T>
 void cast_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   const int64_t rows = operand.data.dim(0);

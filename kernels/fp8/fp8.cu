@@ -1,4 +1,4 @@
-// FP8 casts of what lies in memory. x is read once whatever is asked for, unless the scaling measures apart.
+// FP8 casts and amaxes of tensors in memory. A cast reads x once, or twice if the scaling measures apart.
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
@@ -25,7 +25,7 @@ struct StoredSource {
   }
 };
 
-// rows[r] = max(rows[r], max |x[r, :]|), columns[c] = max(columns[c], max |x[:, c]|); either may be null.
+// Computes rows[r] = max(rows[r], max |x[r, :]|) and columns[c] = max(columns[c], max |x[:, c]|). Either may be null.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
     line_amaxes_kernel(float* rows, float* columns, const T* x, int64_t m, int64_t n) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
   }
 }
 
-// Replaces amaxes of rows [m] and columns [n] by the inverses of their scales; either may be null.
+// Replaces the amaxes of rows [m] and columns [n] by the inverses of their scales. Either may be null.
 template <Format kFormat>
 __global__ void __launch_bounds__(kTileThreads)
     amax_to_scale_inv_kernel(float* rows, int64_t m, float* columns, int64_t n) {
@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(kTileThreads)
 constexpr int kAmaxThreads = 1024;
 constexpr int kAmaxBlocksPerMultiprocessor = 2;
 
-// The blocks all run at once and a thread's vectors lie a whole grid apart, so that all threads have the same work to
-// within one vector and end together. What is read last here is what a cast after it reads first (fp8_tile.cuh).
+// All blocks run at once and a thread's vectors are a whole grid apart, so the work of two threads differs by at most
+// one vector and they end together. The elements that are read last are those that a following cast reads first
+// (fp8_tile.cuh), so they are still in the L2 cache.
 template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
   }
   const uint32_t bits = block_max(largest.float_bits());
-  // The blocks end together, so that a look at the amax before would only add to the time that they wait.
+  // All blocks end together, so reading the amax first, to skip the atomic, would only add to their waiting time.
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(out), bits);
 }
 

@@ -54,7 +54,7 @@ struct Fp8Cast {
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }
 };
 
-// Casts x in one pass over it. With kRow there are two passes, kMeasure and kCast. Ranks that hold parts of a matrix
+// Casts x, which is read once. With kRow there are two passes, kMeasure and kCast. Ranks that hold parts of a matrix
 // run the passes separately and exchange amaxes between them: where each rank has some columns of the matrix, the
 // amaxes in rows.scale_inv become the maximum over the ranks, and where each rank has some rows, those in
 // columns.scale_inv. Each rank then has its part of the operands of the whole matrix, bit by bit.

@@ -1,12 +1,12 @@
-// Kernels that cast what they make to FP8, tile by tile (fp8_tile.cuh). What they make is up to a Source, a struct of
-// pointers and sizes that the kernel is given:
+// A kernel that computes a result and casts it to FP8, tile by tile (fp8_tile.cuh). A Source computes the result. It is
+// a struct of pointers and sizes, a kernel argument, with these members:
 //
-//   Element     float or __nv_bfloat16, what the result would be stored as; the values cast are such values
-//   kParts      the result [m, kParts * n] is so many matrices [m, n] side by side, made from the same inputs; with
-//               kBlock1x128, n is a multiple of 128 where there are several
-//   kMinBlocks  blocks that a multiprocessor must hold, to have enough loads on their way
+//   Element     float or __nv_bfloat16, the dtype of the result, to which values are rounded before the cast
+//   kParts      number of matrices [m, n] that the result [m, kParts * n] consists of, side by side; they are computed
+//               from the same inputs. With kBlock1x128 and several parts, n is a multiple of 128.
+//   kMinBlocks  number of blocks that a multiprocessor must hold to have enough loads in flight
 //   template <bool kAligned> make(parts, m, n, at)
-//               the parts' patches at this place of [m, n], zeros outside
+//               computes the patch of each part at a place of [m, n], with zeros outside [m, n]
 #pragma once
 
 #include "kernels/fp8/fp8_cast.h"
@@ -18,34 +18,34 @@ namespace octavo::cuda {
 
 struct CastArguments {
   int64_t m;
-  int64_t n;                 // of a part
+  int64_t n;                 // columns of a part
   uint8_t* rows;             // null when not wanted
   float* rows_scale_inv;     // null when not wanted
   uint8_t* columns;          // null when not wanted
   float* columns_scale_inv;  // null when not wanted
-  const float* amax;         // takes_amax; null: `bound` is what the scale is made of
+  const float* amax;         // takes_amax: the amax of the scale; null means that `bound` is used
   float* amax_out;           // may be null
   float bound = 0;
 };
 
-// Where a gradient goes: as it is, or cast.
+// The destination of a gradient: memory in its own dtype, or a cast.
 enum class GradientTo { kMemory, kE4M3, kE5M2 };
 constexpr Format format_of(GradientTo to) { return to == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3; }
 
-// Where in the whole result a tile lies.
+// The place of a tile in the whole result.
 struct PartPlace : Place {
-  int64_t end;    // of the columns of the tile's part
-  int64_t width;  // columns of the result
+  int64_t end;    // end of the columns of the tile's part
+  int64_t width;  // number of columns of the result
 };
 
 // ---- Amaxes and scales of a tile
 
 struct TileAmaxes {
   uint32_t rows[kTile];
-  alignas(16) uint32_t columns[kTileWarps][kTile];  // of the 16 rows of each warp; written 16 bytes at a time
+  alignas(16) uint32_t columns[kTileWarps][kTile];  // over the 16 rows of each warp; written 16 bytes at a time
 };
 
-// Threads 0 to 127 get the amax of the tile's row of that number, threads 128 to 255 those of its columns.
+// Returns the amax of row t of the tile in thread t < 128, and of column t - 128 in the other threads.
 template <typename T>
 __device__ float row_or_column_amax(const Patch<T>& patch, const Place& at, TileAmaxes& shared) {
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ float row_or_column_amax(const Patch<T>& patch, const Place& at, Tile
   return __uint_as_float(bits);
 }
 
-// The amax of the whole tile, for every thread.
+// Returns the amax of the whole tile in every thread.
 template <typename T>
 __device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]) {
   const uint32_t bits = warp_max(patch.magnitude());
@@ -88,8 +88,8 @@ __device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]
   return __uint_as_float(largest);
 }
 
-// Writes the scale of the tile (row, column) of an operand [rows, k] and, for the last tile of a row of tiles, the
-// padding: scales of nothing.
+// Writes the scale of the tile at (row, column) of an operand [rows, k]. The last tile of a row of tiles also writes
+// the padding, as scales of zeros.
 template <Scaling kScaling, Format kFormat>
 __device__ void store_tile_scale(float* scale_inv, float scale, int64_t rows, int64_t k, int64_t row, int64_t column) {
   const auto index = [&](int64_t i) { return scale_index(kScaling, rows, k, row, i); };
@@ -99,13 +99,13 @@ __device__ void store_tile_scale(float* scale_inv, float scale, int64_t rows, in
   for (int64_t i = index(column) + 1; i < end; ++i) scale_inv[i] = inverse_of(scale_of<kFormat>(0.0f));
 }
 
-// What a tile's elements are multiplied by: one number, or one a row for `rows` and one a column for `columns`.
+// The scales of a tile: one per row for the operand `rows` and one per column for the operand `columns`.
 struct TileScales {
   float rows[kTile];
   float columns[kTile];
 };
 
-// takes_amax: known before the tile is.
+// Returns the scale of a scaling with takes_amax, which is known before the tile. One thread writes its inverse.
 template <Format kFormat>
 __device__ float find_tensor_scale(const CastArguments& args) {
   const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
@@ -116,6 +116,7 @@ __device__ float find_tensor_scale(const CastArguments& args) {
   return scale;
 }
 
+// Returns the scale of a scaling with one_per_tile, and writes its inverse.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
   if constexpr (traits(kScaling).takes_amax) {
@@ -135,7 +136,8 @@ __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch
   }
 }
 
-// measures_apart: scale_inv holds the amaxes, which a kernel after this one replaces.
+// Computes the scales of the tile. With measures_apart, scale_inv holds the amaxes, and a later kernel replaces them by
+// the inverse scales. Otherwise this function writes the inverse scales.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ void find_scales(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, TileScales& scales) {
   constexpr bool kMeasuresApart = traits(kScaling).measures_apart;
@@ -191,8 +193,8 @@ __device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, cons
   }
 }
 
-// The outputs that are wanted: those of aligned shapes are known at compile time, the one kernel for other shapes looks
-// at the pointers.
+// The outputs of a kernel. A kernel for aligned shapes knows them at compile time. The one kernel for other shapes
+// checks the pointers.
 enum class Outputs { kRows, kColumns, kBoth, kByPointer };
 
 template <Scaling kScaling, Format kFormat, bool kAligned, Outputs kOutputs, typename Source>
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
   }
 #pragma unroll
   for (int p = 0; p < Source::kParts; ++p) {
-    if (p > 0) __syncthreads();  // until all have read what the last part left in shared memory
+    if (p > 0) __syncthreads();  // until all threads have read the last part in shared memory
     PartPlace at_part{at, (p + 1) * args.n, Source::kParts * args.n};
     at_part.column += p * args.n;
     cast_tile<kAligned, kScaling, kFormat>(args, parts[p], at_part, wants_rows, wants_columns);
@@ -233,7 +235,7 @@ inline CastArguments cast_arguments(const Fp8Cast& cast, int64_t m, int64_t n, c
           .bound = cast.bound.value_or(0)};
 }
 
-// source_aligned: the source can make patches with kAligned when n is a multiple of 16.
+// Queues the kernel. `source_aligned` says that the source supports kAligned if n is a multiple of 16.
 template <Scaling kScaling, Format kFormat, typename Source>
 void launch_cast(const char* name, const Source& source, bool source_aligned, const CastArguments& args,
                  Stream& stream) {
@@ -248,7 +250,7 @@ void launch_cast(const char* name, const Source& source, bool source_aligned, co
   launch(name, kernel, tiles(args.m, args.n), stream, source, args);
 }
 
-// Makes a result of parts [m, n] and casts it; amax_out may be undefined.
+// Queues the kernel that computes a result of parts [m, n] and casts it. amax_out may be undefined.
 template <CastOf kWhat, typename Source>
 void make_and_cast(const char* name, const Source& source, bool source_aligned, const Fp8Cast& cast, int64_t m,
                    int64_t n, const Tensor& amax_out, Stream& stream) {

@@ -1,4 +1,4 @@
-// What the host side of the FP8 ops shares: the scale of an amax as the CPU reference computes it, dispatch on formats.
+// Shared host code of the FP8 ops: the scale of an amax as the CPU reference computes it, and dispatch on formats.
 #pragma once
 
 #include "core/error.h"
@@ -8,7 +8,7 @@ namespace octavo::cpu {
 
 inline bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
-// fp8_max / max(amax, 1e-12); NaN passes through.
+// Returns fp8_max / max(amax, 1e-12), or NaN if amax is NaN.
 inline float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
 
 // Calls f.operator()<Format>() with Format = Float8E4M3 or Float8E5M2.

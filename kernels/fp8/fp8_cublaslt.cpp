@@ -1,5 +1,5 @@
-// FP8 products by cuBLASLt, which on Hopper wants both operands with the contracted dimension innermost: as
-// column-major matrices a and b are [k, m] and [k, n], and d^T = b a^T is its "TN" product.
+// FP8 matmul by cuBLASLt, which on Hopper requires the contracted dimension innermost in both operands. As column-major
+// matrices a and b are [k, m] and [k, n], so d^T = b a^T is a "TN" matmul.
 #include <algorithm>
 #include <compare>
 #include <map>
@@ -13,7 +13,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// What decides which algorithms can run and how fast they are.
+// Everything that decides which algorithms can run and how fast they are.
 struct Fp8Problem {
   ProductShape shape;
   Scaling a_scaling = Scaling::kTensor;
@@ -26,7 +26,7 @@ struct Fp8Problem {
   auto operator<=>(const Fp8Problem&) const = default;
 };
 
-// In the order of kScalings.
+// cuBLASLt's scale modes in the order of kScalings.
 constexpr cublasLtMatmulMatrixScale_t kScaleModes[] = {
     CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
     CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
@@ -37,7 +37,7 @@ static_assert(std::size(kScaleModes) == std::size(kScalings));
 
 int32_t scale_mode(Scaling scaling) { return static_cast<int32_t>(kScaleModes[static_cast<size_t>(scaling)]); }
 
-// b is cuBLASLt's first operand, a its second.
+// Sets the addresses of the scales. b is cuBLASLt's first operand, a its second.
 void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
   plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(args.b.scale_inv.raw()));
   plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a.scale_inv.raw()));

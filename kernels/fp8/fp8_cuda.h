@@ -1,4 +1,4 @@
-// The CUDA implementations of the ops of kernels/fp8/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+// The CUDA implementations of the ops in kernels/fp8/ (kernels/cuda/dispatch.h). Each has the contract of its op.
 #pragma once
 
 #include "kernels/fp8/amax_history.h"

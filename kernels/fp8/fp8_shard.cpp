@@ -24,7 +24,7 @@ void fp8_cast_piece(const Fp8CastPiece& args) {
 }
 
 void fp8_transpose(const Fp8Transpose& args) {
-  constexpr int64_t kColumns = 64;  // rows of out that are written side by side, so that each line of x is read once
+  constexpr int64_t kColumns = 64;  // rows of out that a thread writes together, so each cache line of x is read once
   const int64_t m = args.x.dim(0);
   const int64_t n = args.x.dim(1);
   const auto* x = static_cast<const uint8_t*>(args.x.raw());

@@ -33,7 +33,8 @@ struct CastOp {
   }
 };
 
-// A tile is 16 KiB in shared memory and 64 bytes of loads in flight a thread: six blocks keep a multiprocessor busy.
+// A block has 16 KiB of shared memory and 64 bytes of loads in flight per thread, so six blocks keep a multiprocessor
+// busy.
 template <bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, 6)
     transpose_kernel(uint8_t* out, const uint8_t* x, int64_t m, int64_t n) {

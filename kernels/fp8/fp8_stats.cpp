@@ -40,8 +40,8 @@ void fp8_stats(const Fp8Stats& args) {
   const DType format = args.rows.data.dtype();
   const uint32_t saturated_bits = fp8_saturated_bits(format);
   const float fp8_max = format == DType::kFloat8E4M3 ? Float8E4M3::max() : Float8E5M2::max();
-  // The cast's own scale; the inverse of scale_inv may be one rounding away from it, far from where anything saturates
-  // that is scaled by its own amax.
+  // The scale that the cast used. The inverse of scale_inv may differ from it by one rounding, which is harmless for a
+  // tensor that is scaled by its own amax, because its elements are far from saturation.
   const bool has_amax = traits(scaling).takes_amax;
   const float tensor_scale = has_amax ? scale_of(args.amax.data<float>()[0], fp8_max) : 0.0f;
   int64_t non_zero = 0;

@@ -1,5 +1,5 @@
-// Statistics of casts, over the same tiles as the casts (fp8_tile.cuh). Blocks count in integers and meet in atomics,
-// whose order does not matter; a second kernel adds the totals to the caller's float32 numbers.
+// Statistics of casts, over the same tiles as the casts (fp8_tile.cuh). Blocks count in integers and add their counts
+// with atomics, whose order does not matter. A second kernel adds the totals to the caller's float32 sums.
 #include "kernels/fp8/fp8_stats.h"
 #include "kernels/fp8/fp8_tile.cuh"
 
@@ -15,14 +15,14 @@ struct StatsArguments {
   const T* x;        // [m, n]
   const uint8_t* q;  // [m, n]
   const float* scale_inv;
-  const float* amax;  // takes_amax
+  const float* amax;  // amax of the scale, with takes_amax
   int64_t m;
   int64_t n;
-  unsigned long long* counts;  // [kFp8Counts] += in the order of Fp8Sum
-  float* maxima;               // [kMaxima] max=
+  unsigned long long* counts;  // += [kFp8Counts], in the order of Fp8Sum
+  float* maxima;               // = max(itself, new) [kMaxima]
 };
 
-// Scales of the 8 rows of a thread's patch, which lies in one tile. Rows outside x have scale 0.
+// Finds the scales of the 8 rows of a thread's patch. Rows outside x have scale 0.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at, float (&scale)[kPatch],
                                   float (&scale_inv)[kPatch]) {
@@ -37,7 +37,7 @@ __device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at
   }
 }
 
-// The quantized elements of a row of the patch; zeros outside.
+// Returns the quantized elements of a row of the patch, with zeros outside q.
 template <bool kAligned>
 __device__ uint2 load_bytes(const uint8_t* q, int64_t m, int64_t n, int64_t row, int64_t column) {
   const int64_t count = row < m ? n - column : 0;

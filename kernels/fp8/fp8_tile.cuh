@@ -1,6 +1,6 @@
-// The tiles in which CUDA kernels cast to FP8 and transpose it: 128 x 128 elements a block, of which each thread holds
-// a patch of 8 x 8 in registers. The cast patches leave as rows straight from registers, as columns through a
-// transposed tile in shared memory, both 16 bytes at a time where shapes and addresses allow it (kAligned).
+// The tiles in which CUDA kernels cast to FP8 and transpose FP8. A block has a tile of 128 x 128 elements, and each of
+// its threads has a patch of 8 x 8 elements in registers. Rows are stored from registers, columns through a transposed
+// tile in shared memory. Both are stored 16 bytes at a time if shapes and addresses allow it (kAligned).
 #pragma once
 
 #include <cuda_fp8.h>
@@ -27,39 +27,39 @@ constexpr int kPatchesAcross = kTile / kPatch;
 template <Format kFormat>
 __device__ float scale_of(float amax) {
   constexpr float kMax = kFormat == __NV_E4M3 ? 448.0f : 57344.0f;
-  // A NaN keeps its bits but for being quiet, as on the CPU.
+  // A NaN keeps its bits, except that it becomes quiet, like on the CPU.
   if (isnan(amax)) return __uint_as_float(__float_as_uint(amax) | 0x00400000u);
   return __fdiv_rn(kMax, amax < 1e-12f ? 1e-12f : amax);
 }
 
 __device__ inline float inverse_of(float scale) { return isnan(scale) ? scale : __fdiv_rn(1.0f, scale); }
 
-// Two elements, the first in the low byte.
+// Casts two elements. The first is in the low byte.
 template <Format kFormat>
 __device__ uint32_t cast_pair(float a, float a_scale, float b, float b_scale) {
   float2 scaled{__fmul_rn(a, a_scale), __fmul_rn(b, b_scale)};
-  // The instruction would saturate infinity, which must become NaN: infinity * 0 is NaN, any finite number * 0 is 0.
+  // Infinity must become NaN, but the instruction would saturate it. infinity * 0 + infinity is NaN; a finite x stays.
   scaled.x = __fmaf_rn(scaled.x, 0.0f, scaled.x);
   scaled.y = __fmaf_rn(scaled.y, 0.0f, scaled.y);
   return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kFormat);
 }
 
-// ---- A thread's part of the tile
+// ---- Patches
 
-// One block a tile of a matrix [m, n].
+// Returns the shape of a launch with one block per tile of a matrix [m, n].
 inline LaunchShape tiles(int64_t m, int64_t n) {
   return {grid_dim(ceil_div(m, kTile) * ceil_div(n, kTile)), kTileThreads};
 }
 
 struct Place {
-  int64_t row;  // of the tile's first element
-  int64_t column;
-  int patch_row;  // of the thread's patch, in patches from there
+  int64_t row;     // row of the tile's first element
+  int64_t column;  // column of the tile's first element
+  int patch_row;   // place of the thread's patch in the tile, in patches
   int patch_column;
 };
 
-// The last tiles come first: of a tensor that was just written, or measured, from its first row on, they are still in
-// the L2 cache.
+// Returns the place of this thread. The first block has the last tile, because the last tiles of a tensor that was just
+// written or measured are still in the L2 cache.
 __device__ inline Place place_of_thread(int64_t n) {
   const int64_t tiles_across = ceil_div(n, kTile);
   const int64_t i = gridDim.x - 1 - blockIdx.x;
@@ -69,7 +69,7 @@ __device__ inline Place place_of_thread(int64_t n) {
           .patch_column = static_cast<int>(threadIdx.x) % kPatchesAcross};
 }
 
-// The numbers of a row of a patch.
+// Converts a row of a patch to float32.
 template <typename T>
 __device__ void widen_row(const Vec<T> (&row)[kPatch / kVector<T>], float (&x)[kPatch]) {
 #pragma unroll
@@ -143,7 +143,7 @@ struct Patch {
 __device__ inline uint32_t element_bits(float x) { return __float_as_uint(x); }
 __device__ inline uint32_t element_bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 
-// A vector of element(0), ..., element(count - 1), the rest zeros.
+// Returns the vector of element(0), ..., element(count - 1) and zeros.
 template <typename T, typename F>
 __device__ Vec<T> pack_some(int64_t count, F element) {
   constexpr int kPerWord = kVector<T> / 4;
@@ -155,15 +155,15 @@ __device__ Vec<T> pack_some(int64_t count, F element) {
   return {make_uint4(words[0], words[1], words[2], words[3])};
 }
 
-// The vector of the `count` elements at p, the rest zeros. kAligned: p is a multiple of 16 bytes and either all of the
-// vector is there or nothing.
+// Returns the vector of the `count` elements at p and zeros. kAligned requires that p is a multiple of 16 bytes and
+// that `count` is at least the length of a vector or at most 0.
 template <bool kAligned, typename T>
 __device__ Vec<T> load_some(const T* p, int64_t count) {
   if constexpr (kAligned) return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
   if constexpr (!kAligned) return pack_some<T>(count, [&](int i) { return p[i]; });
 }
 
-// Stores the first `count` elements of a vector, where load_some would read them.
+// Stores the first `count` elements of a vector at p, with the requirements of load_some.
 template <bool kAligned, typename T>
 __device__ void store_some(T* p, const Vec<T>& vector, int64_t count) {
   if constexpr (kAligned) {
@@ -178,7 +178,7 @@ __device__ void store_some(T* p, const Vec<T>& vector, int64_t count) {
   }
 }
 
-// The patch of a matrix [m, n] whose rows lie `stride` elements apart.
+// Loads this thread's patch of a matrix [m, n] whose rows are `stride` elements apart.
 template <bool kAligned, typename T>
 __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
   Patch<T> patch;
@@ -197,7 +197,7 @@ __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride,
 
 // ---- Casting and storing
 
-// A patch of bytes: bytes[r] is row r, elements 0 to 3 and 4 to 7.
+// A patch of bytes. rows[r].x has elements 0 to 3 of row r, rows[r].y has elements 4 to 7.
 struct BytePatch {
   uint2 rows[kPatch];
 };
@@ -231,7 +231,7 @@ __device__ inline BytePatch transpose(const BytePatch& p) {
   return out;
 }
 
-// scale(c): of element c of the row.
+// Casts a row of a patch, in which scale(c) is the scale of element c.
 template <Format kFormat, typename Scale>
 __device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
   uint32_t pairs[kPatch / 2];
@@ -240,7 +240,7 @@ __device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
   return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
-// All with one scale.
+// Casts a row of a patch with one scale.
 template <Format kFormat, typename T>
 __device__ uint2 cast_row(const Vec<T> (&row)[kPatch / kVector<T>], float scale) {
   float x[kPatch];
@@ -248,7 +248,7 @@ __device__ uint2 cast_row(const Vec<T> (&row)[kPatch / kVector<T>], float scale)
   return cast_row<kFormat>(x, [&](int) { return scale; });
 }
 
-// scale(r, c): of element (r, c) of the patch.
+// Casts a patch, in which scale(r, c) is the scale of element (r, c).
 template <Format kFormat, typename T, typename Scale>
 __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
   BytePatch out;
@@ -261,7 +261,7 @@ __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
   return out;
 }
 
-// 16 bytes of a row of `columns`, zeros outside.
+// Returns 16 bytes of x [rows, columns] from (row, column) on, with zeros outside x.
 template <bool kAligned>
 __device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   const uint8_t* p = x + row * columns + column;
@@ -278,7 +278,7 @@ __device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t co
   }
 }
 
-// 16 bytes of a row that starts at `out`, from `column` on; those from `end` on stay unwritten.
+// Stores 16 bytes at `column` of the row that starts at `out`, except those at columns from `end` on.
 template <bool kAligned>
 __device__ void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end) {
   uint8_t* p = out + column;
@@ -293,8 +293,8 @@ __device__ void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end)
   }
 }
 
-// Stores the patches of a tile of a matrix with m rows and columns up to `end`; rows of `out` lie `stride` bytes apart.
-// Neighbouring threads swap halves of two rows, so that each has 16 bytes of one.
+// Stores the patches of a tile of a matrix with m rows and columns up to `end`, whose rows are `stride` bytes apart in
+// `out`. Neighbouring threads swap halves of two rows, so that each has 16 bytes of one row.
 template <bool kAligned>
 __device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
                            int64_t stride) {
@@ -311,7 +311,7 @@ __device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at
   }
 }
 
-// Loads the patches of a tile of x [m, n] bytes. Each thread has 16 bytes of one row, and neighbours swap halves.
+// Loads the patches of a tile of x [m, n], in bytes. A thread loads 16 bytes of a row, and neighbours swap halves.
 template <bool kAligned>
 __device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
   const bool odd = threadIdx.x % 2 != 0;
@@ -335,14 +335,14 @@ __device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int
   return patch;
 }
 
-// The tile's transpose in shared memory: row c holds column c of x in 16 units of 8 bytes. Unit u lies at place
-// u ^ (c / 8), which spreads a half warp's writes, of one unit in rows 8 apart, over all banks.
+// The tile's transpose in shared memory. Row c holds column c of the tile in 16 units of 8 bytes. Unit u is stored at
+// u ^ (c / 8), which spreads the writes of a half warp, of one unit in rows 8 apart, over all banks.
 struct alignas(16) TransposedTile {  // read 16 bytes at a time
   uint2 units[kTile][kPatchesAcross];
 };
 
-// Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`; each row of `out`, of
-// m bytes, is one of its columns.
+// Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`. Row c of `out`, m
+// bytes, is column c of the matrix.
 template <bool kAligned>
 __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
                               TransposedTile& tile) {
@@ -352,7 +352,7 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
     tile.units[at.patch_column * kPatch + c][at.patch_row ^ at.patch_column] = transposed.rows[c];
   }
   __syncthreads();
-  constexpr int kChunks = kTile / 16;  // of 16 bytes, two units, in a row of the transpose
+  constexpr int kChunks = kTile / 16;  // chunks of 16 bytes (two units) in a row of the transpose
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kChunks; i += kTileThreads) {
     const int c = i / kChunks;
@@ -364,15 +364,15 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
   }
 }
 
-// Calls f.operator()<Format>().
+// Calls f.operator()<kFormat>() with the format as a constant.
 template <typename F>
 void with_format(DType dtype, F&& f) {
   if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
   f.template operator()<__NV_E5M2>();
 }
 
-// Calls f.operator()<kScaling>() with the scaling as a constant. With kOnly, f is compiled for the scalings that have
-// this trait alone.
+// Calls f.operator()<kScaling>() with the scaling as a constant. With kOnly, f is compiled only for the scalings that
+// have this trait.
 template <bool ScalingTraits::*kOnly = nullptr, size_t kFirst = 0, typename F>
 void with_scaling(Scaling scaling, F&& f) {
   if constexpr (kFirst == std::size(kScalings)) {

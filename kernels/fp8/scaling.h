@@ -1,5 +1,4 @@
-// The scalings of FP8 operands: one row of kScalings each, and the place of an element's scale, for host and device
-// alike.
+// The scalings of FP8 operands, each a row of kScalings, and the place of an element's scale, for host and device.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +6,24 @@
 
 namespace octavo {
 
-// What shares one scale, seen along a quantized operand [rows, k], k innermost.
+// The elements that share one scale, in a quantized operand [rows, k] with k innermost.
 enum class Scaling : uint8_t {
-  kTensor,        // the whole tensor: scale_inv [1]
+  kTensor,        // all elements: scale_inv [1]
   kRow,           // a row: scale_inv [rows]
-  kBlock1x128,    // 128 neighbours in a row: scale_inv [ceil(k/128), rows]
-  kBlock128x128,  // a square of 128: scale_inv [ceil(rows/128), round_up(ceil(k/128), 4)], the padding unused
+  kBlock1x128,    // 128 adjacent elements of a row: scale_inv [ceil(k/128), rows]
+  kBlock128x128,  // a square of 128 x 128: scale_inv [ceil(rows/128), round_up(ceil(k/128), 4)], with unused padding
 };
 
 struct ScalingTraits {
   Scaling scaling;
   const char* name;     // in messages
-  const char* product;  // of products of activations that are scaled so, in machine files
-  bool takes_amax;      // the scale is made of an amax, or a bound, that the caller gives
-  bool measures_apart;  // the scales are found in a pass over the values before the one that casts them
-  bool casts_results;   // an op can cast what it makes (Fp8Cast)
-  bool one_per_tile;    // the elements of a square of 128 share one scale
-  bool scales_first;    // can be the first operand of a product
-  bool blockwise;       // products of blocks: no fast accumulation, and the scalings of the operands may differ
+  const char* product;  // name in machine files of matmuls whose activations are scaled so
+  bool takes_amax;      // the caller gives the amax, or a bound, that the scale is computed from
+  bool measures_apart;  // a separate pass, before that of the cast, finds the scales
+  bool casts_results;   // an op can cast its own result (Fp8Cast)
+  bool one_per_tile;    // the elements of a tile of 128 x 128 share one scale
+  bool scales_first;    // the first operand of a matmul can have this scaling
+  bool blockwise;       // a matmul has no fast accumulation, and the scalings of its operands may differ
 };
 
 // clang-format off
@@ -41,10 +40,10 @@ constexpr const ScalingTraits& traits(Scaling scaling) { return kScalings[static
 
 inline constexpr int64_t kScaleBlock = 128;
 constexpr int64_t scale_blocks(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
-// From a row of squares to the next.
+// Returns the elements of scale_inv from a row of squares to the next.
 constexpr int64_t square_stride(int64_t k) { return (scale_blocks(k) + 3) / 4 * 4; }
 
-// Elements of scale_inv of an operand [rows, k].
+// Returns the number of elements of scale_inv of an operand [rows, k].
 constexpr int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
   switch (scaling) {
     case Scaling::kTensor:
@@ -59,7 +58,7 @@ constexpr int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
   return 0;
 }
 
-// Index in scale_inv of the scale of element (row, i) of an operand [rows, k].
+// Returns the index in scale_inv of the scale of element (row, i) of an operand [rows, k].
 constexpr int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
   switch (scaling) {
     case Scaling::kTensor:

@@ -17,7 +17,7 @@ namespace ptx = ::cuda::ptx;
 constexpr int kVectorsPerThread = 4;
 constexpr int kMaxClusterSize = 8;
 constexpr int kMaxRowsPerCluster = 8;
-constexpr int kThreadsAtOnce = 1024;  // on a multiprocessor, in blocks of any size
+constexpr int kThreadsAtOnce = 1024;  // threads on a multiprocessor, in blocks of any size
 
 template <typename T>
 struct Arguments {
@@ -26,19 +26,19 @@ struct Arguments {
   T* d_logits;      // may be null, may be `logits`
   const T* logits;
   const int32_t* targets;
-  CastArguments cast;  // in place of d_logits
+  CastArguments cast;  // replaces d_logits
   int64_t tokens;
   int64_t vocab;
   float scale;
   float z_loss;
 };
 
-// How the warps of a cluster tell each other their parts of a row's softmax. Each warp sends its part to every block,
-// where an mbarrier counts the bytes that have come. So a warp waits for parts and nothing else: a barrier would also
-// wait for the loads of the next row and the stores of the last to end.
+// Shared memory through which the warps of a cluster exchange their parts of a row's softmax. Each warp sends its part
+// to every block, where an mbarrier counts the bytes that have arrived. So a warp waits for the parts only. A barrier
+// would also wait for the loads of the next row and the stores of the previous row.
 //
-// Two rows take turns: a warp may send its part of the next row while another reads this row's, but none gets further
-// before all have sent theirs.
+// The buffers are used for alternate rows. A warp may send its part of the next row while another warp still reads the
+// parts of this row, but it cannot go further before all warps have sent their part of the next row.
 template <int kThreads>
 struct Exchange {
   static constexpr unsigned kWarps = kThreads / 32;
@@ -46,7 +46,7 @@ struct Exchange {
   uint64_t arrived[2];
 };
 
-// Every thread of the cluster calls it, be it a cluster of one block, which exchanges parts within itself.
+// Initializes the exchange. All threads of the cluster must call it, even if the cluster has one block.
 template <int kThreads>
 __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group& cluster) {
   if (threadIdx.x == 0) {
@@ -57,8 +57,8 @@ __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group
   cluster.sync();
 }
 
-// The whole row from each warp's part, which all its lanes hold; combined in the same order everywhere. `turn` counts
-// the calls from 0.
+// Returns the softmax of the whole row. All lanes of a warp pass the warp's part. All warps combine the parts in the
+// same order. `turn` is the number of calls before this one.
 template <int kThreads>
 __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::cluster_group& cluster, SoftmaxPart part,
                                    unsigned turn) {
@@ -89,7 +89,8 @@ __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::clust
   return {m, warp_reduce(sum.sum * exp2_approximate(sum.m - m), Add{})};
 }
 
-// The vectors of a row that a thread holds: those at first, first + stride, ...: neighbours across the whole cluster.
+// The columns of the vectors that a thread holds: first, first + stride, and so on. Adjacent threads of the cluster
+// hold adjacent vectors.
 struct Columns {
   int first;
   int stride;
@@ -115,7 +116,7 @@ __device__ HeldRow<T> load_row(const Arguments<T>& args, int64_t row, const Colu
   return held;
 }
 
-// Of what the warp holds.
+// Returns the softmax of the elements that the warp holds, in all lanes.
 template <typename T>
 __device__ SoftmaxPart softmax_of(const HeldRow<T>& held, const Columns& columns) {
   constexpr int N = kVector<T>;
@@ -137,7 +138,7 @@ __device__ SoftmaxPart softmax_of(const HeldRow<T>& held, const Columns& columns
   return {m, warp_reduce(sum, Add{})};
 }
 
-// The gradients of what the thread holds and, by the thread that holds the target's logit, the loss.
+// Stores the gradients of the thread's elements. The thread with the target's logit also stores the losses.
 template <GradientTo kTo, typename T>
 __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T>& held, SoftmaxPart total,
                           const Columns& columns, float cast_scale) {
@@ -177,6 +178,7 @@ __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T
   if (args.z_losses != nullptr) args.z_losses[row] = z_loss_of(total, args.z_loss);
 }
 
+// Stores zeros as the losses and gradients of a row without a target.
 template <GradientTo kTo, typename T>
 __device__ void store_ignored_row(const Arguments<T>& args, int64_t row, const Columns& columns) {
   if (columns.first == 0) args.losses[row] = 0;
@@ -191,9 +193,9 @@ __device__ void store_ignored_row(const Arguments<T>& args, int64_t row, const C
   }
 }
 
-// A few rows by one cluster of blocks, each read once: a thread keeps kVectorsPerThread vectors of a row in registers
-// and makes the gradient from them. While it works on one row, the next is on its way into other registers: 64 KiB of
-// loads in flight a multiprocessor at all times. 64 registers hold that.
+// Computes a few rows per cluster of blocks and reads each row once. A thread keeps kVectorsPerThread vectors of a row
+// in registers and computes the gradient from them. Meanwhile it loads the next row into other registers, so that 64
+// KiB of loads per multiprocessor are always in flight. This takes 64 registers.
 template <typename T, GradientTo kTo, int kThreads>
 __global__ void __launch_bounds__(kThreads, kThreadsAtOnce / kThreads)
     cross_entropy_cluster_kernel(const Arguments<T> args, int rows_per_cluster) {
@@ -221,7 +223,8 @@ __global__ void __launch_bounds__(kThreads, kThreadsAtOnce / kThreads)
   }
 }
 
-// Any vocabulary and alignment: one block a row, which it reads three times (from the cache after the first).
+// Computes one row per block, for any vocabulary and alignment. It reads the row three times, after the first time from
+// the cache.
 template <typename T, GradientTo kTo>
 __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments<T> args) {
   __shared__ float scratch[2][32];
@@ -262,7 +265,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments
   }
 }
 
-// The smallest cluster whose registers hold a row; 0 when none does.
+// Returns the size of the smallest cluster whose registers hold a row, or 0 if there is none.
 template <typename T>
 unsigned cluster_size_for(int64_t vocab, int threads) {
   for (unsigned size = 1; size <= kMaxClusterSize; size *= 2) {
@@ -286,8 +289,8 @@ void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
                                .z_loss = args.z_loss};
   const auto launch_clusters = [&](auto* kernel, int threads) {
     const unsigned size = cluster_size_for<T>(arguments.vocab, threads);
-    // Several rows a cluster, for the loads ahead, and several clusters one after the other, so that few idle at the
-    // end.
+    // A cluster has several rows, so that it can load ahead, and several clusters run one after the other, so that few
+    // multiprocessors are idle at the end.
     const int64_t at_once = std::max<int64_t>(stream.multiprocessors() * kThreadsAtOnce / threads / size, 1);
     const int64_t rows = std::clamp<int64_t>(tokens / (4 * at_once), 1, kMaxRowsPerCluster);
     const LaunchShape shape{grid_dim(ceil_div(tokens, rows) * size), dim3(static_cast<unsigned>(threads)), 0, size};

@@ -1,4 +1,4 @@
-// What the cross entropy kernels share: the softmax of a row of logits, put together from its parts.
+// Shared code of the cross entropy kernels: the softmax of a row of logits, combined from parts of the row.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -7,20 +7,20 @@
 
 namespace octavo::cuda {
 
-// Exponentials are powers of two, one multiply-add and one special-function instruction each: e^(x - max) is
-// 2^(x log2(e) - m) with m = max log2(e). Only the rounded m is used, so its rounding error cancels.
+// Exponentials are computed as powers of two, with one multiply-add and one special-function instruction:
+// e^(x - max) = 2^(x log2(e) - m) with m = max log2(e). Only the rounded m is used, so its rounding error cancels.
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
-constexpr float kLowest = -1e38f;  // its m is finite too, which keeps m - m out of NaN where there are no elements
+constexpr float kLowest = -1e38f;  // maximum of no elements; its m is finite, so m - m is not NaN
 
-// Results under 2^-126 become 0.
+// Returns 2^x, or 0 if that is less than 2^-126.
 __device__ inline float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// A part of a row: m of its largest logit and the sum of 2^(x log2(e) - m) over it.
+// The softmax of a part of a row: m of the part's largest logit, and the sum of 2^(x log2(e) - m) over the part.
 struct alignas(8) SoftmaxPart {
   float m;
   float sum;
@@ -42,12 +42,12 @@ __device__ inline float z_loss_of(SoftmaxPart row, float z_loss) {
   return z_loss * log_sum_exp * log_sum_exp;
 }
 
-// What a power is multiplied by, for the gradient of the loss and of the z-loss.
+// Returns the factor of a power in the gradient of the loss and the z-loss.
 __device__ inline float gradient_scale(SoftmaxPart row, float scale, float z_loss) {
   return (z_loss == 0.0f ? scale : scale * fmaf(2.0f * z_loss, loss_of(row, 0.0f), 1.0f)) / row.sum;
 }
 
-// Maxima skip NaN, which the sum then shows.
+// Return the largest element, ignoring NaN. A NaN makes the sum of powers NaN instead.
 __device__ inline float largest(const Vec<float>& v) {
   float x[4];
   v.widen(x);

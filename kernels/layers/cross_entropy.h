@@ -1,13 +1,13 @@
-// Cross entropy of next-token logits, forward and backward in one op over a chunk of tokens, and beside it the z-loss,
-// which keeps the logits' normalizer near 1 (PaLM, arXiv 2204.02311, section 5):
+// Cross entropy of next-token logits, forward and backward in one op over a chunk of tokens, with the z-loss, which
+// keeps the normalizer of the logits near 1 (PaLM, arXiv 2204.02311, section 5):
 //
 //   loss[t] = logsumexp(logits[t]) - logits[t][target[t]]
 //   z_losses[t] = z_loss * logsumexp(logits[t])^2
 //   d_logits[t][v] = scale * ((1 + 2 z_loss logsumexp(logits[t])) softmax(logits[t])[v] - (v == target[t])),
 //
-// the gradient of scale * (loss + z_losses). A target of -1 is ignored: its losses and gradients are zero. Arithmetic
-// is float32; logits beyond `vocab` columns do not exist (no padding). A NaN or +infinity among the logits gives a NaN
-// loss. Queued on `stream`; deterministic.
+// the gradient of scale * (loss + z_losses). The losses and gradients of a token with target -1 are zero. Arithmetic is
+// float32. The logits have no padding beyond `vocab` columns. A NaN or +infinity among the logits makes the loss NaN.
+// Queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/fp8/fp8.h"
@@ -22,15 +22,14 @@ struct CrossEntropy {
   float scale = 1;  // usually 1 / tokens of the global batch
   float z_loss = 0;
   Tensor z_losses = {};  // optional = [tokens] float32
-  // Optional, in place of d_logits, which then holds nothing: rows alone, of a bound. They have the bits that quantize
-  // would make of it.
+  // Optional, replaces d_logits, whose content is then undefined. Has rows only, and a bound.
   Fp8Cast cast = {};
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 
-// What |d_logits| does not exceed, known without looking at them: softmax minus one-hot is in [-1, 1]. The z-loss
-// multiplies the softmax by 1 + 2 z_loss logsumexp, for which no bound is known beforehand: this one holds while
-// |logsumexp| is at most kBoundedLogSumExp, where it is some log(vocab) in a new model and the z-loss keeps it near 0.
+// Returns an upper bound of |d_logits| that needs no look at the logits, since softmax minus one-hot is in [-1, 1]. The
+// z-loss multiplies the softmax by 1 + 2 z_loss logsumexp, which has no bound of its own. The result is a bound while
+// |logsumexp| <= kBoundedLogSumExp. In a new model logsumexp is about log(vocab), and the z-loss keeps it near 0.
 constexpr float kBoundedLogSumExp = 1000;
 constexpr float cross_entropy_gradient_bound(float scale, float z_loss) {
   return scale * (1 + 2 * z_loss * kBoundedLogSumExp);

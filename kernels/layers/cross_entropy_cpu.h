@@ -1,4 +1,4 @@
-// What the CPU references of the cross entropy ops share: the steps over one row of logits, or a rank's part of it.
+// Shared code of the CPU references of the cross entropy ops: the steps over a row of logits or a rank's part of it.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ struct SoftmaxRow {
   float sum;
 };
 
-// Skips NaN, which the sum then shows.
+// Returns the largest logit, ignoring NaN. A NaN makes sum_of_exp NaN instead.
 template <typename T>
 float row_max(const T* logits, int64_t vocab) {
   float max = -std::numeric_limits<float>::infinity();
@@ -37,14 +37,14 @@ float sum_of_exp(const T* logits, int64_t vocab, float max) {
 
 inline float log_sum_exp(SoftmaxRow row) { return std::log(row.sum) + row.max; }
 
-// Of a loss with z_loss * log_sum_exp(row)^2 beside it.
+// The factors of the total scale * (loss + z_loss * log_sum_exp(row)^2).
 struct LossScale {
   float scale;
   float z_loss;
 };
 
-// d_logits[v] = scale * ((1 + 2 z_loss log_sum_exp) e^(logits[v] - max) / sum - (v == target)). May alias; a target
-// outside of [0, vocab) is in another rank's part.
+// Computes d_logits[v] = scale * ((1 + 2 z_loss log_sum_exp) e^(logits[v] - max) / sum - (v == target)). d_logits may
+// alias logits. A target outside [0, vocab) is in another rank's part.
 template <typename T>
 void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, SoftmaxRow row, LossScale of_loss) {
   const auto [scale, z_loss] = of_loss;

@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace cpu {
 
-// Finite, so that where there is nothing to sum a difference of maxima is not NaN.
+// The smallest value of a maximum. It is finite, so a difference of maxima is not NaN if all logits are -infinity.
 constexpr float kLowestMax = std::numeric_limits<float>::lowest();
 
 template <typename T>

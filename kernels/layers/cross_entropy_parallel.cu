@@ -5,14 +5,14 @@ namespace octavo::cuda {
 
 namespace {
 
-// One block a row, which it reads once, kAtOnce vectors a thread: 96 KiB of loads in flight a multiprocessor. 40
-// registers hold that.
+// A block computes one row and reads it once, with kAtOnce vectors per thread, so that 96 KiB of loads per
+// multiprocessor are in flight. This takes 40 registers.
 constexpr int kThreads = 512;
 constexpr int kBlocksPerMultiprocessor = 3;
 constexpr int kAtOnce = 4;
 
-// The elements of a row of logits, which may start anywhere: vectors of N from the first that is aligned to 16 bytes
-// on, and fewer than 2 N single ones before and after them.
+// The elements of a row of logits, which may start at any address: vectors of N from the first address that is a
+// multiple of 16 bytes, and fewer than 2 N single elements before and after the vectors.
 template <typename T, int N>
 struct RowElements {
   int head;
@@ -40,10 +40,11 @@ struct StatsArguments {
   int64_t vocab_begin;
 };
 
-// As SoftmaxPart, but for the largest logit itself. Its m is rounded by itself wherever it is used: a multiply-add that
-// keeps more of it in a difference would not give 0 for equal ones.
+// Returns m of SoftmaxPart for a largest logit. The multiplication is rounded by itself, because with a fused
+// multiply-add the difference of two equal values would not be 0.
 __device__ float exponent_of(float max) { return __fmul_rn(max, kLog2E); }
 
+// The largest logit and the sum of powers of the elements so far.
 struct RunningSoftmax {
   float max = kLowest;
   float sum = 0;
@@ -138,7 +139,7 @@ struct WholeRow {
   float target_logit;
 };
 
-// Each lane of each warp gets the row; combined in the same order everywhere.
+// Returns the whole row, in every lane. All warps combine the ranks in the same order.
 __device__ WholeRow combine_ranks(const float* stats, int64_t ranks, int64_t tokens, int64_t row) {
   SoftmaxPart part{kLowest, 0.0f};
   float target_logit = 0;
@@ -158,7 +159,7 @@ __device__ void store_zeros(T* d_logits, const RowElements<T, N>& elements) {
   for (int i = thread; i < elements.vectors; i += kThreads) Vec<T, N>{}.store(d_logits + elements.vector(i));
 }
 
-// d_logits = `inverse` times the powers: the gradient but for the target's own part.
+// Computes d_logits = inverse * powers, which is the gradient except for the term of the target.
 template <typename T, int N>
 __device__ void store_softmax(T* d_logits, const T* logits, const RowElements<T, N>& elements, SoftmaxPart row,
                               float inverse) {
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   store_softmax(d_logits, logits, elements, softmax, inverse);
   const int64_t column = target - args.vocab_begin;
   if (column < 0 || column >= args.vocab) return;
-  __syncthreads();  // what is stored there now comes after what another thread has stored
+  __syncthreads();  // so that this store comes after that of store_softmax
   if (threadIdx.x == 0) d_logits[column] = from_float<T>(power(target_logit, softmax.m) * inverse - args.scale);
 }
 
@@ -226,7 +227,7 @@ void cross_entropy_parallel_rows(const CrossEntropyParallel& args, Stream& strea
                                        .vocab_begin = args.vocab_begin,
                                        .scale = args.scale,
                                        .z_loss = args.z_loss};
-  // Whether a vector of logits and one of d_logits are aligned together.
+  // Vectors can be used if logits and d_logits have the same offset from a multiple of 16 bytes.
   const auto past = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
   const bool together = arguments.d_logits == nullptr || past(arguments.d_logits) == past(arguments.logits);
   auto* kernel = together ? cross_entropy_parallel_kernel<T, kVector<T>> : cross_entropy_parallel_kernel<T, 1>;

@@ -27,7 +27,7 @@ void embedding_forward(const EmbeddingForward& args) {
   }
 }
 
-// Threads split the columns, so that each sum runs over the tokens in `order` whatever the number of threads.
+// Each thread has some of the columns, so every sum runs over the tokens in `order` for any number of threads.
 template <typename T>
 void embedding_backward(const EmbeddingBackward& args) {
   const int64_t tokens = args.ids.numel();

@@ -5,7 +5,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// The rows of a table: those of the ids [first, first + count). Any other id has row -1.
+// The rows of a table, which belong to the ids [first, first + count). Any other id has row -1.
 struct TableRows {
   int32_t first;
   int32_t count;
@@ -19,7 +19,7 @@ TableRows table_rows(int64_t vocab_begin, const Tensor& table) {
   return {static_cast<int32_t>(vocab_begin), static_cast<int32_t>(table.dim(0))};
 }
 
-// Forward: a thread copies one 16-byte column of kRows tokens, all loads in flight at once.
+// In forward a thread copies one 16-byte column of kRows tokens, with all loads in flight at once.
 constexpr int kThreads = 256;
 constexpr int kRows = 4;
 
@@ -41,14 +41,14 @@ __global__ void __launch_bounds__(kThreads) embedding_forward_kernel(T* out, con
   }
 }
 
-// Backward: tokens sorted by id form runs; those whose id has no row of the table are passed over. A block owns the
-// runs that start among kPositions sorted positions, for kLanes * N columns; nobody else writes their rows of the
-// table. A group of kLanes threads sums a short run by itself; a long one (a byte vocabulary has few ids and thousands
-// of tokens for each) is split over all groups of the block, whose sums are then added in the order of the groups.
-// Either way the order of additions is fixed.
+// In backward the tokens are sorted by id, and the tokens of one id form a run. Ids without a row in the table are
+// skipped. A block owns the runs that start at its kPositions sorted positions, for kLanes * N columns, and no other
+// block writes these elements of the table. A short run is summed by one group of kLanes threads. A long run is divided
+// over all groups of the block, whose sums are added in the order of the groups. (With a vocabulary of bytes an id has
+// thousands of tokens.) The order of additions is fixed in both cases.
 constexpr int kLanes = 8;
 constexpr int kPositions = 32;
-constexpr int kGroups = kPositions;  // a group looks at one position
+constexpr int kGroups = kPositions;  // one group per position
 constexpr int kShortRun = 16;
 constexpr int kShortUnroll = 4;
 constexpr int kLongUnroll = 8;
@@ -73,8 +73,7 @@ __device__ void add_to_row(float* row, const float (&sum)[N]) {
   store_floats(row, values);
 }
 
-// sum += the rows d_out[token(k)] for k = 0, step, 2 step, ... up to the first k for which token(k) is -1, in that
-// order.
+// Adds the rows d_out[token_at(k)] to `sum` for k = 0, step, 2 step, ... in this order, until token_at(k) is -1.
 template <int kUnroll, int N, typename T, typename TokenAt>
 __device__ void sum_rows(float (&sum)[N], const T* d_out, int64_t hidden, int64_t step, TokenAt token_at) {
   for (int64_t k = 0;; k += kUnroll * step) {
@@ -99,9 +98,9 @@ __device__ void sum_rows(float (&sum)[N], const T* d_out, int64_t hidden, int64_
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kLanes* kGroups) embedding_backward_kernel(const BackwardArguments<T> args) {
-  constexpr int kWindow = kPositions + kShortRun;  // positions whose rows decide what starts here and how long it is
+  constexpr int kWindow = kPositions + kShortRun;  // positions that tell which runs start here and which are long
   __shared__ int32_t window_token[kWindow];
-  __shared__ int32_t window_row[kWindow + 1];  // of the table; [0] is the position before
+  __shared__ int32_t window_row[kWindow + 1];  // rows of the table; [0] is that of the position before the window
   __shared__ unsigned long_runs;
   __shared__ float group_sum[kGroups][kLanes * N];
 

@@ -1,4 +1,4 @@
-// The CUDA implementations of the ops of kernels/layers/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+// The CUDA implementations of the ops in kernels/layers/ (kernels/cuda/dispatch.h). Each has the contract of its op.
 #pragma once
 
 #include "kernels/layers/cross_entropy.h"
@@ -9,7 +9,8 @@
 
 namespace octavo::cuda {
 
-// Most blocks of rms_norm_backward per multiprocessor; each leaves a row of d_weight in the workspace.
+// Maximum number of blocks of rms_norm_backward per multiprocessor. Each block writes a row of partial sums of d_weight
+// into the workspace.
 inline constexpr int kRmsNormBlocksPerMultiprocessor = 4;
 
 void cross_entropy(const CrossEntropy& args, Stream& stream);

@@ -30,8 +30,8 @@ void rms_norm_forward(const RmsNormForward& args) {
       for (int64_t c = 0; c < hidden; ++c) sum[c] = T(static_cast<float>(h[c]) + static_cast<float>(residual[c]));
       h = sum;
     }
-    // Squares of bfloat16 values end in bits that float32 mostly rounds down: a long sum in it would come out too
-    // small.
+    // The sum is in double, because the last bits of squares of bfloat16 values are mostly rounded down in float32, and
+    // a long sum would become too small.
     double squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < hidden; ++c)
@@ -45,10 +45,11 @@ void rms_norm_forward(const RmsNormForward& args) {
   }
 }
 
-// Slices of the tokens whose sums of d_weight are added in order, so that these do not depend on the number of threads.
+// Number of slices of the tokens. d_weight is summed per slice and then over the slices in order, so that it does not
+// depend on the number of threads.
 constexpr int64_t kSlices = 32;
 
-// Of one token; `d_weight` += its share.
+// Computes d_h of one token, and adds the token's term to `d_weight`.
 template <typename T>
 void rms_norm_backward_row(const RmsNormBackward& args, int64_t t, float* d_weight) {
   const int64_t hidden = args.h.dim(1);
@@ -74,7 +75,7 @@ void rms_norm_backward_row(const RmsNormBackward& args, int64_t t, float* d_weig
   }
 }
 
-// `partial`: [kSlices, hidden].
+// Computes the gradients. `partial` is scratch [kSlices, hidden].
 template <typename T>
 void rms_norm_backward(const RmsNormBackward& args, float* partial) {
   const int64_t tokens = args.h.dim(0);

@@ -12,17 +12,17 @@ namespace octavo::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kRowThreads = 256;  // of the kernels for any shape
+constexpr int kRowThreads = 256;  // threads per block of the kernels for any shape
 
 template <typename T>
 struct ForwardArguments {
-  T* out;  // null when it is to be cast; with kAmax it is measured all the same
+  T* out;  // null if the result is cast instead; the kernels with kAmax measure it even then
   float* rstd;
   T* residual_out;
   const T* x;
   const T* residual;  // may be null
   const T* weight;
-  float* amax;  // used by the kernels with kAmax
+  float* amax;  // used by kernels with kAmax
   int64_t hidden;
   float eps;
 };
@@ -30,13 +30,13 @@ struct ForwardArguments {
 template <typename T>
 struct BackwardArguments {
   T* d_h;
-  float* partial;  // [blocks, hidden], the blocks' sums for d_weight
+  float* partial;  // = [blocks, hidden], the sums of d_weight over the rows of each block
   const T* d_out;
   const T* d_residual;  // may be null
   const T* h;
   const float* rstd;
   const T* weight;
-  float* amax;  // used by the kernels with kAmax
+  float* amax;  // used by kernels with kAmax
   int64_t tokens;
   int64_t hidden;
 };
@@ -48,7 +48,7 @@ __device__ float rounded(float x) {
 
 // ---- Forward
 
-// One block a row, which stays in registers: K vectors a thread.
+// A block computes one row, which it keeps in registers, with K vectors per thread.
 template <typename T, int K, bool kAmax>
 __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArguments<T> args) {
   constexpr int N = kVector<T>;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// Any hidden size and alignment: one block a row, read twice.
+// A block computes one row of any size and alignment, and reads it twice.
 template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardArguments<T> args) {
   __shared__ float scratch[32];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// out, from h and rstd.
+// Computes `out` from h and rstd.
 struct NormedSource {
   using Element = __nv_bfloat16;
   static constexpr int kParts = 1;
@@ -167,7 +167,7 @@ struct NormedSource {
       load_some<kAligned>(weight + i, n - i).widen(w);
 #pragma unroll
       for (int r = 0; r < kPatch; ++r) {
-        if (row + r >= m) break;  // where zeros stay zeros whatever the weights are
+        if (row + r >= m) break;  // zeros outside stay zeros, even if the weights are not finite
         const float scale = rstd[row + r];
         float a[N];
         patch.rows[r][v].widen(a);
@@ -181,9 +181,9 @@ struct NormedSource {
 
 // ---- Backward
 
-// A block walks over rows, keeping its weights and its share of d_weight in registers, K vectors a thread. kStages rows
-// of d_out, h and d_residual are in shared memory, one in work and the others on their way; a thread fetches just what
-// it will use, so only the sum over the row needs the other threads.
+// A block iterates over rows and keeps the weights and its sums of d_weight in registers, with K vectors per thread.
+// Shared memory has kStages rows of d_out, h and d_residual: the current row and rows that are being loaded. A thread
+// loads only the elements that it uses, so threads synchronize only for the sum over a row.
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
 constexpr int backward_threads(int k) { return k == 1 ? 128 : 512; }
@@ -210,7 +210,7 @@ __device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t ro
       }
     }
   }
-  __pipeline_commit();  // also for no row, so that the number of rows on their way is always the same
+  __pipeline_commit();  // without a row too, so that the number of commits in flight is always the same
 }
 
 template <typename T, int K, int kStages, bool kAmax>
@@ -232,12 +232,12 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
   for (int i = 0; i < kStages - 1; ++i) {
     fetch_row<T, K>(args, stage_at(i), blockIdx.x + static_cast<int64_t>(i) * gridDim.x);
   }
-  float next_rstd = args.rstd[blockIdx.x];  // read a row ahead as well, or every row would wait for it
+  float next_rstd = args.rstd[blockIdx.x];  // loaded one row ahead, so that no row waits for it
   Magnitude<T> largest;
   int current = 0;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
-    const int last = current == 0 ? kStages - 1 : current - 1;  // the stage that the previous row has left
+    const int last = current == 0 ? kStages - 1 : current - 1;  // stage of the previous row
     fetch_row<T, K>(args, stage_at(last), row + static_cast<int64_t>(kStages - 1) * gridDim.x);
     const float rstd = next_rstd;
     next_rstd = row + gridDim.x < args.tokens ? args.rstd[row + gridDim.x] : 0.0f;
@@ -292,7 +292,8 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// Any hidden size and alignment; a block's share of d_weight lies in global memory, each column with its own thread.
+// Iterates over rows of any size and alignment. A block's sums of d_weight are in global memory, and each column
+// belongs to one thread.
 template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const BackwardArguments<T> args) {
   __shared__ float scratch[2][32];
@@ -361,7 +362,7 @@ void cast_forward(const RmsNormForward& args, Stream& stream) {
                                      args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
 }
 
-// Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
+// Queues the kernel that computes d_h and the partial sums, and returns the number of its blocks.
 template <typename T, bool kAmax>
 int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
   const auto blocks_at = [&](int64_t per_multiprocessor) {

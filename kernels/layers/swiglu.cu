@@ -7,7 +7,7 @@ namespace octavo::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 4;  // rows a thread works on at once: as many independent loads in flight, and no division
+constexpr int kRows = 4;  // rows per thread, whose independent loads are in flight at once
 
 __device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
@@ -22,7 +22,7 @@ __device__ Vec<T, N> forward_vector(const Vec<T, N>& gate, const Vec<T, N>& up) 
   return Vec<T, N>::narrow(g);
 }
 
-// Replaces gate and up by their gradients, and d_out by the result of forward.
+// Replaces gate and up by their gradients and d_out by the result of forward.
 template <typename T, int N>
 __device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, Vec<T, N>& d_out) {
   float g[N];
@@ -77,8 +77,9 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
-// d_gate_up may alias gate_up, and out d_out: a thread reads its elements before it writes them. `out` may be null.
-// kStore: else the gradient is only measured.
+// Computes the gradient of kRows rows and returns its amax over this thread's elements. Without kStore the gradient is
+// only measured. d_gate_up may alias gate_up and `out` may alias d_out, because a thread reads its elements before it
+// writes them. `out` may be null.
 template <typename T, int N, bool kStore>
 __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, const T* gate_up, int64_t tokens,
                                       int64_t intermediate) {
@@ -143,15 +144,15 @@ struct ForwardSource {
   }
 };
 
-// Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way. For
-// scales of blocks, which are of whole tiles.
+// Computes both halves of d_gate_up, whose inputs are the same, and casts the result of forward to `out`. Used for
+// scales of blocks, which need whole patches.
 struct BackwardSource {
   using Element = __nv_bfloat16;
   static constexpr int kParts = 2;
   static constexpr int kMinBlocks = 2;
   const Element* d_out;    // [m, n]
   const Element* gate_up;  // [m, 2 n]
-  CastArguments out;       // columns null: not wanted
+  CastArguments out;       // columns null if not wanted
 
   template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
@@ -166,20 +167,20 @@ struct BackwardSource {
     }
     if (out.columns == nullptr) return;
     cast_tile<kAligned, Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
-    __syncthreads();  // until all have read what that left in shared memory
+    __syncthreads();  // until all threads have read the tile in shared memory
   }
 };
 
-// Scales of whole tensors are known before the tile is, so a few rows of a patch are cast at a time: whole patches of
-// all three inputs would leave no registers for a third block on a multiprocessor.
+// The kernel for scales of whole tensors. They are known before the tile, so a few rows of a patch are cast at a time.
+// Whole patches of all three inputs would leave no registers for a third block on a multiprocessor.
 
 struct BackwardTile {
   const __nv_bfloat16* d_out;    // [m, n]
   const __nv_bfloat16* gate_up;  // [m, 2 n]
-  __nv_bfloat16* d_gate_up;      // kMemory
-  float* amax;                   // of the gradient; may be null
-  CastArguments gradient;        // of parts [m, n]; with kMemory m and n alone
-  CastArguments out;             // columns alone
+  __nv_bfloat16* d_gate_up;      // with kMemory
+  float* amax;                   // amax of the gradient; may be null
+  CastArguments gradient;        // cast to parts [m, n]; with kMemory only m and n are set
+  CastArguments out;             // columns only
 };
 
 template <bool kAligned, GradientTo kTo, bool kOut>
@@ -285,7 +286,7 @@ void launch_backward_rows(const SwigluBackward& args, Stream& stream) {
          pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
 }
 
-// kStore: else the gradient is only measured.
+// Queues the kernel for rows. Without kStore the gradient is only measured.
 template <typename T, bool kStore>
 void backward_by_rows(const SwigluBackward& args, Stream& stream) {
   const int64_t intermediate = args.d_out.dim(1);
@@ -354,14 +355,14 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   });
 }
 
-// The kernels of a backward pass, by what is cast and how. The casts of the gradient and of out have one scaling.
+// Queues the kernels of backward, which depend on the casts. The casts of the gradient and of `out` have one scaling.
 //
-//   gradient   out      scale             kernels
-//   stored     stored                     rows
-//   any        any      known before      tiles
-//   cast       any      its own amax      rows, which measure the gradient; tiles
-//   cast       any      of blocks         blocks, in one pass
-//   stored     cast     of blocks         rows; quantize of out
+//   gradient   out      scale of the cast           kernels
+//   stored     stored   none                        rows
+//   any        any      tensor, known before        tiles
+//   cast       any      tensor, the own amax        rows, to measure the gradient; tiles
+//   cast       any      blocks                      blocks
+//   stored     cast     blocks                      rows; quantize of `out`
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   using T = __nv_bfloat16;
   if (!args.cast.defined() && !args.out_cast.defined()) {

@@ -3,12 +3,12 @@
 //   out = silu(gate) * up,   silu(x) = x * sigmoid(x)
 //   d_up = d_out * silu(gate),   d_gate = d_out * up * sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)))
 //
-// Backward has all that out is made of, so it can make it once more on the way, for the weight gradient that reads it:
-// then no one needs to keep it.
+// Backward reads everything that `out` is computed from, so it can recompute `out` for the weight gradient. Then `out`
+// need not be saved.
 //
-// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the values as stored, in the compute
-// dtype; NaN and infinity win. A cast replaces the result: its operands have the bits that quantize would have made of
-// it, and what the tensor for the result then holds is undefined. Queued on `stream`; deterministic.
+// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, in which NaN and
+// infinity win. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the result is then
+// undefined. Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -20,7 +20,7 @@ struct SwigluForward {
   Tensor out;         // = [tokens, intermediate]
   Tensor gate_up;     // [tokens, 2 * intermediate]
   Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
-  Fp8Cast cast = {};  // optional, in place of out
+  Fp8Cast cast = {};  // optional, replaces out
 };
 void swiglu_forward(const SwigluForward& args, Stream& stream);
 
@@ -29,11 +29,10 @@ struct SwigluBackward {
   Tensor d_out;      // [tokens, intermediate]
   Tensor gate_up;    // [tokens, 2 * intermediate]
   Tensor amax = {};  // optional [1] float32: = max(itself, max |d_gate_up|)
-  // Optional, in place of d_gate_up; may be of `amax`. With kBlock1x128 intermediate must be a multiple of 128.
+  // Optional, replaces d_gate_up; may use `amax`. With kBlock1x128 `intermediate` must be a multiple of 128.
   Fp8Cast cast = {};
-  // Optional: = the result of forward, bit by bit, [tokens, intermediate]; may alias d_out.
-  Tensor out = {};
-  Fp8Cast out_cast = {};  // optional, in place of out: columns alone; of the same scaling as `cast`
+  Tensor out = {};        // optional = [tokens, intermediate], the bits of the result of forward; may alias d_out
+  Fp8Cast out_cast = {};  // optional, replaces out; has columns only, and the scaling of `cast`
 };
 void swiglu_backward(const SwigluBackward& args, Stream& stream);
 

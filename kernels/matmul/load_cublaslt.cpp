@@ -8,7 +8,7 @@
 namespace octavo::cuda {
 namespace {
 
-// Never unloaded: handles of the library are destroyed whenever their owners are.
+// Loads the library and never unloads it, because handles of the library may be destroyed at any time.
 void* open_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -29,7 +29,7 @@ void* cublaslt_function(const char* name) {
 
 }  // namespace octavo::cuda
 
-// Defines a function of <cublasLt.h>, which passes its arguments to the library's.
+// Defines a function of <cublasLt.h> that passes its arguments to the library's function.
 #define LOADED(Result, name, parameters, ...)                                                             \
   Result name parameters {                                                                                \
     static const auto loaded = reinterpret_cast<decltype(&name)>(octavo::cuda::cublaslt_function(#name)); \

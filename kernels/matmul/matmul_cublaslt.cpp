@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt.
+// Matrix multiplication by cuBLASLt.
 #include <algorithm>
 #include <compare>
 #include <map>
@@ -12,7 +12,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// What decides which algorithms can run and how fast they are.
+// Everything that decides which algorithms can run and how fast they are.
 struct Problem {
   ProductShape shape;
   uint32_t alignment = 0;

@@ -23,14 +23,16 @@ namespace {
 
 constexpr int kCandidates = 32;
 constexpr int kRounds = 3;
-// How the parts of a split sum may be added, if it is split: in float32. The other schemes add in the output's dtype.
+// With split-K, partial sums are added in float32. The other schemes add in the output's dtype.
 constexpr cublasLtReductionScheme_t kSplitKReduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-constexpr double kClearlyFaster = 0.99;    // of the first candidate's time; less of a gain is noise
-constexpr double kNotWorthABurst = 2;      // times the fastest one's time, each run alone
-constexpr double kOutOfTheRunning = 1.15;  // times the fastest one's time, each in a burst
-constexpr double kBurstMs = 1.5;           // of one candidate, over and over, between the others'
-constexpr double kHeatingMs = 150;         // of the first product, after which a GPU's clock is that of a long run
-constexpr int64_t kMostParts = 16;         // that operands without room are cut to
+// The first candidate is replaced only by one with less than this fraction of its time. A smaller gain is noise.
+constexpr double kClearlyFaster = 0.99;
+// Multiples of the fastest candidate's time above which a candidate is dropped: after single runs, and after a burst.
+constexpr double kNotWorthABurst = 2;
+constexpr double kOutOfTheRunning = 1.15;
+constexpr double kBurstMs = 1.5;    // duration of a burst of runs of one candidate
+constexpr double kHeatingMs = 150;  // time after which a GPU's clock is that of a long run
+constexpr int64_t kMostParts = 16;  // operands are cut to at least 1/16 of their rows
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -47,12 +49,12 @@ cudaDataType_t data_type(DType dtype) {
 
 OwnedDescriptor make_descriptor() {
   cublasLtMatmulDesc_t descriptor = nullptr;
-  // Plain float32 arithmetic, also for float32 operands: no tf32.
+  // This selects float32 arithmetic, without tf32, for float32 operands too.
   check(cublasLtMatmulDescCreate(&descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   return OwnedDescriptor(descriptor);
 }
 
-// Of a row-major matrix.
+// Makes the layout of a row-major matrix.
 OwnedLayout make_layout(DType dtype, int64_t rows, int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<uint64_t>(columns),
@@ -89,7 +91,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
                                             candidates.data(), &found);
     return status == CUBLAS_STATUS_SUCCESS && found > 0;
   };
-  // Some FP8 products have none without split-K. Its parts are added in a fixed order as well.
+  // Some FP8 matmuls have only algorithms with split-K, whose partial sums are added in a fixed order too.
   const bool without_split_k = deterministic && ask(CUBLASLT_REDUCTION_SCHEME_NONE);
   if (!without_split_k) ask(kSplitKReduction);
   CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0,
@@ -99,7 +101,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
   return candidates;
 }
 
-// A product as it is queued; of parts of the operands where `layouts` are smaller than the plan's.
+// The arguments of a queued matmul. It uses parts of the operands if `layouts` are smaller than those of the plan.
 struct Run {
   cublasLtHandle_t handle;
   const ProductPlan& plan;
@@ -116,8 +118,8 @@ cublasStatus_t run(const Run& r, const cublasLtMatmulAlgo_t& algorithm, size_t w
                         &algorithm, workspace, workspace_bytes, static_cast<cudaStream_t>(stream.native()));
 }
 
-// Of 32 bits of elements of this dtype, which may be random and which are one, so that the values are finite, of
-// magnitude 2^-7 to 2.
+// Masks of 32 bits of elements of a dtype: bits that are random and bits that are set. All values are finite, with
+// magnitudes of 2^-7 to 2.
 struct RandomBits {
   uint32_t free;
   uint32_t ones;
@@ -135,11 +137,11 @@ RandomBits random_bits(DType dtype) {
   }
 }
 
-// Operands of a product, of its real size or of a part of its rows, filled with finite random numbers (zeros would run
-// faster than real data do), for timing; freed with the object.
+// Operands to time a matmul with, of its real size or of part of its rows. They hold finite random numbers, because
+// zeros run faster than real data. The destructor frees them.
 class ScratchOperands {
  public:
-  // Nothing when the GPU has no room for them, however few of the rows.
+  // Returns no value if the GPU has no memory even for 1 / kMostParts of the rows.
   static std::optional<ScratchOperands> allocate(const ProductShape& whole, Stream& stream) {
     for (int64_t parts = 1; parts <= kMostParts && whole.m / parts > 0; parts *= 2) {
       ProductShape shape = whole;
@@ -178,7 +180,7 @@ class ScratchOperands {
     return true;
   }
 
-  // A block of random numbers, copied over and over.
+  // Fills memory with copies of one block of random numbers.
   static void fill(void* out, int64_t bytes, DType dtype, Stream& stream) {
     constexpr int64_t kBlockBytes = 1 << 20;
     const RandomBits bits = random_bits(dtype);
@@ -203,7 +205,7 @@ class ScratchOperands {
 
 using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-// Milliseconds a run of `runs` in a row; infinity when the candidate cannot run.
+// Returns the milliseconds per run of `runs` consecutive runs, or infinity if the candidate cannot run.
 double time_burst(const Run& r, const cublasLtMatmulHeuristicResult_t& candidate, int64_t runs, Stream& stream) {
   Event begin(Device::kCuda, true);
   Event end(Device::kCuda, true);
@@ -222,15 +224,16 @@ int64_t runs_in(double total_ms, double one_ms) {
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(total_ms / one_ms)));
 }
 
-// A GPU that has been idle runs faster than in a training step, and ranks candidates otherwise.
+// Whether this stream's GPU has been heated. After an idle time a GPU runs faster than in a training step, and another
+// candidate may be the fastest.
 struct Heated {
   explicit Heated(Stream&) {}
   bool done = false;
 };
 
-// The index of the candidate with the smallest median time. They take turns in bursts, as the GPU's clock moves with
-// its heat; those that one burst finds far behind have no further ones, and the library's own first choice stays unless
-// another is clearly faster.
+// Returns the index of the candidate with the smallest median time. Candidates alternate in bursts, because the GPU's
+// clock changes with its temperature. Candidates that are much slower in their first burst are dropped. The library's
+// first candidate stays unless another is clearly faster.
 size_t fastest_candidate(const Run& r, const Candidates& candidates, Stream& stream) {
   std::vector<double> once(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -267,7 +270,7 @@ size_t fastest_candidate(const Run& r, const Candidates& candidates, Stream& str
   return best;
 }
 
-// An algorithm as text: the library says that its bytes may be stored, for the same version of it.
+// Returns an algorithm as text. The library documents that its bytes may be stored and used by the same version.
 std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
   return fmt::format("{:016x}", fmt::join(algorithm.data, " "));
 }
@@ -280,7 +283,7 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   return algorithm;
 }
 
-// Whether an algorithm adds the parts of a split sum in float32, or splits none.
+// Returns whether an algorithm adds partial sums in float32 or has none.
 bool adds_in_float32(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t scheme = 0;
   check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme),
@@ -289,8 +292,8 @@ bool adds_in_float32(const cublasLtMatmulAlgo_t& algorithm) {
   return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == kSplitKReduction;
 }
 
-// Takes the algorithm that was chosen before; false where the library no longer runs it, or where it is one that is not
-// chosen any more.
+// Sets the plan's algorithm from its text. Returns false if the library does not run it with these limits, or if it
+// does not add in float32.
 bool take(ProductPlan& plan, const std::string& text, const ProductLimits& limits, cublasLtHandle_t handle) {
   const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(text);
   if (!algorithm || !adds_in_float32(*algorithm)) return false;

@@ -1,9 +1,9 @@
-// What the matrix products that cuBLASLt runs share (matmul_cublaslt.cpp, fp8_cublaslt.cpp): owned handles,
-// layouts, and the choice of the fastest algorithm, timed once for each kind of product.
+// Shared code of the matmuls that cuBLASLt runs (matmul_cublaslt.cpp, fp8_cublaslt.cpp): owned handles, layouts, and
+// the choice of the fastest algorithm, which is timed once for each problem.
 //
-// cuBLASLt thinks in column-major matrices: a row-major [r, c] matrix is, byte for byte, a column-major [c, r] one with
-// leading dimension c. So d = op(a) op(b) is asked for as d^T = op(b)^T op(a)^T, with b as cuBLASLt's first operand
-// "A", n rows and m columns.
+// cuBLASLt's matrices are column-major. A row-major matrix [r, c] is, byte for byte, a column-major matrix [c, r] with
+// leading dimension c. So d = op(a) op(b) is computed as d^T = op(b)^T op(a)^T: b is cuBLASLt's first operand "A", and
+// the result has n rows and m columns.
 #pragma once
 
 #include <cublasLt.h>
@@ -31,23 +31,24 @@ using OwnedDescriptor = CublasLtOwned<cublasLtMatmulDesc_t, cublasLtMatmulDescDe
 using OwnedLayout = CublasLtOwned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using OwnedPreference = CublasLtOwned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// The library's handle, one a stream: stream.state<CublasLtHandle>().
+// The library's handle of a stream: stream.state<CublasLtHandle>().
 struct CublasLtHandle {
   explicit CublasLtHandle(Stream&);
   OwnedHandle handle;
 };
 
-// The three row-major matrices of a product.
+// The addresses of the three row-major matrices of a matmul.
 struct ProductPointers {
   void* d;
   const void* a;
   const void* b;
 };
 
-// The largest power of two, up to 256, that divides all three addresses.
+// Returns the largest power of two, up to 256, that divides all three addresses.
 uint32_t common_alignment(const ProductPointers& pointers);
 
-// d = op(a) op(b), or d += of it. op(a) is [m, k] and op(b) [k, n]; a transposed operand is stored the other way round.
+// The matmul d = op(a) op(b), or d += op(a) op(b). op(a) is [m, k] and op(b) is [k, n]; a transposed operand is stored
+// as [k, m] or [n, k].
 struct ProductShape {
   int64_t m = 0;
   int64_t n = 0;
@@ -61,13 +62,14 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-// The layouts of a product's three matrices, as cuBLASLt takes them.
+// The layouts of the three matrices of a matmul, as cuBLASLt takes them.
 struct ProductLayouts {
   explicit ProductLayouts(const ProductShape& shape);
   OwnedLayout a, b, d;
 };
 
-// `descriptor` says which operands are transposed; how they are scaled, and the algorithm, are the caller's to set.
+// A matmul that can be queued. The constructor says in `descriptor` which operands are transposed. The caller sets how
+// they are scaled, and choose_algorithm sets the algorithm.
 struct ProductPlan {
   explicit ProductPlan(const ProductShape& shape);
 
@@ -84,24 +86,28 @@ struct ProductPlan {
   size_t workspace_bytes = 0;
 };
 
-// What bounds the choice of an algorithm.
+// The limits of the choice of an algorithm.
 struct ProductLimits {
-  uint32_t alignment = 0;  // bytes, of the least aligned of a, b and d
+  uint32_t alignment = 0;  // bytes that the addresses of a, b and d are multiples of
   int64_t workspace_bytes = 0;
   bool deterministic = false;
-  int multiprocessors = 0;  // 0: all
+  int multiprocessors = 0;  // 0 means all
 };
 
-// Sets the plan's algorithm and workspace: what the stream's TunedAlgorithms have for it, or else the fastest of the
-// library's candidates on random operands of the real size, which those then have; where the limits say deterministic
-// the first candidate without split-K. Operands that do not fit are cut to a part of their rows; where there is no room
-// even for that, the first candidate is taken and TunedAlgorithms told. While TunedAlgorithms defers, the first
-// candidate is taken until the choice is made, so the plan has to stay where it is. No algorithm adds parts of sums in
-// less than float32. Waits for the GPU and allocates for the time it takes. `description`: all that decides how fast
-// the algorithms are, but for what plan.shape and limits say. Throws, with it, when the library has no algorithm.
+// Sets the plan's algorithm and workspace.
+//   - With deterministic limits, this is the first candidate without split-K.
+//   - If the stream's TunedAlgorithms have an algorithm for the problem, it is taken.
+//   - Otherwise the candidates are timed on random operands of the real size, and the fastest is taken and added to the
+//     TunedAlgorithms. Operands for which there is no memory are cut to part of their rows. If even those do not fit,
+//     the first candidate is taken, and TunedAlgorithms record that.
+//   - While TunedAlgorithms defer, the first candidate is taken for now. `plan` must keep its address until the
+//     deferred choice is made.
+// No algorithm adds partial sums in less than float32. Waits for the GPU and allocates memory while it times.
+// `description` contains everything that decides how fast the algorithms are and is not in plan.shape or the limits.
+// Throws an error with the description if the library has no algorithm.
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream);
 
-// Queues the product.
+// Queues the matmul on `stream`.
 void run_product(const ProductPlan& plan, const ProductPointers& pointers, Stream& stream);
 
 }  // namespace octavo::cuda

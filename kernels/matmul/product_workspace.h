@@ -1,5 +1,4 @@
-// What a GPU's products ask of a stream's workspace, whatever their sizes; known to builds without CUDA too, which plan
-// for GPUs.
+// The workspace that matmuls of any size on a GPU need. Builds without CUDA use it to plan for GPUs.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ void sgemm(const Sgemm& p, float* d, const float* a, const float* b) {
   CHECK(status == dnnl_success, "dnnl_sgemm of {} x {} x {} failed: {}", p.m, p.n, p.k, static_cast<int>(status));
 }
 
-// Sets of instructions are sets of bits, each with those of the ones it builds upon.
+// The value of an instruction set contains the bits of the instruction sets that it extends.
 std::string sgemm_kernels() {
   const unsigned isa = dnnl_get_effective_cpu_isa();
   const auto has = [&](unsigned wanted) { return (isa & wanted) == wanted; };

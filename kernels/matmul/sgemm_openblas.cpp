@@ -12,7 +12,7 @@ void sgemm(const Sgemm& p, float* d, const float* a, const float* b) {
               static_cast<blasint>(p.ldd));
 }
 
-// Its configuration begins with name and version: "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ...".
+// OpenBLAS's configuration begins with its name and version: "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ...".
 std::string sgemm_kernels() {
   const std::string config = openblas_get_config();
   const size_t version_end = config.find(' ', config.find(' ') + 1);

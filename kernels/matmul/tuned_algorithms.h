@@ -1,10 +1,10 @@
-// What timing has chosen, so that it is timed once: of each problem (a product, with all that decides how fast its
-// algorithms are) the algorithm of the library that was fastest, both as text. A stream's state:
-// stream.state<TunedAlgorithms>().
+// The algorithms that timing has chosen, so that each problem is timed once. A problem is a matmul with everything that
+// decides how fast its algorithms are; a problem and an algorithm of the library are both text. The object is a state
+// of a stream: stream.state<TunedAlgorithms>().
 //
-// As text it is {"on": "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.14.0", "algorithms": {problem: algorithm, ...}}. What a
-// library writes down of an algorithm holds for its own version alone, so a text of another GPU or of other versions
-// counts as empty.
+// text() is JSON, {"on": "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.14.0", "algorithms": {problem: algorithm, ...}}. A
+// library's text of an algorithm is valid only for one version of the library, so the text of another GPU or of other
+// versions counts as empty.
 #pragma once
 
 #include <algorithm>
@@ -25,35 +25,36 @@ class TunedAlgorithms {
   TunedAlgorithms() = default;
   explicit TunedAlgorithms(Stream&) {}
 
-  // Adds what text() gave where `on` was the same. InputError, and nothing added, when it is not such a text.
+  // Adds the algorithms of a text() if its "on" equals `on`. Throws InputError, and adds nothing, if `text` is invalid.
   void add(std::string_view text, const std::string& on);
   std::string text(const std::string& on) const;
 
-  // Nothing, where the problem is new. The pointer holds until the next call that is not const.
+  // Returns the algorithm of a problem, or null if there is none. The pointer is valid until the next non-const call.
   const std::string* find(const std::string& problem) const;
-  // The problem was timed, and this was the fastest.
+  // Records the algorithm that was the fastest when the problem was timed.
   void keep(const std::string& problem, const std::string& algorithm);
-  // While it is set, a new problem is not timed at its first use, where kernels of other ranks' collectives may run,
-  // but has the library's first proposal until choose_deferred().
+  // Sets whether new problems are timed later. A deferred problem runs with the library's first candidate until
+  // choose_deferred(), because kernels of other ranks' collectives may run at its first use.
   void set_deferring(bool deferring) { deferring_ = deferring; }
   bool deferring() const { return deferring_; }
-  // Keeps the work that chooses an algorithm: times what is new, and takes what is known.
+  // Adds a function that chooses an algorithm. It times a new problem, and takes the algorithm of a known one.
   void defer(std::function<void()> choose) { deferred_.push_back(std::move(choose)); }
   int64_t num_deferred() const { return static_cast<int64_t>(deferred_.size()); }
-  // Does all deferred work, also that of earlier calls: after add() it takes what was added. Not while deferring.
+  // Calls all deferred functions, including those of earlier calls, which take algorithms that add() has added since.
+  // Must not be called while deferring.
   void choose_deferred() {
     for (const auto& choose : deferred_) choose();
   }
-  // Forgets the deferred work.
+  // Removes all deferred functions.
   void clear_deferred() { deferred_.clear(); }
 
-  // The problem could not be timed, for want of memory: it runs with the library's first proposal.
+  // Records that the problem could not be timed because memory is missing. It runs with the library's first candidate.
   void leave(const std::string& problem) {
     if (std::ranges::find(untimed_, problem) == untimed_.end()) untimed_.push_back(problem);
   }
 
   int64_t size() const { return static_cast<int64_t>(algorithms_.size()); }
-  int64_t num_timed() const { return timed_; }  // by this process
+  int64_t num_timed() const { return timed_; }  // problems that this process has timed
   const std::vector<std::string>& untimed() const { return untimed_; }
 
  private:

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kPerThread = 8;
 
-// The pointers and the constants of a step, all that is left once the host has worked out the bias corrections. Moments
-// are float or __nv_bfloat16, or e4m3 codes as bytes with the bits of bfloat16.
+// The arguments of the kernel. First and Second are the types of the moments: both float or __nv_bfloat16, or uint8_t
+// for e4m3 codes and uint16_t for the bits of bfloat16.
 template <typename First, typename Second>
 struct AdamwStep {
   float* master;
@@ -30,7 +30,7 @@ struct AdamwStep {
   MatrixRange range;
 };
 
-// M neighbours, moved at once; they are aligned to as many bytes.
+// M adjacent elements that are loaded and stored at once. Their address is a multiple of their size.
 template <typename T, int M>
 struct alignas(M * sizeof(T)) Packed {
   T values[M];
@@ -39,7 +39,7 @@ struct alignas(M * sizeof(T)) Packed {
   __device__ void store(T* p) const { *reinterpret_cast<Packed*>(p) = *this; }
 };
 
-// Updates elements i to i + M - 1 and adds what they become to `largest`.
+// Updates elements i to i + M - 1 and adds the new weights to `largest`.
 template <int M, typename Moment>
 __device__ void adamw_update(const AdamwStep<Moment, Moment>& step, float clip, int64_t i, Magnitude<float>& largest) {
   const AdamwOptions& o = step.options;
@@ -90,7 +90,7 @@ __device__ void adamw_update(const AdamwStep<uint8_t, uint16_t>& step, float cli
   if (step.weight != nullptr) store_floats(step.weight + i, master);
 }
 
-// Adds elements i to i + M - 1 as they are to `largest`.
+// Adds the weights i to i + M - 1 to `largest` without updating them.
 template <int M, typename First, typename Second>
 __device__ void measure(const AdamwStep<First, Second>& step, int64_t i, Magnitude<float>& largest) {
   float master[M];

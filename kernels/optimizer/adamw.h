@@ -6,11 +6,11 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
 //
-// and, where given, casts w to the compute dtype for the next forward and takes the amax of w, in which NaN and
-// infinity win (kernels/fp8/fp8.h). Where `skip` says so, m, v and w stay as they are to the bit, and only the amax is
-// taken. Elementwise over flat buffers that may start anywhere; fastest where all are as many elements away from a
-// multiple of 8. One fused kernel; queued on `stream`; deterministic. kernels/optimizer/adamw_float8.h has what moments
-// in three bytes are; with them the results have the same bits on every device.
+// The optional outputs are w in the compute dtype for the next forward, and the amax of w, in which NaN and infinity
+// win (kernels/fp8/fp8.h). If `skip` is not 0, m, v and w keep their bits and only the amax is computed. Elementwise
+// over flat buffers that may start at any element, in one fused kernel, which is fastest if all buffers start equally
+// many elements after a multiple of 8. Queued on `stream`; deterministic. kernels/optimizer/adamw_float8.h describes
+// moments in three bytes, with which the results have equal bits on all devices.
 #pragma once
 
 #include <cmath>
@@ -27,10 +27,10 @@ struct AdamwOptions {
   float eps = 1e-8f;
   float weight_decay = 0;
   float grad_clip = 0;
-  int64_t step = 1;  // from 1
+  int64_t step = 1;  // counted from 1
 };
 
-// What makes the moments of the first steps unbiased: 1 / (1 - beta^step).
+// The factors 1 / (1 - beta^step) that make the moments unbiased.
 struct AdamwScales {
   float m;
   float v;
@@ -42,18 +42,18 @@ struct AdamwScales {
 };
 
 struct Adamw {
-  Tensor master;               // in place [n] float32
-  Tensor exp_avg;              // m, in place [n] float32 or bfloat16, or float8_e4m3 codes
-  Tensor exp_avg_sq;           // v, in place [n], as m, or bfloat16 with codes
+  Tensor master;               // w, in place [n] float32
+  Tensor exp_avg;              // m, in place [n] float32, bfloat16 or float8_e4m3 codes
+  Tensor exp_avg_sq;           // v, in place [n] in the dtype of m, or bfloat16 if m is codes
   Tensor grad;                 // [n] float32
   Tensor weight;               // optional = [n] bfloat16
   Tensor amax = {};            // optional [1] float32: = max(itself, max |master|) after the update
   Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
-  Tensor skip = {};  // optional [1] float32: nothing is updated where it is not 0 (kernels/optimizer/skip_update.h)
+  Tensor skip = {};            // optional [1] float32 (kernels/optimizer/skip_update.h)
   AdamwOptions options;
-  // With codes: the key of the step's random bits, and the elements' indices, which have them wherever they lie.
+  // With codes, the random bits of an element depend on the key of the step and on the element's index in the model.
   uint64_t random_key = 0;
-  MatrixRange range = {};
+  MatrixRange range = {};  // indices of the elements
 };
 void adamw(const Adamw& args, Stream& stream);
 

@@ -1,21 +1,22 @@
-// AdamW's moments in three bytes a parameter (optimizer.state_dtype: float8):
+// AdamW's moments in three bytes per parameter (optimizer.state_dtype: float8):
 //
 //   v   bfloat16
-//   m   e4m3, as the code of 32 m / sqrt(v), with v as it is kept; 0 where v is 0
+//   m   e4m3 code of 32 m / sqrt(v), with the stored v; 0 if v is 0
 //
-// The root of v scales m element by element, so that there are no blocks and no scales beside the codes: any stretch of
-// the states stands for itself, on any mesh. What is coded is bounded (Cauchy and Schwarz on the two sums of
-// gradients):
+// The root of v scales m element by element, so there are no blocks and no scales besides the codes, and any range of
+// the states can be read alone, on any mesh. The coded ratio is bounded, by the Cauchy-Schwarz inequality on the two
+// sums of gradients:
 //
-//   |m| / sqrt(v) <= (1 - beta1) / sqrt(1 - beta2) / sqrt(1 - beta1^2 / beta2)   where beta1^2 < beta2
+//   |m| / sqrt(v) <= (1 - beta1) / sqrt(1 - beta2) / sqrt(1 - beta1^2 / beta2)   if beta1^2 < beta2
 //
-// 1.17 for betas of 0.9 and 0.95, 7.3 for 0.9 and 0.999; codes reach 14. Both are rounded up or down at random, to
-// their value in the mean: rounded to nearest, a moment would stay where it is as long as a step moves it by less than
-// half the distance to the next code, which for m is the usual case. The random bits of an element are a function of a
-// key, one a step, and its index in the whole model (kernels/math/random_numbers.h, kernels/math/matrix_range.h).
+// This is 1.17 for betas of 0.9 and 0.95 and 7.3 for 0.9 and 0.999, and codes reach 14. m and v are rounded up or down
+// at random so that they are unbiased on average. With rounding to nearest, a moment would not change if a step moves
+// it by less than half the distance to the next code, which is the usual case for m. The random bits of an element are
+// a function of the key of the step and of the element's index in the whole model (kernels/math/random_numbers.h,
+// kernels/math/matrix_range.h).
 //
-// The CPU and the GPU compile this header; `Math` names the operations one by one (kernels/math/rounded_math.h), so
-// that both keep the same bits, of the weights as well.
+// The CPU and the GPU compile this header. `Math` names each operation (kernels/math/rounded_math.h), so both devices
+// compute the same bits of moments and weights.
 #pragma once
 
 #include <cmath>
@@ -29,13 +30,13 @@ namespace octavo {
 inline constexpr float kMomentCodeScale = 32.0f;
 inline constexpr float kLargestMomentRatio = 448.0f / kMomentCodeScale;
 
-// The bound above, infinity where there is none.
+// Returns the bound of |m| / sqrt(v), or infinity if there is none.
 inline double moment_ratio_bound(double beta1, double beta2) {
   const double unbounded = std::numeric_limits<double>::infinity();
   return beta1 * beta1 < beta2 ? (1 - beta1) / std::sqrt((1 - beta2) * (1 - beta1 * beta1 / beta2)) : unbounded;
 }
 
-// The value of an e4m3 code (core/float8.h).
+// Returns the value of an e4m3 code (core/float8.h).
 constexpr float e4m3_value(uint8_t code) {
   const uint32_t magnitude = code & 0x7fu;
   const float normal = std::bit_cast<float>((magnitude << 20) + (120u << 23));
@@ -44,8 +45,9 @@ constexpr float e4m3_value(uint8_t code) {
   return (code & 0x80u) != 0 ? -value : value;
 }
 
-// One of the two codes around `value`, the upper one with the probability of the distance to the lower one in 2^-16 of
-// a code; `random` has 16 bits. As core/float8.h beyond the largest value, for infinity and for NaN.
+// Returns one of the two codes next to `value`: the upper one with a probability equal to the distance from the lower
+// one, in units of the distance of the two and rounded to 2^-16. `random` has 16 bits. Values beyond the largest code,
+// infinity and NaN give the codes of core/float8.h.
 constexpr uint8_t random_e4m3(float value, uint32_t random) {
   const auto word = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = word & 0x7fffffffu;
@@ -57,7 +59,7 @@ constexpr uint8_t random_e4m3(float value, uint32_t random) {
   return static_cast<uint8_t>(((word >> 24) & 0x80u) | (code < 0x7eu ? code : 0x7eu));
 }
 
-// Likewise one of the two bfloat16 around `value`, its bits. NaN stays NaN.
+// Returns the bits of one of the two bfloat16 numbers next to `value`, with such a probability. NaN stays NaN.
 constexpr uint16_t random_bfloat16(float value, uint32_t random) {
   const auto word = std::bit_cast<uint32_t>(value);
   if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
@@ -66,18 +68,19 @@ constexpr uint16_t random_bfloat16(float value, uint32_t random) {
 
 constexpr float bfloat16_value(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// 32 m / sqrt(v), what m is the code of, with root = sqrt(v).
+// Returns 32 m / sqrt(v), the number whose code is stored, with root = sqrt(v).
 template <typename Math>
 constexpr float moment_ratio(float m, float root) {
   return root == 0 ? 0.0f : Math::divide(Math::multiply(m, kMomentCodeScale), root);
 }
-// The m of a code.
+// Returns the m of a code.
 template <typename Math>
 constexpr float moment_of(uint8_t code, float root) {
   return Math::multiply(e4m3_value(code), Math::multiply(root, 1 / kMomentCodeScale));
 }
 
-// One parameter's update by the clipped gradient g, with 32 random bits. The moments that it uses are not rounded yet.
+// Updates one parameter by its clipped gradient g, with 32 random bits. The update of w uses the new moments before
+// they are rounded.
 template <typename Math>
 constexpr void adamw_with_codes(const AdamwOptions& o, const AdamwScales& scales, float g, uint32_t random, float& w,
                                 uint8_t& exp_avg, uint16_t& exp_avg_sq) {
@@ -93,18 +96,18 @@ constexpr void adamw_with_codes(const AdamwOptions& o, const AdamwScales& scales
   w = Math::subtract(w, Math::multiply(o.lr, Math::add(update, Math::multiply(o.weight_decay, w))));
 }
 
-// The 32 random bits of element `index` in a step.
+// Returns the 32 random bits of element `index` in a step.
 constexpr uint32_t moment_bits(uint64_t random_key, uint64_t index) {
   return static_cast<uint32_t>(mix_bits(random_key ^ index) >> 32);
 }
 
 namespace cpu {
-// kernels/optimizer/adamw.h with such moments, by the CPU.
+// The CPU reference of adamw with such moments.
 void adamw_float8(const Adamw& args);
 }  // namespace cpu
 
-// Between m [n] float32 and its codes [n] float8_e4m3, to nearest, beside v [n] float32, which is rounded to bfloat16
-// first; m may be bfloat16 where it is the result. In host memory.
+// Convert m [n] float32 to its codes [n] float8_e4m3, rounded to nearest, and back, in host memory. v [n] is float32
+// and is rounded to bfloat16 first. The result of decode_first_moment may be bfloat16.
 void encode_first_moment(const Tensor& codes, const Tensor& exp_avg, const Tensor& exp_avg_sq);
 void decode_first_moment(const Tensor& exp_avg, const Tensor& codes, const Tensor& exp_avg_sq);
 

@@ -1,4 +1,4 @@
-// What the CPU's optimizers have in common.
+// Shared code of the CPU references of the optimizers.
 #pragma once
 
 #include <cmath>
@@ -8,17 +8,17 @@
 
 namespace octavo::cpu {
 
-// kernels/optimizer/skip_update.h: whether a step changes nothing.
+// Returns whether the step is skipped (kernels/optimizer/skip_update.h).
 inline bool skips(const Tensor& skip) { return skip.defined() && skip.data<float>()[0] != 0; }
 
-// What gradients are multiplied with, so that their norm is at most `grad_clip`; 1 where that is 0.
+// Returns the factor that scales the gradients to a norm of at most `grad_clip`, or 1 if `grad_clip` is 0.
 inline float clip_factor(float grad_clip, const Tensor& grad_sum_of_squares) {
   if (grad_clip <= 0) return 1.0f;
   const float factor = grad_clip / (std::sqrt(grad_sum_of_squares.data<float>()[0]) + 1e-6f);
-  return factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
+  return factor > 1.0f ? 1.0f : factor;  // a NaN norm gives NaN
 }
 
-// Behind an update of the master weights: their amax, and the weights that travel, where there are any.
+// Computes the amax of the updated master weights and the weights in bfloat16, each if its tensor is defined.
 inline void publish(const Tensor& master, const Tensor& amax, const Tensor& weight) {
   update_amax<float>(amax, master);
   if (!weight.defined()) return;

@@ -1,9 +1,9 @@
-// Exponential moving average of the weights, as a step behind the optimizer's:
+// Exponential moving average of the weights, updated after each step of the optimizer:
 //
-//   ema = decay ema + (1 - decay) x, computed as ema + (1 - decay) (x - ema), so that an average of equal values is
-//   exact
+//   ema = decay ema + (1 - decay) x
 //
-// Where `skip` says so, nothing changes. Elementwise over flat buffers; queued on `stream`; deterministic.
+// It is computed as ema + (1 - decay) (x - ema), so that an average of equal values is exact. If `skip` is not 0,
+// nothing changes. Elementwise over flat buffers; queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -13,8 +13,8 @@ namespace octavo {
 struct Ema {
   Tensor ema;        // in place [n] float32
   Tensor x;          // [n] float32
-  Tensor skip = {};  // optional [1] float32: nothing is updated where it is not 0 (kernels/optimizer/skip_update.h)
-  double decay = 0;  // from 0 to 1; in float64, since what is left to 1 may be little
+  Tensor skip = {};  // optional [1] float32 (kernels/optimizer/skip_update.h)
+  double decay = 0;  // 0 to 1; in float64, because 1 - decay may be small
 };
 void ema(const Ema& args, Stream& stream);
 

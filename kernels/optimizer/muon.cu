@@ -47,7 +47,7 @@ struct MomentumOp {
 
 constexpr int kRowThreads = 256;
 
-// A block takes a row.
+// A block computes one row.
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(T* out, const T* x, int64_t columns, int64_t out_stride, int64_t x_stride, const float* squares) {
@@ -70,7 +70,7 @@ struct PolynomialOp {
     float s[M];
     load_floats(gram + i, a);
     load_floats(square + i, s);
-    const int64_t place = i % (n + 1);  // behind an element of the diagonal
+    const int64_t place = i % (n + 1);  // offset from an element of the diagonal
 #pragma unroll
     for (int j = 0; j < M; ++j) {
       const bool diagonal = (place + j) % (n + 1) == 0;

@@ -1,4 +1,4 @@
-// The numbers of Muon's iteration (kernels/optimizer/muon.h), for all who compute with them.
+// The constants of Muon (kernels/optimizer/muon.h), which the CPU, CUDA kernels and model/optimizer/ share.
 #pragma once
 
 namespace octavo {
@@ -8,6 +8,6 @@ inline constexpr float kNewtonSchulzB = -4.7750f;
 inline constexpr float kNewtonSchulzC = 2.0315f;
 inline constexpr int kNewtonSchulzSteps = 5;
 inline constexpr float kNewtonSchulzEps = 1e-7f;  // added to the norm
-inline constexpr double kMuonRms = 0.2;           // of an update, as AdamW's
+inline constexpr double kMuonRms = 0.2;           // root mean square of an update, equal to AdamW's
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// The CUDA implementations of the ops of kernels/optimizer/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+// The CUDA implementations of the ops in kernels/optimizer/ (kernels/cuda/dispatch.h). Each has the contract of its op.
 #pragma once
 
 #include "kernels/optimizer/adamw.h"

@@ -5,7 +5,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// A single thread: there are as many losses as datasets.
+// Runs in a single thread, because there is only one loss per dataset.
 __global__ void skip_update_kernel(float* skip, const float* loss_sums, int64_t n, const float* grad_sum_of_squares,
                                    float loss_scale, float loss_limit) {
   float loss = 0;

@@ -3,7 +3,7 @@
 //
 //   kRow           the amaxes of rows that are divided are made the largest over the ranks; those of columns of tokens
 //                  that are, over the context-parallel ones
-//   kTensor        args.amax is that of the whole matrix already
+//   kTensor        args.cast.amax is that of the whole matrix already
 //   blockwise      blocks lie within parts, as the parts are multiples of 128 wide, and pieces of sequences of 128
 //                  tokens
 #pragma once

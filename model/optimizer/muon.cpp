@@ -133,7 +133,7 @@ void MuonOptimizer::step(const UpdateStep& step, Stream& stream) {
   }
 }
 
-// Padding has no gradient and no momentum, and so is zero in u.
+// Steps 1 and 2 of a round. Padding has zero gradients and momentum, so it is zero in u.
 void MuonOptimizer::gather(const MatrixRound& round, const UpdateStep& step, Stream& stream) {
   const int64_t begin = parameters_->unit_begin(rounds_.front().first_unit);
   for (size_t i = 0; i < round.num_units; ++i) {
@@ -155,6 +155,7 @@ void MuonOptimizer::gather(const MatrixRound& round, const UpdateStep& step, Str
   }
 }
 
+// Step 4 of a round.
 void MuonOptimizer::scatter(const MatrixRound& round, Stream& stream) {
   for (size_t i = 0; i < round.num_units; ++i) {
     const size_t unit = round.first_unit + i;
@@ -166,7 +167,8 @@ void MuonOptimizer::scatter(const MatrixRound& round, Stream& stream) {
   }
 }
 
-// Out of the block and, copies included, back into it.
+// Copies a matrix out of the block, iterates on it, and copies the result to all its parts in the block, including
+// equal parts of several ranks.
 void MuonOptimizer::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream& stream) {
   const int64_t columns = matrix.columns;
   const auto place = [&](const MatrixPart& part) {
@@ -199,7 +201,7 @@ void MuonOptimizer::orthogonalize(const WholeMatrix& matrix, const Tensor& block
   }
 }
 
-// On what is in x_; the other one takes turns with it.
+// Iterates on the matrix in x_. x_ and next_x_ are swapped after each step.
 void MuonOptimizer::iterate(const WholeMatrix& matrix, Stream& stream) {
   const int64_t n = matrix.smaller();
   const bool wide = matrix.rows <= matrix.columns;

@@ -9,14 +9,14 @@ namespace octavo {
 
 namespace {
 
-// Of a block all but k and v are large, three of them equally so: one block is work for four ranks.
+// Number of ranks that one block has work for. All its matrices except k and v are large, and three are equally large.
 constexpr int64_t kRanksOfABlock = 4;
-// A round's matrices lie whole on every rank.
+// Maximum number of blocks of a round, whose matrices need memory on every rank.
 constexpr int64_t kMostBlocks = 4;
 
 int64_t num_blocks(const ParameterLayout& layout) { return std::ranges::count_if(layout.units(), has_matrices); }
 
-// By unit; those of other units than blocks have none.
+// Returns the matrices of each unit. Only blocks have matrices.
 std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& layout) {
   std::vector<std::vector<WholeMatrix>> units(layout.units().size());
   for (int64_t rank = 0; rank < layout.tensor().size; ++rank) {
@@ -62,7 +62,8 @@ void choose_owners(std::vector<WholeMatrix>& matrices, int64_t ranks) {
 
 }  // namespace
 
-// A step is A, of which rounding leaves no use for its symmetry, A^2 and the product with X.
+// A step has three matmuls: A, A^2 and the one with X. They are not halved by the symmetry of A, which holds only up to
+// rounding.
 double WholeMatrix::newton_schulz_flops() const {
   const auto n = static_cast<double>(smaller());
   const auto m = static_cast<double>(std::max(rows, columns));

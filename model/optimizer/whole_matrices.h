@@ -1,5 +1,5 @@
-// The matrices of the blocks as an optimizer sees them that needs them whole: where their parts lie on the ranks that
-// divide each layer, and who computes what.
+// The matrices of the blocks for an optimizer that needs whole matrices: the places of their parts on the
+// tensor-parallel ranks, and the rank that computes each matrix.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,34 @@
 
 namespace octavo {
 
-// A part of a matrix in the flat unit of one of the ranks that divide each layer, [rows, columns] in row-major order.
+// A part [rows, columns] of a matrix, row-major, in the flat unit of a tensor-parallel rank.
 struct MatrixPart {
   int64_t tensor_rank = 0;
-  int64_t offset = 0;  // in the unit
+  int64_t offset = 0;  // offset of the first element in the unit
   int64_t row_begin = 0;
   int64_t rows = 0;
   int64_t column_begin = 0;
   int64_t columns = 0;
-  bool counts = true;  // false for a copy of another part
+  bool counts = true;  // false if another rank has the same part
 
   int64_t numel() const { return rows * columns; }
 };
 
-// q, k, v, o, gate, up or down of a block: what is one weight in Hugging Face's files.
+// A matrix that is one weight in Hugging Face's files: q, k, v, o, gate, up or down of a block.
 struct WholeMatrix {
   std::string name;
   int64_t rows = 0;
   int64_t columns = 0;
   size_t unit = 0;
   std::vector<MatrixPart> parts;
-  int64_t owner = 0;  // among the ranks that together hold one copy of the parameters
+  int64_t owner = 0;  // rank that computes this matrix, among the ranks of one replica of the parameters
 
   int64_t numel() const { return rows * columns; }
   int64_t smaller() const { return rows < columns ? rows : columns; }
   double newton_schulz_flops() const;
 };
 
-// Blocks that are gathered at the same time, so that there are matrices enough for the ranks.
+// Blocks that are gathered together, so that there are enough matrices for all ranks.
 struct MatrixRound {
   size_t first_unit = 0;
   size_t num_units = 0;
@@ -47,10 +47,11 @@ struct MatrixRound {
 // Returns whether a unit has such matrices.
 inline bool has_matrices(const ParameterUnit& unit) { return unit.layer >= 0; }
 
-// Those of all blocks. `ranks` share the matrices of a round: the costliest first, each to the rank that has least.
+// Returns the rounds of all blocks. The matrices of a round are divided over `ranks` ranks: in the order of falling
+// cost, each goes to the rank with the least work.
 std::vector<MatrixRound> matrix_rounds(const ParameterLayout& layout, int64_t ranks);
 
-// The most units of a round.
+// Returns the maximum number of units of a round.
 int64_t blocks_of_a_round(const ParameterLayout& layout, int64_t ranks);
 
 }  // namespace octavo

@@ -135,7 +135,7 @@ TEST_P(Fp8Parity, QuantizeUnaligned) {
   }
 }
 
-// Scaling per row in two steps: row_amaxes, then quantize with row amaxes that other ranks have increased.
+// Scaling per row in two passes: kMeasure, then kCast with row amaxes that other ranks have increased.
 TEST_P(Fp8Parity, RowAmaxes) {
   struct Case {
     int64_t m, n, offset;
