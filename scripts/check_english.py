@@ -180,7 +180,7 @@ def sentences(page):
     paragraph, begin, last = "", 0, 0
     lines = list(prose(page)) + [(len(page.splitlines()) + 2, "")]
     for number, line in lines:
-        starts = not line.strip() or line.startswith(("#", "* ", "- ", ">")) or re.match(r"\d+\. ", line) or number != last + 1
+        starts = not line.strip() or line.startswith(("#", "* ", "- ")) or re.match(r"\d+\. ", line) or number != last + 1
         if starts and paragraph:
             for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`*\"])", " ".join(paragraph.split())):
                 yield begin, sentence
