@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -199,7 +200,8 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
                       .tensor = &tensor_,
                       .context = &sequences_,
                       .input_pass = input_pass,
-                      .recomputes = training() && runs_again(layer)});
+                      .recomputes = training() && runs_again(layer),
+                      .saves_operands = options_.splits_backward});
 }
 
 BlockActivations Llama::make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
@@ -309,7 +311,9 @@ void Llama::run(const StepEntry& entry, const StepBatches& step) {
                   .batch = batch,
                   .place = {.first = number == 0, .last = number + 1 == step.count},
                   .layers = layers_};
-  if (entry.kind == StepEntry::Kind::kBackward) return backward_training(work);
+  using Kind = StepEntry::Kind;
+  if (entry.kind == Kind::kBackwardWeights) return backward_weights(work);
+  if (entry.kind != Kind::kForward) return backward_training(work, entry.kind == Kind::kBackwardInput);
   if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
   forward_training(work, step.scale);
   if (layout().has_head() && step.after_losses) step.after_losses(number);
@@ -344,7 +348,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBa
   const Work work{.a = in_flight_.front(), .batch = batch, .place = place, .layers = layers};
   if (amaxes_) amaxes_->begin_micro_batch(place.first, 0, *stream_);
   forward_training(work, scale);
-  backward_training(work);
+  backward_training(work, false);
 }
 
 // The gradients of the norms are zeroed before the first forward, because the head adds to one of them there.
@@ -360,11 +364,21 @@ void Llama::forward_training(const Work& work, float scale) {
       *stream_);
 }
 
-void Llama::backward_training(const Work& work) {
+void Llama::backward_training(const Work& work, bool saves_operands) {
   if (!layout().has_head()) measure_gradient(work.a);
-  backward_blocks(work, context(work.batch.documents));
-  if (layout().has_embedding()) backward_embedding(work);
+  backward_blocks(work, context(work.batch.documents), saves_operands);
+  if (layout().has_embedding() && !saves_operands) backward_embedding(work);
   fsdp_->reduce(ParameterLayout::kNorms, work.place);
+}
+
+void Llama::backward_weights(const Work& work) {
+  for (const size_t layer : work.layers | std::views::reverse) {
+    const bool accumulate = fsdp_->begin_gradient(unit_of(layer), work.place);
+    blocks_[layer].backward_weights(work.a.blocks[layer], accumulate, *stream_);
+    finish_block(layer, work.place);
+  }
+  tensor_.run_deferred();
+  if (layout().has_embedding()) backward_embedding(work);
 }
 
 // Measures the gradient that the last block receives. The head does this in a stage that has it.
@@ -403,7 +417,7 @@ bool Llama::runs_again(size_t layer) const {
   return options_.in_flight > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
-void Llama::backward_blocks(const Work& work, const BlockContext& c) {
+void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_operands) {
   const ProfilerRange backward(*stream_, "backward");
   const auto& [a, batch, place, layers] = work;
   for (size_t i = layers.size(); i-- > 0;) {
@@ -415,9 +429,11 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c) {
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
     if (runs_again(layer)) blocks_[layer].forward_again(c, a.blocks[layer]);
     const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax(a.blocks[layer - 1]) : Tensor();
-    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, fsdp_->begin_gradient(unit, place));
+    WeightGradient gradient = WeightGradient::kSave;
+    if (!saves_operands) gradient = fsdp_->begin_gradient(unit, place) ? WeightGradient::kAdd : WeightGradient::kWrite;
+    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, gradient);
     fsdp_->release(unit);
-    finish_block(layer, place);
+    if (!saves_operands) finish_block(layer, place);
   }
   tensor_.run_deferred();
 }

@@ -66,6 +66,9 @@ struct LlamaOptions {
   int64_t in_flight = 1;
   // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
   KvCache* cache = nullptr;
+  // Whether run() is given kBackwardInput and kBackwardWeights. Each micro-batch in flight then has memory for the
+  // operands of all weight gradients of the blocks; in training.
+  bool splits_backward = false;
   int64_t workspace_bytes = 0;  // Minimum size of the stream's workspace.
 };
 
@@ -163,12 +166,13 @@ class Llama {
   void run(const StepEntry& entry, const StepBatches& step);
   void forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers);
   void forward_training(const Work& work, float scale);
-  void backward_training(const Work& work);
+  void backward_training(const Work& work, bool saves_operands);
+  void backward_weights(const Work& work);
   void measure_gradient(const LlamaActivations& a);
   // Runs embedding and blocks. Returns the last block's h1, to which a.delta must still be added.
   Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                         const Layers& layers);
-  void backward_blocks(const Work& work, const BlockContext& c);
+  void backward_blocks(const Work& work, const BlockContext& c, bool saves_operands);
   bool runs_again(size_t layer) const;
   void finish_block(size_t layer, const MicroBatchPlace& place);
   void run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale);

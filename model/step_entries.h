@@ -13,6 +13,10 @@ struct StepEntry {
     // Forward of embedding, blocks and head, and the backward of the head.
     kForward,
     kBackward,  // Backward of blocks and embedding.
+    // The two parts of kBackward, of a model with LlamaOptions::splits_backward. The second part may be queued at any
+    // later time before the forward that uses the same activations.
+    kBackwardInput,    // Gradients of the stage's input and of the weights of norms.
+    kBackwardWeights,  // Gradients of all other weights of blocks and embedding.
   };
   Kind kind = Kind::kForward;
   int64_t micro_batch = 0;  // Index of the micro-batch in the step, from 0.

@@ -169,14 +169,21 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
   o_.recompute_input(a.o, a.attention, c.stream);
-  o_.backward(a.o, {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .accumulate = args.accumulate}, c.stream);
+  o_.backward(a.o, {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .weight_gradient = args.weight_gradient},
+              c.stream);
   norm_.recompute_input(c, a.norm, qkv_);
   if (a.recomputes_rotation) rotate(c, a);
   attend_backward(c, a);
   rotate_backward(c, a);
   qkv_.backward(a.norm.linear,
-                {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .accumulate = args.accumulate}, c.stream);
+                {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .weight_gradient = args.weight_gradient},
+                c.stream);
   norm_.backward(c, a.norm, args);
+}
+
+void Attention::backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const {
+  o_.backward_weights(a.o, accumulate, stream);
+  qkv_.backward_weights(a.norm.linear, accumulate, stream);
 }
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {

@@ -61,6 +61,8 @@ class Attention {
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
+  // Computes the weight gradients of which backward has saved the operands (WeightGradient::kSave).
+  void backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
   Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_target(a.o).amax; }

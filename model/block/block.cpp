@@ -37,14 +37,21 @@ void Block::forward_again(const BlockContext& c, const BlockActivations& a) cons
 }
 
 void Block::backward(const BlockContext& c, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
-                     bool accumulate) const {
+                     WeightGradient weight_gradient) const {
   {
     const ProfilerRange range(c.stream, "mlp");
     const Tensor d_h1_amax = attention_.output_gradient_amax(a.attention);
-    mlp_.backward(c, a.mlp, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h1_amax, .accumulate = accumulate});
+    mlp_.backward(c, a.mlp, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h1_amax, .weight_gradient = weight_gradient});
   }
   const ProfilerRange range(c.stream, "attention");
-  attention_.backward(c, a.attention, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h_amax, .accumulate = accumulate});
+  attention_.backward(c, a.attention,
+                      {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h_amax, .weight_gradient = weight_gradient});
+}
+
+void Block::backward_weights(const BlockActivations& a, bool accumulate, Stream& stream) const {
+  const ProfilerRange range(stream, "weight gradients");
+  mlp_.backward_weights(a.mlp, accumulate, stream);
+  attention_.backward_weights(a.attention, accumulate, stream);
 }
 
 int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,

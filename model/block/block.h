@@ -55,7 +55,9 @@ class Block {
   // gradients are always +=. It makes the inputs of linears that ask for it again on the way; forward_again, before,
   // what else is not there.
   void backward(const BlockContext& context, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
-                bool accumulate) const;
+                WeightGradient weight_gradient) const;
+  // Computes the weight gradients of which backward has saved the operands (WeightGradient::kSave).
+  void backward_weights(const BlockActivations& a, bool accumulate, Stream& stream) const;
 
   Tensor output_gradient_amax(const BlockActivations& a) const { return mlp_.output_gradient_amax(a.mlp); }
   const Tensor& qkv_gradient() const { return attention_.qkv_gradient(); }  // of the weight

@@ -70,7 +70,7 @@ struct HalfBackward {
   Tensor d_h;       // [share, hidden]: in, the gradient of the half's output; out, of its input
   Tensor d_norm;    // [share, hidden] scratch
   Tensor d_h_amax;  // optional [1]: where the amax of the latter d_h goes, for the half before
-  bool accumulate = false;
+  WeightGradient weight_gradient = WeightGradient::kWrite;  // of the linears; gradients of norms are always +=
 };
 
 // The norm that a half begins with; its result is the input of one linear alone.

@@ -56,17 +56,26 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
                      .out_cast = by_product ? down_.input_target(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
   };
-  down_.backward(
-      a.down,
-      {.d_x = d_swiglu, .d_y = args.d_h, .x = swiglu, .accumulate = args.accumulate, .between = swiglu_gradient},
-      c.stream);
+  down_.backward(a.down,
+                 {.d_x = d_swiglu,
+                  .d_y = args.d_h,
+                  .x = swiglu,
+                  .weight_gradient = args.weight_gradient,
+                  .between = swiglu_gradient},
+                 c.stream);
 }
 
 void Mlp::backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
   down_backward(c, a, args);
   gate_up_.backward(a.norm.linear,
-                    {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .accumulate = args.accumulate}, c.stream);
+                    {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .weight_gradient = args.weight_gradient},
+                    c.stream);
   norm_.backward(c, a.norm, args);
+}
+
+void Mlp::backward_weights(const MlpActivations& a, bool accumulate, Stream& stream) const {
+  down_.backward_weights(a.down, accumulate, stream);
+  gate_up_.backward_weights(a.norm.linear, accumulate, stream);
 }
 
 }  // namespace octavo

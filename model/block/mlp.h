@@ -32,6 +32,8 @@ class Mlp {
   void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
+  // Computes the weight gradients of which backward has saved the operands (WeightGradient::kSave).
+  void backward_weights(const MlpActivations& a, bool accumulate, Stream& stream) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
   Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_target(a.down).amax; }

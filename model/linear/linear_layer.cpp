@@ -87,7 +87,9 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivat
   }
   const bool training = o.gradient.defined();
   if (training) {
-    a.input = allocate_input(o.input_pass == BlockPass::kForward ? nullptr : shared, arena);
+    const bool own = o.saves_operands || o.input_pass == BlockPass::kForward;
+    a.input = allocate_input(own ? nullptr : shared, arena);
+    if (o.saves_operands) a.saved = allocate_saved(a.input, arena);
   } else if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) {
     a.input.gathered = exchange();
   }
@@ -112,6 +114,23 @@ LinearInput LinearLayer::allocate_input(SharedActivations* shared, Arena& arena)
   }
   if (!divides(Divided::kOutputs)) return {};
   return {.columns = {}, .gathered = allocate(name + " of all ranks", o.precision.compute, {s.tokens, s.in})};
+}
+
+WeightGradientOperands LinearLayer::allocate_saved(const LinearInput& input, Arena& arena) const {
+  const LinearOptions& o = options_;
+  const LinearShape& s = o.spec.shape;
+  const std::string name = fmt::format("activations {} saved", o.spec.names.forward);
+  WeightGradientOperands saved{.d_y_columns = {}, .x_columns = input.columns, .d_y = {}, .x = input.gathered};
+  if (is_fp8(o.recipe)) {
+    saved.d_y_columns = allocate_operand(name + " gradient", o.precision.gradient_format, traits(o.recipe).activations,
+                                         s.out, s.tokens, arena, Lifetime::kStep);
+    return saved;
+  }
+  saved.d_y = arena.allocate(name + " gradient", o.precision.compute, {s.tokens, s.out}, Lifetime::kStep);
+  if (!saved.x.defined()) {
+    saved.x = arena.allocate(name + " input", o.precision.compute, {s.tokens, s.in}, Lifetime::kStep);
+  }
+  return saved;
 }
 
 // All tokens at the width that is not divided.
@@ -201,12 +220,13 @@ Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
   if (!is_fp8(o.recipe)) return {};
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
+  const LinearShape& shape = o.spec.shape;
   const LinearScratch::Columns& columns = o.scratch->columns[o.spec.gradient_slot];
-  return {
-      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.spec.shape.tokens,
-                           o.spec.shape.out),
-      .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.spec.shape.out, o.spec.shape.tokens),
-      .amax = scale_amax(a, AmaxTable::kOutputGradient)};
+  return {.rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, shape.tokens, shape.out),
+          .columns = o.saves_operands
+                         ? a.saved.d_y_columns
+                         : view_operand(columns.bytes, columns.scales, format, scaling, shape.out, shape.tokens),
+          .amax = scale_amax(a, AmaxTable::kOutputGradient)};
 }
 
 bool LinearLayer::fast(bool forward) const {
@@ -351,26 +371,50 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   });
   if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
   if (args.between) args.between();
-  const Tensor input = sums ? a.input.gathered : args.x;
-  const auto weight_gradient = [this, d_output, input, d_y = operands.columns, x = a.input.columns,
-                                accumulate = args.accumulate, &stream] {
-    const Tensor& d = options_.gradient;
-    const char* name = options_.spec.names.d_w;
-    if (!is_fp8(options_.recipe)) {
-      return matmul({.d = d, .a = d_output, .b = input, .transpose_a = true, .accumulate = accumulate, .name = name},
-                    stream);
-    }
-    fp8_matmul({.d = d, .a = d_y, .b = x, .accumulate = accumulate, .fast_accumulation = fast(false), .name = name},
-               stream);
-  };
+  const WeightGradientOperands weight_operands{.d_y_columns = operands.columns,
+                                               .x_columns = a.input.columns,
+                                               .d_y = d_output,
+                                               .x = sums ? a.input.gathered : args.x};
+  const bool accumulate = args.weight_gradient == WeightGradient::kAdd;
   // The weight gradient is needed only at the end of the block's backward, so it can run during the next transfer of
   // tokens. Without FP8 it cannot if d_y was gathered, because the next transfer overwrites the memory of d_y.
-  if (alone() || (!is_fp8(o.recipe) && !sums)) {
-    weight_gradient();
+  const bool defers = !alone() && (is_fp8(o.recipe) || sums);
+  if (args.weight_gradient == WeightGradient::kSave) {
+    save_operands(a, weight_operands, stream);
+  } else if (defers) {
+    o.tensor->defer(
+        [this, weight_operands, accumulate, &stream] { compute_weight_gradient(weight_operands, accumulate, stream); });
   } else {
-    o.tensor->defer(weight_gradient);
+    compute_weight_gradient(weight_operands, accumulate, stream);
   }
   if (sums) o.tensor->wait();
+}
+
+// Without FP8, tensors that other layers will overwrite are copied. Gathered inputs already lie in memory of their own.
+void LinearLayer::save_operands(const LinearActivations& a, const WeightGradientOperands& operands,
+                                Stream& stream) const {
+  CHECK(options_.saves_operands, "no memory to save the operands of a weight gradient");
+  if (is_fp8(options_.recipe)) return;
+  stream.copy(a.saved.d_y, operands.d_y);
+  if (operands.x.raw() != a.saved.x.raw()) stream.copy(a.saved.x, operands.x);
+}
+
+void LinearLayer::compute_weight_gradient(const WeightGradientOperands& operands, bool accumulate,
+                                          Stream& stream) const {
+  const Tensor& d = options_.gradient;
+  const char* name = options_.spec.names.d_w;
+  if (!is_fp8(options_.recipe)) {
+    return matmul(
+        {.d = d, .a = operands.d_y, .b = operands.x, .transpose_a = true, .accumulate = accumulate, .name = name},
+        stream);
+  }
+  fp8_matmul({.d = d,
+              .a = operands.d_y_columns,
+              .b = operands.x_columns,
+              .accumulate = accumulate,
+              .fast_accumulation = fast(false),
+              .name = name},
+             stream);
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

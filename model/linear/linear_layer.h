@@ -87,9 +87,23 @@ struct LinearInput {
   Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
 };
 
+// Operands of the matmul that computes a weight gradient.
+struct WeightGradientOperands {
+  Fp8Operand d_y_columns, x_columns;  // [out, tokens] and [in, tokens] in FP8
+  Tensor d_y, x;                      // [tokens, out] and [tokens, in] without FP8
+};
+
+// What becomes of a weight gradient in the backward of its linear.
+enum class WeightGradient : uint8_t {
+  kWrite,
+  kAdd,   // in float32 only
+  kSave,  // Its operands are saved in LinearActivations::saved, and backward_weights() computes it.
+};
+
 // What a linear has of one micro-batch in flight.
 struct LinearActivations {
   LinearInput input;
+  WeightGradientOperands saved;  // Undefined unless LinearOptions::saves_operands.
   // Slots in the table of amaxes, where the recipe needs them: [1] float32.
   Tensor input_amax;     // of x
   Tensor gradient_amax;  // of d_y
@@ -112,6 +126,7 @@ struct LinearOptions {
   BlockPass input_pass = BlockPass::kForward;  // The pass that makes what backward needs of x (kActivationPasses).
   // Whether backward queues the forward of the block again. If not, the forward makes what kRecompute would make.
   bool recomputes = false;
+  bool saves_operands = false;  // Whether backward may be called with WeightGradient::kSave.
 };
 
 // The work that the producer of a tensor (LinearSpec::input, LinearSpec::output_gradient) does for the linear that
@@ -128,10 +143,10 @@ struct LinearForward {
 };
 
 struct LinearBackward {
-  Tensor d_x;               // [tokens, in] =
-  Tensor d_y;               // [tokens, out]
-  Tensor x;                 // that of forward; read without FP8 only
-  bool accumulate = false;  // adds to the weight gradient, in float32 only; else it is written with =
+  Tensor d_x;  // [tokens, in] =
+  Tensor d_y;  // [tokens, out]
+  Tensor x;    // that of forward; read without FP8 only
+  WeightGradient weight_gradient = WeightGradient::kWrite;
   // Queued after the product that makes d_x and before the weight gradient, where given: it may make x again, and read
   // d_x unless ranks have yet to sum it (outputs divided).
   std::function<void()> between = {};
@@ -165,6 +180,11 @@ class LinearLayer {
   // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
 
+  // Computes the weight gradient of which backward has saved the operands: adds it to gradient(), or writes it.
+  void backward_weights(const LinearActivations& a, bool accumulate, Stream& stream) const {
+    compute_weight_gradient(a.saved, accumulate, stream);
+  }
+
   // The weight's; undefined in inference.
   const Tensor& gradient() const { return options_.gradient; }
 
@@ -197,6 +217,9 @@ class LinearLayer {
                        const TensorGroup::Work& work) const;
   Tensor measure(const Source& source, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
+  WeightGradientOperands allocate_saved(const LinearInput& input, Arena& arena) const;
+  void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;
+  void compute_weight_gradient(const WeightGradientOperands& operands, bool accumulate, Stream& stream) const;
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
   Tensor exchange() const;

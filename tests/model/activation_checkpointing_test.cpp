@@ -101,11 +101,19 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
 }
 
 // Runs two steps of three micro-batches and returns losses, gradients, amaxes and statistics of casts.
+constexpr int64_t kMicroBatches = 3;
+
+struct Order {
+  std::vector<StepEntry> entries = step_entries(kMicroBatches);
+  int64_t in_flight = 1;
+  bool splits_backward = false;
+};
+
 std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false,
-                              int64_t in_flight = 1) {
-  constexpr int64_t kMicroBatches = 3;
+                              const Order& order = {}) {
   LlamaOptions options = options_of(recipe, checkpointing);
-  options.in_flight = in_flight;
+  options.in_flight = order.in_flight;
+  options.splits_backward = order.splits_backward;
   TinyLlama model(options);
   Llama& llama = model.llama();
   std::mt19937_64 others(8);
@@ -128,11 +136,10 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
       batches.push_back(OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, generator));
       if (i > 0) batches.back().mask_documents(24, kShape.seq_len);
     }
-    llama.run(step_entries(kMicroBatches, in_flight),
-              {.count = kMicroBatches,
-               .micro_batch = [&](int64_t i) { return batches[static_cast<size_t>(i)].views(); },
-               .scale = 1.0f / 128,
-               .after_losses = [&](int64_t) { add(llama.losses()); }});
+    llama.run(order.entries, {.count = kMicroBatches,
+                              .micro_batch = [&](int64_t i) { return batches[static_cast<size_t>(i)].views(); },
+                              .scale = 1.0f / 128,
+                              .after_losses = [&](int64_t) { add(llama.losses()); }});
     add(model.parameters().gradients());
     if (measures) llama.fp8_stats()->end(*alone, model.stream());
     if (measures) add(llama.fp8_stats()->values());
@@ -164,8 +171,42 @@ TEST_P(RecipeTest, SeveralMicroBatchesInFlightGiveTheSameBits) {
   const std::vector<float> expected = numbers_of(GetParam(), kNone);
   for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
     for (const int64_t in_flight : {2, 3}) {
-      EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, in_flight), expected)) << in_flight << " in flight";
+      const Order order{.entries = step_entries(kMicroBatches, in_flight), .in_flight = in_flight};
+      EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, order), expected)) << in_flight << " in flight";
     }
+  }
+}
+
+TEST_P(RecipeTest, BackwardInTwoPartsGivesTheSameBits) {
+  using Kind = StepEntry::Kind;
+  constexpr Kind kForward = Kind::kForward;
+  constexpr Kind kInput = Kind::kBackwardInput;
+  constexpr Kind kWeights = Kind::kBackwardWeights;
+  const Order weights_last{.entries = {{kForward, 0},
+                                       {kForward, 1},
+                                       {kForward, 2},
+                                       {kInput, 0},
+                                       {kInput, 1},
+                                       {kInput, 2},
+                                       {kWeights, 0},
+                                       {kWeights, 1},
+                                       {kWeights, 2}},
+                           .in_flight = 3,
+                           .splits_backward = true};
+  const Order mixed{.entries = {{kForward, 0},
+                                {kForward, 1},
+                                {kInput, 0},
+                                {kInput, 1},
+                                {kWeights, 0},
+                                {kForward, 2},
+                                {kWeights, 1},
+                                {Kind::kBackward, 2}},
+                    .in_flight = 2,
+                    .splits_backward = true};
+  const std::vector<float> expected = numbers_of(GetParam(), kNone);
+  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
+    EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, weights_last), expected)) << "weights last";
+    EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, mixed), expected)) << "mixed";
   }
 }
 

@@ -23,6 +23,12 @@ struct Recipe {
   LinearPrecision precision;
   bool history = false;  // With delayed scaling, the amax history is not empty.
 };
+// Way in which a layer is used.
+struct Use {
+  Producer producer = Producer::kAttention;  // Producer of x and of d_y.
+  bool accumulate = false;                   // Whether the weight gradient is added to ones.
+  bool splits = false;                       // Whether backward_weights() computes the weight gradient.
+};
 constexpr double kPastAmax = 112;  // Amax in the history, twice the largest extreme.
 
 // On 4 ranks, the share of a rank is less than a block of 128 tokens.
@@ -114,13 +120,13 @@ LayerData part_of(const LayerData& whole, const Division& division, int64_t rank
 
 class TestedLayer {
  public:
-  // If `ranks` is null, the layer is not divided. `producer` computes x and d_y. `weight_amax` is the amax of the whole
-  // weight.
-  TestedLayer(const Recipe& recipe, const Division& division, Producer producer, Communicator* ranks,
+  // If `ranks` is null, the layer is not divided. `weight_amax` is the amax of the whole weight.
+  TestedLayer(const Recipe& recipe, const Division& division, const Use& use, Communicator* ranks,
               const LayerData& data, double weight_amax)
       : y(like(data.d_y)),
         d_x(like(data.x)),
         gradient(like(data.weight)),
+        use_(use),
         data_(data),
         precision_{.compute = DType::kFloat32, .linear = recipe.precision},
         shape_(shape_of(data.weight, division.divided)),
@@ -130,14 +136,15 @@ class TestedLayer {
         scratch_(std::array{LinearSpec{.shape = shape_}}, precision_, group_, arena_),
         layer_({.recipe = recipe.precision,
                 .precision = precision_,
-                .spec = {.shape = shape_, .input = producer, .output_gradient = producer},
+                .spec = {.shape = shape_, .input = use.producer, .output_gradient = use.producer},
                 .weight = weight_,
                 .gradient = gradient,
                 .amaxes = &amaxes_,
                 .stats = nullptr,
                 .index = 0,
                 .scratch = &scratch_,
-                .tensor = &group_}),
+                .tensor = &group_,
+                .saves_operands = use.splits}),
         activations_(layer_.make_activations(0, nullptr, arena_)) {
     const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, shape_, DType::kFloat32, stream_);
     workspace_.resize(static_cast<size_t>(bytes));
@@ -147,16 +154,23 @@ class TestedLayer {
     amaxes_.restore(stream_);
   }
 
-  // Runs forward and backward. If `accumulate`, the weight gradient is added to ones.
-  void run(bool accumulate) {
-    if (accumulate) gradient.fill(1);
+  // Runs forward and backward.
+  void run() {
+    if (use_.accumulate) gradient.fill(1);
     Array x = data_.x;
     Array d_y = data_.d_y;
     const LinearActivations& a = activations_;
     make(x, layer_.input_target(a));
     layer_.forward(a, {.y = y, .x = x}, stream_);
     make(d_y, layer_.gradient_target(a));
-    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .accumulate = accumulate}, stream_);
+    WeightGradient weight_gradient = use_.accumulate ? WeightGradient::kAdd : WeightGradient::kWrite;
+    if (use_.splits) weight_gradient = WeightGradient::kSave;
+    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .weight_gradient = weight_gradient}, stream_);
+    if (use_.splits) {
+      x.fill(std::nan(""));
+      d_y.fill(std::nan(""));
+      layer_.backward_weights(a, use_.accumulate, stream_);
+    }
     group_.run_deferred();
   }
 
@@ -206,6 +220,7 @@ class TestedLayer {
     x.fill(std::nan(""));
   }
 
+  Use use_;
   LayerData data_;
   PrecisionConfig precision_;
   LinearShape shape_;
@@ -229,16 +244,17 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
     EXPECT_TRUE(part.bits() == part_of(whole, matrix, rank_).bits()) << what;
   }
 
-  void expect_equal_to_alone(const Division& division, Producer producer, bool accumulate) {
+  void expect_equal_to_alone(const Division& division, const Use& use) {
     SCOPED_TRACE(std::string(division.outputs() ? "outputs" : "inputs") + " divided, in chunks " +
-                 std::to_string(division.chunks) + (traits(producer).casts ? ", cast before" : ""));
+                 std::to_string(division.chunks) + (traits(use.producer).casts ? ", cast before" : "") +
+                 (use.splits ? ", split" : ""));
     const Recipe& recipe = GetParam();
     const LayerData data = whole_data(division, recipe.precision);
     const double weight_amax = recipe.history ? kPastAmax : largest_magnitude(data.weight, 0);
-    TestedLayer exact(kPlainProducts, division, producer, nullptr, data, weight_amax);
-    TestedLayer alone(recipe, division, producer, nullptr, data, weight_amax);
-    TestedLayer divided(recipe, division, producer, communicator_.get(), part_of(data, division, rank_), weight_amax);
-    for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run(accumulate);
+    TestedLayer exact(kPlainProducts, division, {.accumulate = use.accumulate}, nullptr, data, weight_amax);
+    TestedLayer alone(recipe, division, use, nullptr, data, weight_amax);
+    TestedLayer divided(recipe, division, use, communicator_.get(), part_of(data, division, rank_), weight_amax);
+    for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run();
     EXPECT_TRUE(alone.y.bits() == exact.y.bits()) << "y is not exact in FP8";
     EXPECT_TRUE(alone.d_x.bits() == exact.d_x.bits()) << "d_x is not exact in FP8";
     EXPECT_TRUE(alone.gradient.bits() == exact.gradient.bits()) << "the weight gradient is not exact in FP8";
@@ -257,8 +273,9 @@ TEST_P(LinearLayerRanks, EqualsTheLayerAlone) {
   for (const Divided divided : {Divided::kOutputs, Divided::kInputs}) {
     for (const int64_t chunks : {1, 2}) {
       const Division division{.divided = divided, .chunks = chunks, .ranks = size_};
-      expect_equal_to_alone(division, Producer::kAttention, false);
-      expect_equal_to_alone(division, Producer::kNorm, true);
+      expect_equal_to_alone(division, {});
+      expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true});
+      expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true, .splits = true});
     }
   }
 }
