@@ -1,17 +1,17 @@
-// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198): what a
-// block keeps of its forward for its backward, and what backward makes again. Losses and gradients are the same to the
-// bit, whatever is kept.
+// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198): blocks
+// save only some activations of their forward, and recompute the others in backward. Losses and gradients are
+// bit-identical in all modes.
 //
-//   mode       blocks keep                                         made again
-//   none       all                                                 nothing
-//   selective  what products and attention make, residuals, rstd   norms, qk-norm with rope, swiglu, casts to FP8
-//   full       their input h0                                      the block's forward up to gate_up
-//   block      `ratio` of the blocks, spread evenly, as full; the others as none
+//   mode       blocks save                                    blocks recompute
+//   none       all activations                                nothing
+//   selective  results of matmuls and attention, h1, rstd     norms, qk-norm with rope, swiglu, casts to FP8
+//   full       their input h0                                 the forward up to gate_up
+//   block      `ratio` of the blocks, spread evenly, save the activations of mode full, the others those of mode none
 //
-// No mode keeps what backward has next to nothing to do for: swiglu, which its backward kernel makes on the way, and
-// the cast of attention.
+// All modes recompute two inputs that backward gets almost for free: the output of swiglu, which the kernel of its
+// backward also computes, and the cast of attention's output. model/architecture/activations.h has the table.
 //
-// What is not kept lies in memory that all blocks share (SharedActivations).
+// Activations that are not saved lie in memory that all blocks share (SharedActivations).
 #pragma once
 
 #include <initializer_list>
@@ -27,15 +27,16 @@ namespace octavo {
 // The activation_checkpointing section of the config.
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
-  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/memory/training_options.h)
-  double ratio = 1.0;       // of block mode; no effect in the others
+  Mode mode = Mode::kAuto;  // kAuto chooses a mode by the memory of the device (app/memory/training_options.h).
+  double ratio = 1.0;       // Share of the blocks that mode block recomputes. Other modes ignore it.
 };
 
-// Of block `layer` in a mode other than auto. In block mode with ratio p, block i is recomputed when
-// floor((i + 1) p + 1/2) > floor(i p + 1/2), so floor(num_layers p + 1/2) of them are.
+// Returns how much block `layer` recomputes. Throws in mode auto. Mode block with ratio p recomputes block i if
+// floor((i + 1) p + 1/2) > floor(i p + 1/2), so it recomputes floor(num_layers p + 1/2) blocks.
 Recompute recompute_of(const ActivationCheckpointing& checkpointing, int64_t layer);
 
-// Activations that all blocks share, as none of them needs them for long. By name; made by the first who asks.
+// Activations that all blocks share, because each block needs them only for a short time. The first call with a name
+// allocates the tensor.
 class SharedActivations {
  public:
   Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena);

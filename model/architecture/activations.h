@@ -45,8 +45,8 @@ enum class BlockPass : uint8_t {
   kBackward,   // backward, just before the op that reads the activation
 };
 
-// The activations of a block that its backward reads. Inputs are what the weight gradient of a linear reads: in FP8 the
-// transposed cast; else the tensor itself, gathered from the ranks if each has a share of its tokens.
+// The activations of a block that its backward reads. The input of a linear is in the form that its weight gradient
+// reads: the transposed cast in FP8, and otherwise the tensor itself, gathered if each rank has a share of its tokens.
 enum class Activation : uint8_t {
   kBlockInput,         // h0
   kOutput,             // results of matmuls and attention, h1, rstd of the norms
@@ -54,7 +54,7 @@ enum class Activation : uint8_t {
   kNormInput,          // inputs of qkv and gate_up, from a norm
   kAttentionInput,     // input of o, from attention
   kSwigluInput,        // input of down, from swiglu
-  kSwigluRowwiseInput  // input of down, in a recipe that cannot cast it in one pass over the values
+  kSwigluRowwiseInput  // input of down, from swiglu, in a recipe that cannot cast it in one pass over the values
 };
 
 struct ActivationTraits {
@@ -79,7 +79,7 @@ constexpr BlockPass made_in(Activation activation, Recompute recompute) {
   return kActivationPasses[static_cast<size_t>(activation)].made_in[static_cast<size_t>(recompute)];
 }
 
-// Returns what the weight gradient of a linear reads of its input.
+// Returns the activation that the weight gradient of a linear reads. `producer` is the producer of the linear's input.
 constexpr Activation linear_input(Producer producer, LinearPrecision recipe) {
   if (producer == Producer::kNorm) return Activation::kNormInput;
   if (producer == Producer::kAttention) return Activation::kAttentionInput;

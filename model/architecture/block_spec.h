@@ -1,6 +1,5 @@
-// What a transformer block consists of: the norms and linears of its two halves, with the names of their parameters.
-// The layout of the parameters, the FP8 weights, the tables of amaxes and statistics, the plan and the reports are all
-// made from these lists.
+// The norms and linears of a transformer block, with the names of their parameters. The layout of the parameters, the
+// FP8 weights, the tables of amaxes and statistics, plans and reports iterate over these lists.
 #pragma once
 
 #include <vector>
@@ -16,13 +15,13 @@ inline constexpr const char* kQueryNorm = "self_attn.q_norm.weight";
 inline constexpr const char* kKeyNorm = "self_attn.k_norm.weight";
 inline constexpr const char* kMlpNorm = "post_attention_layernorm.weight";
 
-// The halves of the model of `config`, or of what a rank computes of it (its local_config).
+// Return the halves of a block. `config` is the config of the whole model, or the local_config of a rank.
 HalfSpec attention_spec(const ModelConfig& config, const BatchShape& shape);
 HalfSpec mlp_spec(const ModelConfig& config, const BatchShape& shape);
 
-// Both halves in the order of the forward pass.
+// Returns both halves in the order of forward.
 std::vector<HalfSpec> block_halves(const ModelConfig& config, const BatchShape& shape = {});
-// The linears of both halves in that order.
+// Returns the linears of both halves in the order of forward.
 std::vector<LinearSpec> block_linears(const ModelConfig& config, const BatchShape& shape = {});
 
 }  // namespace octavo

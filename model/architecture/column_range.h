@@ -1,11 +1,11 @@
-// What a tensor-parallel rank holds of the weight of a row-parallel linear: some columns of all rows.
+// The part of the weight of a row-parallel linear that a tensor-parallel rank holds: some columns of all rows.
 #pragma once
 
 #include <cstdint>
 
 namespace octavo {
 
-// Columns [begin, end) of a 2-dimensional tensor; none (0, 0): all of them, of a tensor of any dimensions.
+// Columns [begin, end) of a tensor of two dimensions. The range (0, 0) means a whole tensor of any dimensions.
 struct ColumnRange {
   int64_t begin = 0;
   int64_t end = 0;

@@ -17,7 +17,7 @@ struct Preset {
   ModelConfig config;
 };
 
-// Published shapes (config.json of the models); llama3_1.8b is the 1.8B of the PyTorch float8 work.
+// Shapes from the config.json of published models. llama3_1.8b is the 1.8B model of PyTorch's work on float8.
 const std::array<Preset, 8>& presets() {
   static const RopeScaling scaling_32{32.0, 1.0, 4.0, 8192};
   static const std::array<Preset, 8> all{{
@@ -36,7 +36,7 @@ const std::array<Preset, 8>& presets() {
 
 constexpr double kMaxRopeFactor = 1e6;
 
-// Each field by itself; the factors of a scaling have bounds of their own.
+// Checks each field separately. The factors of rope scaling have other bounds than the fields of the model.
 template <typename Struct>
 void check_fields(const Struct& fields, const char* section) {
   for_each_field(fields, [&](const auto& field, const auto& value) {
@@ -65,13 +65,13 @@ void check_rope(const ModelConfig& model) {
               scaling.high_freq_factor, scaling.low_freq_factor);
 }
 
-// The same on every device, so that what trains on a CPU trains on a GPU.
+// Checks the shape for all devices, so that a model that trains on a CPU also trains on a GPU.
 void check_attention(const ModelConfig& model) {
   CHECK_INPUT(model.num_heads % model.num_kv_heads == 0,
               "model.num_kv_heads is {}, expected a divisor of model.num_heads {}{}", model.num_kv_heads,
               model.num_heads, would_work(divisors_near(model.num_kv_heads, model.num_heads)));
   CHECK_INPUT(model.head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", model.head_dim);
-  // Hugging Face demands it of Llama models.
+  // Hugging Face requires this of Llama models.
   CHECK_INPUT(model.qk_norm || model.hidden_size % model.num_heads == 0,
               "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));

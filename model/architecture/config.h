@@ -10,8 +10,8 @@
 
 namespace octavo {
 
-// The largest sizes of a model. They and kMaxParameters keep every product of sizes (elements, bytes, FLOPs) inside 64
-// bits, and a layout of all parameters within some megabytes.
+// Limits of the sizes of a model. With kMaxParameters they ensure that numbers of elements, bytes and FLOPs fit in 64
+// bits, and that a layout of all parameters takes at most a few megabytes.
 inline constexpr int64_t kMaxHidden = 1 << 20;
 inline constexpr int64_t kMaxIntermediate = 1 << 24;
 inline constexpr int64_t kMaxLayers = 1 << 14;
@@ -38,25 +38,25 @@ struct ModelConfig {
   int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
   int64_t attention_width() const { return num_heads * head_dim; }
 
-  // All parameters; a tied table counts once.
+  // Returns the number of parameters. A tied table counts once.
   int64_t num_parameters() const;
-  // Parameters that take part in products: all without the input embedding table (a tied table counts once, as output).
+  // Returns the number of parameters that matmuls read: all except the input embedding. A tied table counts as lm_head.
   int64_t num_matmul_parameters() const;
-  // Training FLOPs a token as `mfu` counts them: 6 N + 12 L H Q T, N = num_matmul_parameters().
+  // Returns the training FLOPs per token that `mfu` counts: 6 N + 12 L H Q T with N = num_matmul_parameters().
   double flops_per_token(int64_t seq_len) const;
 
-  // The one check of a shape, wherever it was read. Throws InputError naming the field and the numbers when the shape
-  // cannot exist, is beyond the limits above, or is none that attention has kernels for; with `where` before the
-  // sentence unless it is empty.
+  // Checks the shape. Configs, checkpoints and Hugging Face models all use this check. Throws InputError with the field
+  // and the numbers if the shape is impossible, exceeds the limits above, or has no attention kernel. The message
+  // starts with `where` unless it is empty.
   void validate(const std::string& where = "") const;
 
   bool operator==(const ModelConfig& other) const = default;
 };
 
-// Names accepted by model.preset.
+// Returns the names that model.preset accepts.
 std::vector<std::string> model_preset_names();
 
-// The preset of that name; throws InputError naming the known ones.
+// Returns the preset with the name. Throws InputError with the names of all presets if there is none.
 ModelConfig model_preset(const std::string& name);
 
 }  // namespace octavo

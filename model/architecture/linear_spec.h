@@ -1,4 +1,5 @@
-// How a linear layer is specified. model/architecture/block_spec.h lists the linears of a block.
+// The specification of a linear layer: shape, names, parameters, and the producers of its operands.
+// model/architecture/block_spec.h lists the linears of a block.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +12,15 @@
 namespace octavo {
 
 struct LinearShape {
-  int64_t tokens = 0;  // of all ranks of the group
-  int64_t in = 0;      // of this rank
-  int64_t out = 0;
+  int64_t tokens = 0;  // Tokens of all tensor-parallel ranks.
+  int64_t in = 0;      // Width of the inputs that this rank has.
+  int64_t out = 0;     // Width of the outputs that this rank has.
   Divided divided = Divided::kOutputs;
-  // The width that is not divided, which tokens travel at.
+  // Returns the width that is not divided. Tokens are exchanged between ranks at this width.
   int64_t whole_width() const { return divided == Divided::kOutputs ? in : out; }
 };
 
-// Names in the profile; string literals. The forward's names the linear everywhere.
+// Names of the matmuls in profiles, as string literals. The name of the forward identifies the linear everywhere.
 struct LinearNames {
   const char* forward = "linear";
   const char* d_x = "linear_d_x";
@@ -28,28 +29,29 @@ struct LinearNames {
 
 // A parameter that is some rows of W.
 struct MatrixSpec {
-  const char* name;          // behind "model.layers.3."
-  int64_t rows;              // of the whole parameter
-  bool of_kv_heads = false;  // which ranks may have copies of
+  const char* name;          // Name without its prefix, such as "model.layers.3.".
+  int64_t rows;              // Rows of the whole parameter.
+  bool of_kv_heads = false;  // Whether the rows are kv heads, of which several ranks may have copies.
 };
 
 struct LinearSpec {
   LinearNames names = {};
   LinearShape shape = {};
-  std::vector<MatrixSpec> matrices = {};  // W, one under the other
-  // The ops that make x and the gradient of y.
-  Producer input = Producer::kNorm;
-  Producer output_gradient = Producer::kNormBackward;
-  // Which scratch its output gradient is cast into by columns: another one than that of the linears before and behind
-  // it in backward, as the weight gradient of one may be made while the next one's output gradient is cast.
+  std::vector<MatrixSpec> matrices = {};               // Parameters of which W consists, in the order of its rows.
+  Producer input = Producer::kNorm;                    // Op that computes x.
+  Producer output_gradient = Producer::kNormBackward;  // Op that computes the gradient of y.
+  // Index in LinearScratch::columns, into which the output gradient is cast. Two linears that follow each other in
+  // backward have different slots, because the weight gradient of the first may be deferred until the output gradient
+  // of the second has been cast.
   size_t gradient_slot = 0;
 };
 
-// What a half adds to each layer.
 struct NormSpec {
-  const char* name;  // behind "model.layers.3."
+  const char* name;  // Name without its prefix, such as "model.layers.3.".
   int64_t width;
 };
+
+// The norms and linears of a half of a block.
 struct HalfSpec {
   std::vector<NormSpec> norms;
   std::vector<LinearSpec> linears;

@@ -1,6 +1,6 @@
-// The fields of a model's shape, described once: the model section of configs, manifests and Hugging Face's config.json
-// go over these lists. A new field is a member of ModelConfig and a row here; with Presence::kDefault, what was written
-// without it still loads.
+// The fields of a model's shape. The model section of configs, manifests and Hugging Face's config.json iterate over
+// these lists. A new field is a member of ModelConfig and a row here. If its row has Presence::kDefault, files that
+// were written without the field still load.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,20 @@
 
 namespace octavo {
 
-// What a reader does where a field is missing.
+// The way in which a reader treats a missing field.
 enum class Presence : uint8_t {
-  kRequired,  // refuses
-  kDerived,   // makes it of other fields, but for a manifest, which has them all
-  kDefault,   // takes the member's default
+  kRequired,  // Refuses the file.
+  kDerived,   // Derives the field from others. Refuses a manifest, because manifests contain all fields.
+  kDefault,   // Takes the default of the member.
 };
 
 // One field of `Struct`: ModelConfig or RopeScaling.
 template <typename Struct>
 struct ShapeField {
-  const char* name;     // in configs and manifests
-  const char* hf_name;  // in Hugging Face's config.json; null: it says so in another way (checkpoint/hf_format.cpp)
+  const char* name;     // Name in configs and manifests.
+  const char* hf_name;  // Name in Hugging Face's config.json. Null: checkpoint/hf_format.cpp reads and writes it.
   std::variant<int64_t Struct::*, double Struct::*, bool Struct::*, std::optional<RopeScaling> Struct::*> member;
-  int64_t most;  // of an integer, from 1; a floating-point number is above 0
+  int64_t most;  // Maximum of an integer, whose minimum is 1. A floating-point number must be positive.
   Presence presence;
   const char* sentence;
 };
@@ -65,7 +65,7 @@ constexpr std::span<const ShapeField<Struct>> shape_fields() {
 }
 
 // Calls visit(field, member) for each field of a ModelConfig or RopeScaling, in the order of the list. A member is an
-// int64_t, a double, a bool or the std::optional<RopeScaling>; const where `shape` is.
+// int64_t, a double, a bool or the std::optional<RopeScaling>. It is const if `shape` is const.
 template <typename Shape, typename Visit>
 void for_each_field(Shape& shape, const Visit& visit) {
   for (const auto& field : shape_fields<std::remove_const_t<Shape>>())
@@ -78,7 +78,7 @@ inline std::vector<std::string> model_field_names() {
   return names;
 }
 
-// A shape, or one member of it, as the values of a JSON library: `Json` is nlohmann::json or ordered_json.
+// Converts a shape, or a member of it, to JSON. `Json` is nlohmann::json or ordered_json.
 template <typename Json, typename Value>
 Json shape_to_json(const Value& value) {
   if constexpr (std::is_arithmetic_v<Value>) {

@@ -1,12 +1,11 @@
-// The precision section of the config: what the step computes in.
+// The precision section of the config: the number formats of a step.
 //
-// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8, and so does lm_head (model/lm_head.h), by a
-// key of its own; everything else stays out of FP8. The FP8 recipes of the linears (kernels/fp8/fp8.h has the
-// arithmetic):
-//   fp8_tensorwise  one scale a tensor, from its own amax (torchao's float8 tensorwise)
-//   fp8_delayed     one scale a tensor, from the largest amax of the last steps (Transformer Engine's DelayedScaling)
-//   fp8_rowwise     one scale a row of each operand
-//   fp8_blockwise   1x128 for activations and gradients, 128x128 for weights (DeepSeek-V3)
+// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8. lm_head (model/lm_head.h) has its own key.
+// All other ops compute without FP8. The FP8 recipes of the linears (kernels/fp8/fp8.h has the arithmetic):
+//   fp8_tensorwise  one scale per tensor, from the amax of the tensor (torchao's float8 tensorwise)
+//   fp8_delayed     one scale per tensor, from its largest amax in the last steps (Transformer Engine's DelayedScaling)
+//   fp8_rowwise     one scale per row of each operand
+//   fp8_blockwise   one scale per 1x128 block of activations and gradients and 128x128 block of weights (DeepSeek-V3)
 #pragma once
 
 #include <cstdint>
@@ -18,21 +17,22 @@ namespace octavo {
 
 enum class LinearPrecision : uint8_t { kBFloat16, kFp8Tensorwise, kFp8Delayed, kFp8Rowwise, kFp8Blockwise };
 
-// What a recipe asks of casts, products and collectives. One that differs from the others in these alone is a row here,
-// and nothing else.
+// The properties of a recipe that casts, matmuls and collectives depend on. A new recipe that combines existing
+// scalings needs only a row here. Without FP8 only `casts_in_one_pass` is read of the
+// members after `fp8`, and it is true.
 struct RecipeTraits {
   LinearPrecision recipe;
-  const char* name;     // in configs
-  const char* product;  // of the recipe whose products run at the same rate, in machine files
-  bool fp8;             // else the linears multiply in the compute dtype, and what follows has no meaning
-  Scaling activations;  // what an input, or an output gradient, shares one scale over
-  Scaling weights;      // what a weight does
-  bool needs_amax;  // a scale is made of one amax a tensor (model/linear/amax_table.h); so a weight's shard can be cast
-  bool uses_history;       // of earlier steps, so that it is known before the tensor is
-  bool scales_locally;     // a scale is made of values that one kernel has at once
-  bool casts_in_one_pass;  // over the values, once the amax is known
-  bool fast_accumulation;  // there are products with it
-  int64_t alignment;       // every dimension that a product contracts is a multiple of this
+  const char* name;     // Name in configs.
+  const char* product;  // Name of the recipe whose matmuls have the same rate, in machine files.
+  bool fp8;             // Whether linears multiply in FP8, else in the compute dtype.
+  Scaling activations;  // Scaling of inputs and output gradients.
+  Scaling weights;      // Scaling of weights.
+  bool needs_amax;    // Whether each tensor has one scale, made of an amax. A rank can then cast its shard of a weight.
+  bool uses_history;  // Whether the amax comes from earlier steps, so that it is known before the tensor.
+  bool scales_locally;     // Whether a scale is made of values that a thread block of a kernel has at once.
+  bool casts_in_one_pass;  // Whether one pass over the values casts them, if the amax is known.
+  bool fast_accumulation;  // Whether matmuls can use the tensor cores' fast accumulation.
+  int64_t alignment;       // Every contracted dimension of a matmul is a multiple of this number.
 };
 
 // clang-format off
@@ -48,24 +48,24 @@ inline constexpr RecipeTraits kRecipes[] = {
 
 constexpr const RecipeTraits& traits(LinearPrecision recipe) { return kRecipes[static_cast<size_t>(recipe)]; }
 
-// Whether products may take some of an operand's tokens by themselves: where the scales of a token are neighbours.
+// Returns whether a matmul can read some tokens of an operand: the scales of a token must be contiguous.
 constexpr bool splits_tokens(Scaling activations) { return !traits(activations).blockwise; }
 
-// Which products use the tensor cores' fast accumulation; blockwise products never do.
+// The matmuls that use the tensor cores' fast accumulation. Blockwise matmuls never use it.
 enum class FastAccumulation : uint8_t { kForward, kAll, kNone };
 constexpr bool accumulates_fast(LinearPrecision recipe, FastAccumulation fast, bool forward) {
   return traits(recipe).fast_accumulation &&
          (fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward));
 }
 
-// Which products of lm_head are in FP8; they scale as fp8_tensorwise does.
+// The matmuls of lm_head that are in FP8. They have one scale per tensor, like fp8_tensorwise.
 enum class LmHeadPrecision : uint8_t { kBFloat16, kFp8Backward, kFp8 };
 
 struct LmHeadTraits {
   LmHeadPrecision precision;
-  const char* name;  // in configs
-  bool logits;       // that which makes the logits, and so the loss
-  bool gradients;    // those of the weight's gradient and of the input's
+  const char* name;  // Name in configs.
+  bool logits;       // Whether the matmul that computes the logits is in FP8.
+  bool gradients;    // Whether the matmuls that compute the gradients of weight and input are in FP8.
 };
 
 inline constexpr LmHeadTraits kLmHeads[] = {
@@ -90,7 +90,7 @@ struct PrecisionConfig {
   bool fp8_all_gather = true;
   DType reduce = DType::kFloat32;
 
-  // The recipe of one block's linears.
+  // Returns the recipe of the linears of a block.
   LinearPrecision of_layer(int64_t layer, int64_t num_layers) const {
     const bool kept = layer < bf16_first_layers || layer >= num_layers - bf16_last_layers;
     return kept ? LinearPrecision::kBFloat16 : linear;
@@ -100,17 +100,18 @@ struct PrecisionConfig {
 constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
 constexpr bool needs_amax(LinearPrecision recipe) { return traits(recipe).needs_amax; }
 constexpr bool is_fp8(LmHeadPrecision precision) { return precision != LmHeadPrecision::kBFloat16; }
-// Whether any product is in FP8, and the same without.
+// Returns whether any matmul is in FP8.
 constexpr bool uses_fp8(const PrecisionConfig& precision) {
   return is_fp8(precision.linear) || is_fp8(precision.lm_head);
 }
+// Returns `precision` with all matmuls in the compute dtype.
 inline PrecisionConfig without_fp8(PrecisionConfig precision) {
   precision.linear = LinearPrecision::kBFloat16;
   precision.lm_head = LmHeadPrecision::kBFloat16;
   return precision;
 }
 
-// What the linears multiply in: an FP8 recipe, or without one the compute dtype.
+// Returns the name of the FP8 recipe of the linears. Without FP8, returns the name of the compute dtype.
 inline const char* precision_name(const PrecisionConfig& precision) {
   return is_fp8(precision.linear) ? traits(precision.linear).name : dtype_name(precision.compute);
 }

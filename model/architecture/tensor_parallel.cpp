@@ -6,7 +6,7 @@ namespace octavo {
 
 namespace {
 
-// Query heads of a rank that read one of its kv heads.
+// Returns the number of query heads of a rank that read one of its kv heads.
 int64_t query_heads_per_kv_head(const ModelConfig& config, int64_t size) {
   return std::gcd(config.num_heads / size, config.num_heads / config.num_kv_heads);
 }
@@ -34,7 +34,7 @@ ModelConfig local_config(const ModelConfig& config, TensorRank tensor) {
 
 std::vector<KvHead> local_kv_heads(const ModelConfig& config, TensorRank tensor) {
   const int64_t local_heads = config.num_heads / tensor.size;
-  const int64_t sharing = config.num_heads / config.num_kv_heads;  // query heads a kv head
+  const int64_t sharing = config.num_heads / config.num_kv_heads;  // Query heads per kv head.
   const int64_t step = query_heads_per_kv_head(config, tensor.size);
   std::vector<KvHead> heads;
   for (int64_t query = tensor.rank * local_heads; query < (tensor.rank + 1) * local_heads; query += step) {

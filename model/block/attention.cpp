@@ -92,7 +92,7 @@ void Attention::rotate(const BlockContext& c, const AttentionActivations& a) con
                        c.stream);
 }
 
-// Turns the gradient of `qkv` into that of `projected`, or into its cast.
+// Replaces the gradient of `qkv` with the gradient of `projected`, or writes the cast of the latter.
 void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
   const ModelConfig& model = c.config;
   const Target target = qkv_.gradient_target(a.norm.linear);
@@ -139,7 +139,7 @@ void Attention::attend(const BlockContext& c, const AttentionActivations& a) con
                c.stream);
 }
 
-// The columns of k and v, behind those of q.
+// Gathers the columns of k and v, which follow the columns of q.
 void Attention::gather_keys(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
   c.sequences.gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch, "keys and values",
@@ -164,8 +164,8 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
                              "gradients of keys and values", c.stream);
 }
 
-// An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
-// scratch.
+// The input of a linear is recomputed before its output gradient is computed, because both may be cast into the same
+// LinearScratch.
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
   o_.recompute_input(a.o, a.attention, c.stream);

@@ -10,32 +10,32 @@
 
 namespace octavo {
 
-// What forward saves for backward.
+// Activations that backward reads.
 struct AttentionActivations {
   AttentionActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
 
-  NormActivations norm;  // norm.h is h0, norm.linear is of qkv
-  Tensor projected;      // [tokens, qkv_width] the qkv product; the same memory as `qkv` unless qk_norm is true
-  Tensor qkv;            // [tokens, qkv_width] rotated
+  NormActivations norm;  // norm.h is h0. norm.linear belongs to qkv.
+  Tensor projected;      // [tokens, qkv_width] output of the qkv linear. The same memory as `qkv` without qk_norm.
+  Tensor qkv;            // [tokens, qkv_width] with queries and keys after qk-norm and rope
   Tensor attention;      // [tokens, heads * head_dim] input of o
-  Tensor lse;            // [chunks * batch, heads, seq_len / chunks] float32, of one chunk on one rank
+  Tensor lse;            // [chunks * batch, heads, seq_len / chunks] float32. Whole sequences are one chunk.
   LinearActivations o;
-  bool recomputes_rotation = false;  // whether backward makes `qkv` again from `projected`
+  bool recomputes_rotation = false;  // Whether backward computes `qkv` again from `projected`.
 };
 
-// Keys and values of whole sequences, where ranks share them (kernels/attention/sdpa.h). They are gathered in
-// forward and again in backward: kept for every layer they would be more than anything else that is.
+// Keys and values of whole sequences, if ranks share the sequences (kernels/attention/sdpa.h). They are gathered in
+// forward and again in backward. To save them for every layer would take more memory than all other activations.
 struct SharedKeys {
-  SharedKeys() = default;  // of a rank that has whole sequences
+  SharedKeys() = default;  // If this rank has whole sequences.
   SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
   Tensor kv, d_kv;  // [batch * whole_seq_len, kv_width]
   ContextScratch scratch;
 };
 
-// What lives within one forward or backward; all blocks share it.
+// Memory that is used within one forward or backward. All blocks share it.
 struct AttentionScratch {
-  // Without `gradients`, for forward alone.
+  // `gradients`: whether there is a backward.
   AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
   Tensor d_qkv;        // [tokens, qkv_width]
@@ -51,22 +51,22 @@ struct QkNormParameters {
   Tensor d_q_weight, d_k_weight;  // float32; undefined in inference
 };
 
-// With a cache (HalfParts) a forward continues the sequences that it holds, and adds its own tokens to them.
+// If there is a cache (HalfParts), a forward continues the sequences in the cache and appends its tokens to them.
 class Attention {
  public:
   Attention(const HalfParts& parts, const AttentionScratch& scratch);
 
-  // `residual` undefined (the first block, and again): a.norm.h holds the input. `delta` [share, hidden]: in, what to
-  // add to the residual; out, the o product.
+  // `residual` [share, hidden]. If it is undefined, as in the first block and in recomputation, a.norm.h holds the
+  // input. `delta` [share, hidden] is added to the residual, and is then overwritten with the output of o.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
-  // Computes the weight gradients of which backward has saved the operands (WeightGradient::kSave).
+  // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const;
 
-  // Where the amax of the gradient of the half's output goes; see LinearLayer.
+  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_target).
   Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_target(a.o).amax; }
-  const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // of the weight
+  const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // Of the weight.
 
  private:
   void rotate(const BlockContext& context, const AttentionActivations& a) const;
@@ -84,7 +84,7 @@ class Attention {
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape);
 
-// Scratch of its ops, besides those of the norm and the linears.
+// Returns the size of the workspace that the ops between the linears need.
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);
 
 }  // namespace octavo

@@ -29,7 +29,7 @@ void Block::forward(const BlockContext& c, const BlockActivations& a, const Tens
   mlp_.forward(c, a.mlp, a.h0(), delta, BlockPass::kForward);
 }
 
-// The first half's result goes to a gradient that is not there yet.
+// The attention half writes its output to d_norm_, which holds no gradient yet.
 void Block::forward_again(const BlockContext& c, const BlockActivations& a) const {
   const ProfilerRange range(c.stream, "recompute");
   attention_.forward(c, a.attention, {}, d_norm_, BlockPass::kRecompute);

@@ -14,7 +14,7 @@ Tensor ActivationMemory::norm(const char* name, const char* linear, std::initial
   if (reads_norms && keeps(Activation::kNormInput)) {
     return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
   }
-  // All norms can lie in one place, unless a forward makes them all for backward.
+  // All norms share one tensor, unless the recomputation of a block makes both before backward reads them.
   const bool makes_all = reads_norms && recompute == Recompute::kBlock;
   return shared.get(makes_all ? name : "norm", compute, shape, arena);
 }

@@ -1,10 +1,10 @@
-// What the two halves of a transformer block (model/block/attention.h, model/block/mlp.h) have in common. A half begins
-// with a norm of the residual stream and ends with a linear whose result belongs to the residual stream:
+// Shared parts of the two halves of a transformer block (model/block/attention.h, model/block/mlp.h). A half begins
+// with a norm of the residual stream, and ends with a linear whose output is added to the residual stream:
 //
 //   h = residual + delta
 //   delta = last linear(... op(first linear(norm(h))))
 //
-// The last addition is left to the next norm, which fuses it.
+// The next norm makes the last addition, because it can fuse it.
 #pragma once
 
 #include <functional>
@@ -18,72 +18,74 @@
 
 namespace octavo {
 
-// What every block of a pass shares.
+// The values that all blocks share in a forward or backward.
 struct BlockContext {
   const ModelConfig& config;
   SdpaShape attention;
-  Tensor rope_table;    // [seq_len, head_dim] float32, of the positions of this rank's tokens
-  Documents documents;  // where the shape has a document mask
+  Tensor rope_table;    // [seq_len, head_dim] float32, for the positions of this rank's tokens.
+  Documents documents;  // Empty unless the shape has a document mask.
   TensorGroup& tensor;
   Stream& stream;
-  const ContextGroup& sequences;  // the ranks that share them
-  int64_t position = 0;           // of each sequence's first token: as many as its cache holds; 0 without one
+  const ContextGroup& sequences;  // Ranks that share each sequence.
+  int64_t position = 0;           // Position of each sequence's first token: the length of the cache, or 0.
 };
 
-// What a half of one layer takes from its model.
+// The parts of a half of one layer, which the model owns.
 struct HalfParts {
-  const ModelConfig& config;  // the rank's local_config
-  // A norm's weight, or its gradient, by the name in HalfSpec; the latter is undefined in inference.
+  const ModelConfig& config;  // local_config of the rank.
+  // Return the weight of a norm, and its gradient, by the name in NormSpec. The gradient is undefined in inference.
   std::function<Tensor(const char*name)> weight, gradient;
-  // A linear of the block, by its name (LinearNames::forward).
+  // Returns a linear of the block by its name (LinearNames::forward).
   std::function<LinearLayer(const char* name)> linear;
-  SdpaCache cache = {};  // of the layer's keys and values, where text is generated
+  SdpaCache cache = {};  // Keys and values of the layer. Empty except in generation of text.
 };
 
-// Where a block's activations lie: what it keeps in memory of its own, the rest in memory that all blocks share.
+// Memory for the activations of a block. Saved activations have their own memory. The others lie in memory that all
+// blocks share.
 struct ActivationMemory {
   DType compute;
-  std::optional<Recompute> recompute;  // none in inference, which keeps nothing
-  bool reads_norms;                    // backward reads the norms themselves, and not what the linears made of them
-  std::function<LinearActivations(const char* name)> of_linear;  // what a linear of the block has, by its name
+  std::optional<Recompute> recompute;  // None in inference, where nothing is saved.
+  bool reads_norms;                    // Whether weight gradients read the outputs of norms, and not LinearInput.
+  std::function<LinearActivations(const char* name)> of_linear;  // Returns the tensors of a linear of the block.
   SharedActivations& shared;
   Arena& arena;
 
   Tensor get(Activation kind, const char* name, DType dtype, std::initializer_list<int64_t> shape) const;
-  // The result of a norm, input of `linear`. `name` is its own where norms do not lie in one place.
+  // Returns memory for the output of the norm `name`, which is the input of `linear`.
   Tensor norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const;
 
  private:
   bool keeps(Activation kind) const { return recompute && made_in(kind, *recompute) == BlockPass::kForward; }
 };
 
-// What the forward of a half's norm saves for backward.
+// Activations of the norm of a half.
 struct NormActivations {
-  Tensor h;                  // [share, hidden] the residual stream entering the half
+  Tensor h;                  // [share, hidden] input of the half
   Tensor rstd;               // [share] float32
-  Tensor out;                // [share, hidden] the input of a linear
-  LinearActivations linear;  // what that linear has
+  Tensor out;                // [share, hidden] output of the norm, input of a linear
+  LinearActivations linear;  // tensors of this linear
 };
 
-// The gradient of the residual stream on its way through a half.
 struct HalfBackward {
-  Tensor d_h;       // [share, hidden]: in, the gradient of the half's output; out, of its input
+  Tensor d_h;       // [share, hidden] input: gradient of the half's output. Output: gradient of the half's input.
   Tensor d_norm;    // [share, hidden] scratch
-  Tensor d_h_amax;  // optional [1]: where the amax of the latter d_h goes, for the half before
-  WeightGradient weight_gradient = WeightGradient::kWrite;  // of the linears; gradients of norms are always +=
+  Tensor d_h_amax;  // [1] = max(itself, amax of the output d_h). Undefined: not measured.
+  WeightGradient weight_gradient = WeightGradient::kWrite;  // Of linears. Gradients of norms are always added.
 };
 
-// The norm that a half begins with; its result is the input of one linear alone.
+// The norm at the beginning of a half. Only one linear reads its output.
 class HalfNorm {
  public:
   HalfNorm(const HalfParts& parts, const char* name) : weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
 
-  // a.h = x + residual (x, without), a.out = its norm, or in place of it the cast for `linear`.
+  // Computes a.h = x + residual, or a.h = x if `residual` is undefined, and a.out = norm(a.h). If the target of
+  // `linear` has a cast, the kernel writes it in place of a.out.
   void forward(const BlockContext& context, const NormActivations& a, const Tensor& x, const Tensor& residual,
                const LinearLayer& linear, BlockPass pass) const;
-  // Where the backward of `linear` wants it: the norm of a.h, and what is made of it.
+  // Computes norm(a.h) again and makes LinearInput, if `linear` recomputes its input in backward.
   void recompute_input(const BlockContext& context, const NormActivations& a, const LinearLayer& linear) const;
-  // Adds to args.d_h what reaches it through the norm, of args.d_norm; the weight's gradient is +=.
+  // Adds the gradient that reaches a.h through the norm to args.d_h. args.d_norm is the gradient of a.out. The gradient
+  // of the weight is +=.
   void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
 
  private:

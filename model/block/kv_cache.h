@@ -1,5 +1,5 @@
-// The keys and values of the tokens of sequences that are continued, of every layer: text that is generated a token at
-// a time reads them in place of computing them again. All sequences have the same number of tokens.
+// Keys and values of the earlier tokens of sequences, for every layer. Text that is generated token by token reads them
+// instead of computing them again. All sequences have the same number of tokens.
 #pragma once
 
 #include <vector>
@@ -13,19 +13,20 @@ namespace octavo {
 
 class KvCache {
  public:
-  // Takes its memory from the arena; `compute`: float32 or bfloat16.
+  // Allocates the memory from the arena. `compute` is float32 or bfloat16.
   KvCache(const ModelConfig& config, int64_t sequences, int64_t capacity, DType compute, Arena& arena);
 
   int64_t sequences() const { return sequences_; }
-  int64_t capacity() const { return capacity_; }  // tokens of a sequence
-  int64_t length() const { return length_; }      // tokens that each sequence has
+  int64_t capacity() const { return capacity_; }  // Maximum number of tokens per sequence.
+  int64_t length() const { return length_; }      // Number of tokens per sequence.
   const SdpaCache& layer(int64_t layer) const { return layers_[static_cast<size_t>(layer)]; }
 
-  // A pass has written the keys and values of so many more tokens of each sequence. Throws beyond the capacity.
+  // Adds `tokens` to the length. Called after a forward has written their keys and values. Throws if the length would
+  // exceed the capacity.
   void append(int64_t tokens);
   // Gives every sequence the tokens of the first one.
   void copy_first(Stream& stream);
-  // Forgets what stands behind the first `length` tokens.
+  // Removes all tokens after the first `length`.
   void truncate(int64_t length);
 
  private:

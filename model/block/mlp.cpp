@@ -33,9 +33,9 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   down_.forward(a.down, {.y = delta, .x = swiglu, .pass = pass}, c.stream);
 }
 
-// Gradients of down and swiglu: d_gate_up in place of gate_up, whose last reader writes it. That one makes the input of
-// down again on the way, where it can. An input is made again before the gradient that its linear is to read: both may
-// be on their way in the linears' scratch.
+// Backward of down and swiglu. swiglu_backward overwrites gate_up with its gradient, because no later op reads gate_up.
+// It also writes the input of down, if the recipe can cast it in one pass. The input of a linear is recomputed before
+// its output gradient is computed, because both may be cast into the same LinearScratch.
 void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
   const Tensor& swiglu = scratch_.swiglu;
   const bool by_product = down_.recomputes_input() && down_.input_is_by_product();

@@ -7,35 +7,35 @@
 
 namespace octavo {
 
-// What forward saves for backward.
+// Activations that backward reads.
 struct MlpActivations {
   MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
 
-  NormActivations norm;  // norm.h is h1, norm.linear is of gate_up
-  Tensor gate_up;        // [tokens, 2 * intermediate]; backward overwrites it with its gradient
+  NormActivations norm;  // norm.h is h1. norm.linear belongs to gate_up.
+  Tensor gate_up;        // [tokens, 2 * intermediate]. Backward overwrites it with its gradient.
   LinearActivations down;
 };
 
-// What lives within one forward, or backward; all blocks share it.
+// Memory that is used within one forward or backward. All blocks share it.
 struct MlpScratch {
   MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
 
-  Tensor swiglu;  // [tokens, intermediate] input of down; in backward its gradient, and then it again
+  Tensor swiglu;  // [tokens, intermediate] input of down. In backward first its gradient, then the input again.
 };
 
 class Mlp {
  public:
   Mlp(const HalfParts& parts, const MlpScratch& scratch);
 
-  // `delta` [share, hidden]: in, what to add to the residual; out, the down product. Again, it ends with gate_up: of
-  // what comes behind, backward needs no more than its own kernel makes.
+  // `delta` [share, hidden] is added to the residual, and is then overwritten with the output of down. Recomputation
+  // ends with gate_up, from which backward makes the input of down.
   void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
-  // Computes the weight gradients of which backward has saved the operands (WeightGradient::kSave).
+  // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const MlpActivations& a, bool accumulate, Stream& stream) const;
 
-  // Where the amax of the gradient of the half's output goes; see LinearLayer.
+  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_target).
   Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_target(a.down).amax; }
 
  private:

@@ -37,7 +37,7 @@ void AmaxTable::settle_weights(Stream& stream) {
 
 void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream) {
   const Tensor& current = current_[static_cast<size_t>(in_flight)];
-  if (!first && uses_history_) return;  // the step's amaxes keep growing
+  if (!first && uses_history_) return;  // The amaxes grow over the step.
   if (!first && delayed()) return collect(current, stream);
   stream.zero(current.rows(0, kWeight * linears_));
 }
@@ -46,8 +46,8 @@ void AmaxTable::collect(const Tensor& current, Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
 }
 
-// Called at the end of a run's first step. The row of the history holds the amaxes of the earlier micro-batches.
-// Collects those of all micro-batches and moves them to the first slot.
+// Takes the amaxes of earlier micro-batches out of the row of the history where begin_micro_batch has collected them.
+// Moves the amaxes of all micro-batches to the slots of number 0.
 void AmaxTable::take_back_row(Stream& stream) {
   if (uses_history_) return;
   const Tensor row = history_.rows(row_, row_ + 1);
@@ -78,7 +78,7 @@ void AmaxTable::end_step(const Tensor& skip, Communicator* ranks, Stream& stream
 
 void AmaxTable::find_history(Stream& stream) {
   uses_history_ = true;
-  if (stream.is_planned()) return;  // which has no values, and whose steps are those of a run under way
+  if (stream.is_planned()) return;  // A dry-run stream has no values. Its steps use the history.
   const Tensor slots = history_.view({history_.numel()});
   std::vector<float> values(static_cast<size_t>(slots.numel()));
   stream.copy(values.data(), slots.raw(), slots.bytes());
@@ -98,7 +98,7 @@ void AmaxTable::set_steps_done(int64_t steps) {
 void AmaxTable::restore(Stream& stream) {
   if (!delayed()) return;
   stream.zero(current_[0]);
-  collect(current_[0], stream);  // nothing new: makes the scales
+  collect(current_[0], stream);  // Adds only zeros, and makes the scales.
   find_history(stream);
 }
 

@@ -1,14 +1,14 @@
-// AmaxTable: the amaxes that per-tensor FP8 scales are made of, three for each linear: its input, its weight, and the
-// gradient of its output.
+// AmaxTable: the amaxes of which FP8 scales per tensor are made. Each linear has three: of its input, of its weight,
+// and of the gradient of its output.
 //
-//   tensorwise  a tensor's scale comes from current(), filled by the kernel that made the tensor, this micro-batch
-//   delayed     it comes from the largest current() of the last amax_history steps, each over all micro-batches and
-//               ranks; until the history holds a gradient, from current(), as tensorwise. A history without gradients
-//               (no step yet, or none that counted) is all zeros.
+//   tensorwise  The scale comes from current(), which the producer of the tensor has filled in this micro-batch.
+//   delayed     The scale comes from the largest current() of the last amax_history steps over all micro-batches and
+//               ranks. As long as the history holds no output gradient, scales are made as in tensorwise. The history
+//               is then all zeros: there was no step yet, or every step was skipped or had no gradients.
 //
-// All slots are neighbours in memory, [kKinds, linears], so that clearing, reducing over ranks and rolling the history
-// are one op each. Each micro-batch in flight has slots of its own; number 0 has those of the weights and, while scales
-// come from the history, those of all micro-batches.
+// All slots lie contiguously in memory, [kKinds, linears], so clearing them, reducing them over ranks and updating the
+// history are one op each. Each micro-batch in flight has its own slots. The slots of number 0 also have the weights
+// and, while scales come from the history, the amaxes of all micro-batches.
 #pragma once
 
 #include <vector>
@@ -24,68 +24,71 @@ class AmaxTable {
  public:
   enum Kind : int64_t { kInput, kOutputGradient, kWeight, kKinds };
 
-  // `in_flight`: the most micro-batches whose activations exist at a time.
+  // `in_flight` is the maximum number of micro-batches that have activations at a time.
   AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight = 1);
 
-  // [1] float32: what the tensors of micro-batch number `in_flight` reached so far. Producers do = max(itself, amax).
+  // Returns [1] float32, the amax of a tensor of the micro-batch in flight with number `in_flight`. Producers write
+  // max(itself, amax).
   Tensor current(int64_t linear, Kind kind, int64_t in_flight = 0) const {
     return slot(current_[static_cast<size_t>(in_flight)], linear, kind);
   }
-  // [1] float32: what the scale is made of, while it comes from the history.
+  // Returns [1] float32, the amax of which the scale is made while uses_history().
   Tensor scaling(int64_t linear, Kind kind) const { return slot(scaling_, linear, kind); }
   bool delayed() const { return history_.defined(); }
 
-  // Forgets the weights' amaxes, before they change.
+  // Clears the amaxes of the weights. Called before the weights change.
   void begin_weights(Stream& stream);
-  // The amaxes of all weights, [linears] float32, for their reduction over the ranks.
+  // Returns the amaxes of all weights, [linears] float32, which the caller reduces over the ranks.
   Tensor weights() const { return current_[0].rows(kWeight * linears_, kKinds * linears_); }
-  // Once those are complete: settles weight_scaling() and weight_scale_inv() until the next call.
+  // Sets weight_scaling() and weight_scale_inv(). Called when weights() is complete.
   void settle_weights(Stream& stream);
-  // [1] float32: what a weight's scale is made of, and the inverse of that scale in e4m3.
+  // Return [1] float32: the amax of which the scale of a weight is made, and the inverse of this scale in e4m3.
   Tensor weight_scaling(int64_t linear) const { return weight_scaling_.rows(linear, linear + 1); }
   Tensor weight_scale_inv(int64_t linear) const {
     return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
   }
 
-  // Forgets those of inputs and output gradients of micro-batch number `in_flight`, as far as scales are made of them;
-  // delayed scaling takes them into the history first unless this is the step's `first` micro-batch of that number.
+  // Clears the amaxes of inputs and output gradients of the micro-batch in flight with number `in_flight`, unless they
+  // grow over the step. Delayed scaling adds them to the history first, except for the `first` micro-batch of the step
+  // with this number.
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
-  // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
-  // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the stream as
-  // long as the history has no gradient.
+  // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
+  // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
+  // stream as long as the history has no output gradient.
   void end_step(const Tensor& skip, Communicator* ranks, Stream& stream);
-  // After micro-batches that are no step's, as those of a warm-up: nothing of them gets into the history.
+  // Called after micro-batches that belong to no step, such as those of a warm-up. Keeps them out of the history.
   void forget_micro_batches(Stream& stream);
-  // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
+  // Returns whether scales come from the history. They are then known before the tensors, so that a tensor can be
+  // measured while it is cast.
   bool uses_history() const { return uses_history_; }
 
-  // The history [amax_history, slots] float32, for checkpoints; undefined unless delayed.
+  // Returns the history [amax_history, slots] float32, for checkpoints. Undefined unless delayed().
   const Tensor& history() const { return history_; }
-  // Of the whole run, which decides on the row of the history that the next step replaces.
+  // Sets the number of steps of the run so far, which decides which row of the history the next step replaces.
   void set_steps_done(int64_t steps);
-  // Makes the scales of the next step after the history was set, to that of a checkpoint or to zeros. Waits for the
-  // stream.
+  // Makes the scales of the next step after the caller has set the history, to zeros or from a checkpoint. Waits for
+  // the stream.
   void restore(Stream& stream);
 
  private:
-  static constexpr int64_t kScaleStride = 4;  // cuBLASLt takes scales at multiples of 16 bytes
+  static constexpr int64_t kScaleStride = 4;  // cuBLASLt requires scales at multiples of 16 bytes.
 
   Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
 
   void collect(const Tensor& current, Stream& stream);
   void take_back_row(Stream& stream);
-  // Sets uses_history_. Waits for the stream.
+  // Sets uses_history_ to whether the history holds an output gradient. Waits for the stream.
   void find_history(Stream& stream);
 
   int64_t linears_;
-  std::vector<Tensor> current_;  // [slots] float32, by micro-batch in flight
+  std::vector<Tensor> current_;  // [slots] float32, by number of the micro-batch in flight
   Tensor scaling_;
   Tensor history_;
   Tensor weight_scaling_;    // [linears] float32
   Tensor weight_scale_inv_;  // [linears, kScaleStride] float32
   float factor_ = 1;         // 2^margin
   bool uses_history_ = false;
-  int64_t row_ = 0;  // of the history, this step's
+  int64_t row_ = 0;  // Row of the history for this step.
 };
 
 }  // namespace octavo

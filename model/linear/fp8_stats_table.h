@@ -1,11 +1,11 @@
-// Fp8StatsTable: how well the FP8 casts of one step fit their tensors (kernels/fp8/fp8_stats.h), for each linear its
-// input, the gradient of its output and its weight, over all micro-batches and ranks.
+// Fp8StatsTable: statistics of how well the FP8 casts of one step fit their tensors (kernels/fp8/fp8_stats.h). Each
+// linear has statistics of its input, the gradient of its output and its weight, over all micro-batches and ranks.
 //
-//   begin                      forgets the numbers of the last measured step
-//   add, for each cast         queued behind the cast; nothing happens outside begin ... end
-//   end                        sums and maxima over the ranks
+//   begin                Clears the statistics of the last measured step.
+//   add, for each cast   Queued after the cast. Does nothing outside begin and end.
+//   end                  Reduces sums and maxima over the ranks.
 //
-// Linears that are not in FP8 add nothing and keep zero elements.
+// Linears that are not in FP8 add nothing, so their number of elements is 0.
 #pragma once
 
 #include <span>
@@ -17,9 +17,9 @@
 
 namespace octavo {
 
-// One tensor's numbers of a step, on the host. Counts are sums of float32 numbers, see kernels/fp8/fp8_stats.h.
+// Statistics of one tensor in one step, on the host. Counts are sums of float32 numbers (kernels/fp8/fp8_stats.h).
 struct Fp8TensorStats {
-  double elements = 0;  // that were cast; 0: none, and the rest means nothing
+  double elements = 0;  // Number of elements that were cast. If it is 0, the other members have no meaning.
   double non_zero = 0;
   double saturated = 0;
   double flushed = 0;
@@ -34,10 +34,10 @@ class Fp8StatsTable {
 
   void begin(Stream& stream);
   bool measuring() const { return measuring_; }
-  // A collective. Ends measuring; values() of all ranks are there when the stream gets there.
+  // Ends measuring. Collective: values() cover all ranks when the work queued on the stream is done.
   void end(Communicator& communicator, Stream& stream);
 
-  // A cast of x into `rows`; `amax` is what a per-tensor scale was made of.
+  // A cast of x into `rows`. `amax` is the amax of which a scale per tensor was made.
   struct Cast {
     int64_t linear = 0;
     AmaxTable::Kind kind = AmaxTable::kInput;
@@ -47,7 +47,7 @@ class Fp8StatsTable {
   };
   void add(const Cast& cast, Stream& stream);
 
-  // All numbers, float32, to be copied to the host; tensor() finds one tensor's in the copy.
+  // Returns the statistics of all tensors, float32. The caller copies them to the host, where tensor() reads them.
   const Tensor& values() const { return values_; }
   Fp8TensorStats tensor(std::span<const float> host_values, int64_t linear, AmaxTable::Kind kind) const;
   int64_t linears() const { return linears_; }
@@ -57,7 +57,7 @@ class Fp8StatsTable {
   Tensor maxima() const;  // [slots, Fp8Maximum::kCount], flat
 
   int64_t linears_;
-  Tensor values_;  // sums, then maxima, so that each is one collective
+  Tensor values_;  // Sums, followed by maxima, so that each of the two takes one collective.
   bool measuring_ = false;
 };
 

@@ -19,7 +19,7 @@ Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scali
 
 namespace {
 
-// An operand over the beginning of shared memory.
+// Returns an operand that lies at the beginning of shared memory.
 Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format, Scaling scaling, int64_t rows,
                         int64_t k) {
   return {.data = Tensor(bytes.raw(), format, {rows, k}),
@@ -27,7 +27,8 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
           .scaling = scaling};
 }
 
-// Some of the tokens of an operand [tokens, k]; all of them where scales of a token are not neighbours.
+// Returns the tokens [begin, end) of an operand [tokens, k]. Requires all tokens if the scales of a token are not
+// contiguous.
 Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
   if (begin == 0 && end == rows.data.dim(0)) return rows;
   CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);
@@ -133,14 +134,15 @@ WeightGradientOperands LinearLayer::allocate_saved(const LinearInput& input, Are
   return saved;
 }
 
-// All tokens at the width that is not divided.
+// Returns memory for all tokens at the width that is not divided.
 Tensor LinearLayer::exchange() const {
   const LinearShape& s = options_.spec.shape;
   const Tensor& memory = options_.scratch->exchange;
   return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
 }
 
-// What scales are not made of grows over the whole step, and so it is in one place for all micro-batches.
+// Returns the slot that takes the amax of a tensor. While scales come from the history, the amaxes grow over the whole
+// step, and all micro-batches use the slots of number 0.
 Tensor LinearLayer::amax_slot(const LinearActivations& a, Kind kind) const {
   if (!needs_amax(options_.recipe)) return {};
   if (options_.amaxes->uses_history()) return options_.amaxes->current(options_.index, kind);
@@ -156,24 +158,25 @@ const ProducerTraits& LinearLayer::producer_of(Kind kind) const {
   return traits(kind == AmaxTable::kInput ? options_.spec.input : options_.spec.output_gradient);
 }
 
-// Whether a rank has only its share of the tokens of a tensor.
+// Returns whether a rank has only its share of the tokens of a tensor.
 bool LinearLayer::is_share(Kind kind) const {
   return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
 }
 
-// Returns whether the producer of a tensor casts it. Its kernel needs the scales: they come from amaxes that are known
-// before the tensor, or from the values that the kernel has.
+// Returns whether the producer of a tensor casts it. The producer needs the scales, so either their amaxes are known
+// before the tensor, or the producer's kernel can compute them.
 bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
   const RecipeTraits& recipe = traits(options_.recipe);
   if (!recipe.fp8 || !producer_of(kind).casts) return false;
   const bool first = pass == BlockPass::kForward;
   // The statistics compare the cast with the tensor.
   if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
-  // A block of 128 tokens may belong to several ranks.
+  // A block of 128 tokens may extend over the shares of two ranks.
   if (recipe.scales_locally) return !is_share(kind);
   if (!recipe.needs_amax) return false;
   const bool knows_amax = !first || options_.amaxes->uses_history();
-  const bool is_whole = alone() && !shares_sequences();  // else the amax of this rank's part is not that of the tensor
+  // The amax of a part of the tensor is not the amax of the tensor.
+  const bool is_whole = alone() && !shares_sequences();
   return knows_amax || (producer_of(kind).computes_twice && is_whole);
 }
 
@@ -189,7 +192,7 @@ Target LinearLayer::target(const LinearActivations& a, Kind kind, BlockPass pass
   return target;
 }
 
-// The cast of this rank's share of the tokens that `rows` is gathered from.
+// Returns memory for the cast of this rank's share of the tokens. `rows` is gathered from the shares.
 Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
   const int64_t tokens = rows.data.dim(0) / options_.tensor->size();
   return {.data = Tensor(options_.scratch->share_bytes.raw(), rows.data.dtype(), {tokens, rows.data.dim(1)}),
@@ -197,7 +200,7 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
           .scaling = rows.scaling};
 }
 
-// Returns whether a pass makes what backward needs of x.
+// Returns whether a pass makes LinearInput.
 bool LinearLayer::makes_input(BlockPass pass) const {
   const bool forward_instead = options_.input_pass == BlockPass::kRecompute && !options_.recomputes;
   return pass == (forward_instead ? BlockPass::kForward : options_.input_pass);
@@ -206,7 +209,7 @@ bool LinearLayer::makes_input(BlockPass pass) const {
 Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) const {
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) return {};
-  // The matmul of a forward reads the rows. Where FP8 shares are gathered, the columns are a transpose of the rows.
+  // The matmul of forward reads the rows. If the ranks gather FP8 shares, the columns are made from the rows.
   const bool wants_rows = pass != BlockPass::kBackward || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        traits(o.recipe).activations, o.spec.shape.tokens, o.spec.shape.in);
@@ -237,8 +240,8 @@ const char* LinearLayer::name_of(Kind kind) const {
   return kind == AmaxTable::kInput ? options_.spec.names.forward : options_.spec.names.d_x;
 }
 
-// A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
-// what this returns.
+// Measures a tensor whose scale needs its amax, unless the producer measured it, and takes the maximum over the ranks.
+// If scales come from the history, returns the slot into which the cast measures instead.
 Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
   if (!needs_amax(options_.recipe) || source.pass != BlockPass::kForward) return {};
   const Tensor current = amax_slot(source.a, source.kind);
@@ -262,7 +265,7 @@ void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& st
   if (source.pass == BlockPass::kForward) add_stats(operands.rows, source, stream);
 }
 
-// While the amax that the cast scaled by is still there.
+// Called right after the cast, because the amax that it used is overwritten later.
 void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const {
   if (options_.stats == nullptr) return;
   options_.stats->add({.linear = options_.index,
@@ -390,7 +393,8 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   if (sums) o.tensor->wait();
 }
 
-// Without FP8, tensors that other layers will overwrite are copied. Gathered inputs already lie in memory of their own.
+// In FP8 the operands already lie in a.saved. Without FP8, backward overwrites the tensors, so they are copied. A
+// gathered x is not overwritten, because it lies in memory of this layer and micro-batch.
 void LinearLayer::save_operands(const LinearActivations& a, const WeightGradientOperands& operands,
                                 Stream& stream) const {
   CHECK(options_.saves_operands, "no memory to save the operands of a weight gradient");

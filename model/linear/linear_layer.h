@@ -1,36 +1,36 @@
 // A linear layer y = x W^T, forward and backward, under a precision recipe. W is [out, in] as in Hugging Face.
 //
-// In bfloat16 (or float32) it is three products. In FP8 each operand is cast once, into the layout and the transpose
-// that its two products need:
+// In bfloat16 and float32 the layer is three matmuls. In FP8 each tensor is cast once, into row operands and into
+// transposed column operands, and each of the two operands is read by one matmul:
 //
 //   forward   x -> rows [tokens, in], columns [in, tokens];  y = rows(x) rows(W)^T
 //   backward  d_y -> rows [tokens, out], columns [out, tokens]
 //             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
 //
-// The casts of W come from outside (model/parameters/block_weights.h), once a step or whenever W has been gathered.
-// What backward needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on
-// the stream; memory comes from the arena at construction.
+// model/parameters/block_weights.h casts W. Backward reads the columns of x, so x itself may be overwritten after
+// forward. model/architecture/activations.h has the tables that say which kernel measures and casts x and d_y, and
+// which pass makes the columns of x. All work is queued on the stream. Memory comes from the arena at construction.
 //
-// A layer holds its weight and its recipe. What belongs to a micro-batch in flight is a value, LinearActivations, which
-// every call takes.
+// A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
+// takes them.
 //
-// What backward needs of x may also be made later than in the forward (LinearOptions::input_pass), in memory that the
-// same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
-// under tensor parallelism at most one weight gradient is deferred, that of the linear before, and the first gather of
-// the next block's backward, or of its forward's second run, queues it before that linear's turn comes again.
+// If a pass after the forward makes the columns of x, they lie in memory that the same linear of all blocks shares. A
+// tensor-parallel group defers at most one weight gradient that reads this memory. The first gather of the next block's
+// backward or recomputation queues it, before the same linear of that block overwrites the memory.
 //
-// Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is a rank's part of the weight.
-// Where its outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x
-// is all tokens of some columns and y a share of the tokens; gradients alike.
+// Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is the part of the weight that
+// this rank has. If the outputs are divided, x has this rank's share of the tokens, and y has all tokens and this
+// rank's columns. If the inputs are divided, x has all tokens and this rank's columns, and y has the share of the
+// tokens. Gradients are divided like their tensors.
 //
 //   outputs divided   forward   y = gather(x) W^T
 //                     backward  d_x = scatter(sum of d_y W),  d_W += d_y^T gather(x)
 //   inputs divided    forward   y = scatter(sum of x W^T)
 //                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
 //
-// Per-tensor recipes cast a share first and gather the bytes, the others gather values in the compute dtype. A scale is
-// that of the whole tensor, so the ranks find its amax together, with those that share the sequences. Sums over ranks
-// are in the compute dtype.
+// Recipes with one scale per tensor cast a share first and gather the bytes. The other recipes gather values in the
+// compute dtype. The scale of a tensor covers all ranks: the ranks that divide the layer and those that share the
+// sequences take the maximum of their amaxes. Sums over ranks are in the compute dtype.
 #pragma once
 
 #include <functional>
@@ -50,41 +50,40 @@
 
 namespace octavo {
 
-// What lives within one call; all linears of a model share it.
+// Memory that is used within one call of a linear. All linears of a model share it.
 struct LinearScratch {
-  // Room for the largest of `linears`.
+  // Allocates enough memory for the largest of `linears`.
   LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision, const TensorGroup& tensor,
                 Arena& arena);
 
-  // FP8 operands.
+  // Row operand of x or d_y in FP8.
   Tensor row_bytes;   // [elements] uint8
   Tensor row_scales;  // [elements] float32
-  // Of output gradients, by LinearSpec::gradient_slot.
+  // Column operand of an output gradient in FP8.
   struct Columns {
     Tensor bytes;   // [elements] uint8
     Tensor scales;  // [elements] float32
   };
-  std::vector<Columns> columns;
-  // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
-  Tensor share_bytes;  // [elements] uint8
-  Tensor exchange;     // [elements] compute dtype
+  std::vector<Columns> columns;  // Indexed by LinearSpec::gradient_slot.
+  Tensor share_bytes;            // [elements] uint8. Cast of this rank's share of the tokens.
+  Tensor exchange;               // [elements] compute dtype. All tokens: gathered, or terms of a sum over the ranks.
 };
 
-// A weight as its products read it.
+// The operands of a weight. `value` is defined without FP8, the others with FP8.
 struct LinearWeight {
-  Tensor value;        // [out, in], without FP8
-  Fp8Operand rows;     // [out, in] in FP8, valid in forward
-  Fp8Operand columns;  // [in, out] in FP8, valid in backward
+  Tensor value;        // [out, in]
+  Fp8Operand rows;     // [out, in], valid in forward
+  Fp8Operand columns;  // [in, out], valid in backward
 };
 
-// Memory for an operand [rows, k].
+// Allocates an operand [rows, k].
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena, Lifetime lifetime = Lifetime::kRun);
 
-// Memory for what backward needs of x, where that is not x itself.
+// The form of x that the weight gradient reads. Both are undefined if it reads x itself.
 struct LinearInput {
   Fp8Operand columns;  // [in, tokens] in FP8
-  Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
+  Tensor gathered;     // [tokens, in] compute dtype, without FP8, if the ranks gather shares of x
 };
 
 // Operands of the matmul that computes a weight gradient.
@@ -93,20 +92,19 @@ struct WeightGradientOperands {
   Tensor d_y, x;                      // [tokens, out] and [tokens, in] without FP8
 };
 
-// What becomes of a weight gradient in the backward of its linear.
+// The way in which backward treats the weight gradient.
 enum class WeightGradient : uint8_t {
-  kWrite,
-  kAdd,   // in float32 only
-  kSave,  // Its operands are saved in LinearActivations::saved, and backward_weights() computes it.
+  kWrite,  // Writes it with =.
+  kAdd,    // Adds it with +=. The gradient must be float32.
+  kSave,   // Saves its operands in LinearActivations::saved. backward_weights() computes it later.
 };
 
-// What a linear has of one micro-batch in flight.
+// The tensors of a linear for one micro-batch in flight.
 struct LinearActivations {
   LinearInput input;
   WeightGradientOperands saved;  // Undefined unless LinearOptions::saves_operands.
-  // Slots in the table of amaxes, where the recipe needs them: [1] float32.
-  Tensor input_amax;     // of x
-  Tensor gradient_amax;  // of d_y
+  Tensor input_amax;             // [1] float32, slot of x in the AmaxTable. Undefined if the recipe needs no amaxes.
+  Tensor gradient_amax;          // [1] float32, slot of d_y in the AmaxTable, like input_amax.
 };
 
 struct LinearOptions {
@@ -114,41 +112,42 @@ struct LinearOptions {
   PrecisionConfig precision;
   LinearSpec spec;
   LinearWeight weight;
-  Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
-  AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
-  Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
-  int64_t index = 0;                 // of this linear in the tables
-  LinearScratch* scratch = nullptr;  // borrowed
-  TensorGroup* tensor = nullptr;     // borrowed
-  // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
-  // are of all their tokens.
-  const ContextGroup* context = nullptr;
-  BlockPass input_pass = BlockPass::kForward;  // The pass that makes what backward needs of x (kActivationPasses).
-  // Whether backward queues the forward of the block again. If not, the forward makes what kRecompute would make.
+  Tensor gradient;                        // [out, in] float32 or bfloat16. Undefined in inference.
+  AmaxTable* amaxes = nullptr;            // Borrowed. Required by recipes that need amaxes.
+  Fp8StatsTable* stats = nullptr;         // Borrowed. Null disables statistics.
+  int64_t index = 0;                      // Index of this linear in the tables.
+  LinearScratch* scratch = nullptr;       // Borrowed.
+  TensorGroup* tensor = nullptr;          // Borrowed. Null means that no ranks divide the layer.
+  const ContextGroup* context = nullptr;  // Borrowed. Null means that no ranks share the sequences.
+  // The pass that makes LinearInput (kActivationPasses).
+  BlockPass input_pass = BlockPass::kForward;
+  // Whether backward queues the forward of the block again. If not, the forward also makes what kRecompute would make.
   bool recomputes = false;
-  bool saves_operands = false;  // Whether backward may be called with WeightGradient::kSave.
+  // Whether backward may be called with WeightGradient::kSave.
+  bool saves_operands = false;
 };
 
-// The work that the producer of a tensor (LinearSpec::input, LinearSpec::output_gradient) does for the linear that
-// reads it. The linear does the rest when it is given the tensor.
+// The work that the producer of x or d_y (LinearSpec::input, LinearSpec::output_gradient) does for the linear. The
+// linear does the rest when it is given the tensor.
 struct Target {
-  Tensor amax;   // [1] float32 that takes the amax of the tensor: = max(itself, amax). Undefined: nothing to measure.
-  Fp8Cast cast;  // Operands to write in place of the tensor. Undefined: the producer writes the tensor.
+  Tensor amax;   // [1] float32: = max(itself, amax of the tensor). If undefined, the producer does not measure.
+  Fp8Cast cast;  // Operands to write in place of the tensor. If undefined, the producer writes the tensor.
 };
 
 struct LinearForward {
   Tensor y;  // [tokens, out] = x W^T
-  Tensor x;  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
-  BlockPass pass = BlockPass::kForward;  // or kRecompute, in which the scales are known and nothing is measured
+  Tensor x;  // [tokens, in]. Without FP8, backward must be given the same values.
+  // kForward or kRecompute. In kRecompute the scales are known, and nothing is measured.
+  BlockPass pass = BlockPass::kForward;
 };
 
 struct LinearBackward {
   Tensor d_x;  // [tokens, in] =
   Tensor d_y;  // [tokens, out]
-  Tensor x;    // that of forward; read without FP8 only
+  Tensor x;    // [tokens, in]. Read only without FP8.
   WeightGradient weight_gradient = WeightGradient::kWrite;
-  // Queued after the product that makes d_x and before the weight gradient, where given: it may make x again, and read
-  // d_x unless ranks have yet to sum it (outputs divided).
+  // Optional function that queues work between the matmul that computes d_x and the weight gradient. The work may write
+  // x. It may read d_x if the inputs are divided or the layer is not divided. Otherwise d_x is not summed yet.
   std::function<void()> between = {};
 };
 
@@ -156,12 +155,12 @@ class LinearLayer {
  public:
   explicit LinearLayer(const LinearOptions& options) : options_(options) {}
 
-  // Returns what this linear has of micro-batch `in_flight` of those in flight. What backward needs of x lies in
-  // `shared` unless the forward makes it. `shared` may be null if this linear has no such memory.
+  // Allocates the tensors of the micro-batch in flight with number `in_flight`. LinearInput lies in `shared` if a later
+  // pass than the forward makes it, and if `shared` is not null.
   LinearActivations make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const;
 
-  // Return what the producer of x, or of d_y, must do before forward, or backward, is called. All linears cast into
-  // the same memory, so no other linear may be called between the producer and this linear.
+  // Return the work of the producer of x before forward or recompute_input, and of the producer of d_y before backward.
+  // All linears cast into the same memory, so no other linear may be called between the producer and this linear.
   Target input_target(const LinearActivations& a, BlockPass pass = BlockPass::kForward) const {
     return target(a, AmaxTable::kInput, pass);
   }
@@ -170,29 +169,31 @@ class LinearLayer {
   }
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  // Makes what backward needs of x, if backward does (recomputes_input()): after the producer of x, which was given
-  // input_target(kBackward).
+  // Makes LinearInput within backward, after the producer of x did the work of input_target(kBackward).
   void recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const;
+  // Returns whether backward must make LinearInput: it calls recompute_input, or lets a kernel write the operands.
   bool recomputes_input() const { return options_.input_pass == BlockPass::kBackward; }
-  // Whether the backward kernel of the op that makes x can write input_target(kBackward) on its way, so that
-  // recompute_input() is not needed. Rowwise scales take a pass over all tokens first.
+  // Returns whether the backward kernel of the op that computes x can also write input_target(kBackward), so that
+  // recompute_input is not needed. A rowwise cast cannot be written so, because it first takes a pass over all tokens.
   bool input_is_by_product() const { return traits(options_.recipe).casts_in_one_pass; }
-  // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
+  // Computes d_x, and treats the weight gradient as args.weight_gradient says. A tensor-parallel group may defer the
+  // weight gradient (TensorGroup::defer).
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
 
-  // Computes the weight gradient of which backward has saved the operands: adds it to gradient(), or writes it.
+  // Computes the weight gradient from the operands that backward saved. Adds it to gradient() if `accumulate` is true,
+  // and otherwise writes it.
   void backward_weights(const LinearActivations& a, bool accumulate, Stream& stream) const {
     compute_weight_gradient(a.saved, accumulate, stream);
   }
 
-  // The weight's; undefined in inference.
+  // Returns the weight gradient. Undefined in inference.
   const Tensor& gradient() const { return options_.gradient; }
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
 
  private:
   using Kind = AmaxTable::Kind;
-  // What operands are made of.
+  // The tensor that operands are cast from.
   struct Source {
     const LinearActivations& a;
     Tensor x;

@@ -1,11 +1,10 @@
-// quantize (kernels/fp8/fp8.h) of a rank's part of a matrix that a tensor-parallel group divides, or whose tokens (the
-// rows of x) a context-parallel group does: scales are those of the whole matrix.
+// quantize (kernels/fp8/fp8.h) for a part of a matrix. Tensor-parallel ranks divide the rows or columns of the matrix,
+// and context-parallel ranks divide its tokens, which are the rows of x. The scales are those of the whole matrix:
 //
-//   kRow           the amaxes of rows that are divided are made the largest over the ranks; those of columns of tokens
-//                  that are, over the context-parallel ones
-//   kTensor        args.cast.amax is that of the whole matrix already
-//   blockwise      blocks lie within parts, as the parts are multiples of 128 wide, and pieces of sequences of 128
-//                  tokens
+//   kRow       The ranks take the maximum of the amaxes of each row or column that they divide.
+//   kTensor    args.amax is already the amax of the whole matrix.
+//   blockwise  No block extends over two parts, because parts are multiples of 128 wide, and chunks of sequences have
+//              multiples of 128 tokens.
 #pragma once
 
 #include "kernels/fp8/fp8.h"
@@ -15,14 +14,13 @@
 
 namespace octavo {
 
-// `divided`: x has some rows (kOutputs) or some columns (kInputs) of the matrix. `group` null: x is all of it. A
-// collective of the group; queued on its compute stream, which `stream` is. `context` null: x has all tokens, or is a
-// weight.
+// The ranks that have the other parts of the matrix.
 struct MatrixParts {
-  Divided divided = Divided::kInputs;
-  TensorGroup* group = nullptr;
-  const ContextGroup* context = nullptr;
+  Divided divided = Divided::kInputs;     // x has some rows (kOutputs) or some columns (kInputs) of the matrix.
+  TensorGroup* group = nullptr;           // Null means that no tensor-parallel ranks divide the matrix.
+  const ContextGroup* context = nullptr;  // Null means that x has all tokens, or that x is a weight.
 };
+// Collective of both groups, queued on `stream`, which must be the compute stream of the tensor-parallel group.
 void quantize_part(const Quantize& args, const MatrixParts& parts, Stream& stream);
 
 }  // namespace octavo
