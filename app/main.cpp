@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // The options --help and --version.
+    if (error.get_exit_code() == 0) {  // Not an error, but the option --help or --version.
       const auto print = [&](const ProcessGroup& ranks) { return ranks.is_root() ? app.exit(error) : kExitDone; };
       return run_command(print, group);
     }

@@ -36,7 +36,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       stream_(&stream),
       tensor_({.ranks = options.mesh != nullptr ? &options.mesh->tensor() : nullptr,
                .chunks = options.parallel.tensor_parallel_chunks,
-               .cover_multiprocessors = static_cast<int>(options.parallel.cover_multiprocessors)},
+               .overlap_multiprocessors = static_cast<int>(options.parallel.overlap_multiprocessors)},
               options.shape.tokens(), stream),
       sequences_(options.mesh != nullptr ? ContextGroupOptions{&options.mesh->context(), &options.mesh->micro_batch()}
                                          : ContextGroupOptions{}),

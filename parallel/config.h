@@ -60,7 +60,7 @@ struct ParallelConfig {
   bool accumulate_unsharded = false;
   NcclMemory nccl_memory = NcclMemory::kAuto;
   // Multiprocessors for GEMMs during tensor-parallel transfers. 0 means all.
-  int64_t cover_multiprocessors = 0;
+  int64_t overlap_multiprocessors = 0;
   double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
 
   // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws

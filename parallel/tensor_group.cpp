@@ -12,7 +12,7 @@ TensorGroup::TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stre
     : ranks_(options.ranks),
       tokens_(tokens),
       chunks_(std::max<int64_t>(options.chunks, 1)),
-      cover_multiprocessors_(options.cover_multiprocessors),
+      overlap_multiprocessors_(options.overlap_multiprocessors),
       compute_(&compute),
       transfers_(Stream::beside(compute)),
       ready_(compute.device()),
@@ -92,7 +92,7 @@ void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.pus
 void TensorGroup::cover() {
   if (deferred_.empty()) return;
   starting_.wait(*compute_);
-  compute_->set_matmul_multiprocessors(cover_multiprocessors_);
+  compute_->set_matmul_multiprocessors(overlap_multiprocessors_);
   run_next();
   compute_->set_matmul_multiprocessors(0);
 }

@@ -33,7 +33,7 @@ struct TensorGroupOptions {
   // Number of chunks. Reduced until the tokens are divisible, and divisible in multiples of 16 if the share is.
   int64_t chunks = 1;
   // Multiprocessors that a GEMM may use while it overlaps with a collective, which needs some as well. 0: all.
-  int cover_multiprocessors = 0;
+  int overlap_multiprocessors = 0;
 };
 
 class TensorGroup {
@@ -90,7 +90,7 @@ class TensorGroup {
   Communicator* ranks_;
   int64_t tokens_;
   int64_t chunks_;
-  int cover_multiprocessors_;
+  int overlap_multiprocessors_;
   Stream* compute_;
   Stream transfers_;
   // Event that is recorded on the compute stream when its rows are ready.

@@ -6,6 +6,10 @@
     check_english.py --sample N SEED [FOLDER...]
                                   prints N items drawn at random, for a reader to judge. Comments, sentences of the
                                   documentation, descriptions of options and config keys, and messages are a quarter each
+    check_english.py --messages   prints each message of the program, sorted by folder. tests/messages.txt is this list, so that a
+                                  changed message is seen in review
+    check_english.py --messages --check
+                                  exit code 1 when tests/messages.txt differs from the list
     check_english.py --self-test  plants breaches in a scratch tree and checks that each is found
 
 The rules find words and forms that clear sentences seldom have. They cannot prove that a sentence is clear.
@@ -229,6 +233,28 @@ def items(root):
     return [item for item in found if sum(bool(re.fullmatch(r"\W*[A-Za-z'-]+\W*", word)) for word in item[3].split()) >= least[item[0]]]
 
 
+def messages(root):
+    """Returns the messages of the program, formats included, as sorted lines "FOLDER: MESSAGE"."""
+    found = set()
+    for path, mark in files(root):
+        folder = path.relative_to(root).parts[0]
+        if path.suffix in (".h", ".cpp", ".cu", ".cuh") and mark and folder not in ("tests", "scripts") and path.name != "config_keys.cpp":
+            for _, literal, _ in literals(path.read_text(encoding="utf-8"), path.suffix):
+                if " " in literal and len(re.findall(r"[A-Za-z]+", literal)) >= 3:
+                    found.add(f"{folder}: {literal}")
+    return sorted(found)
+
+
+def check_messages(root):
+    listed = (root / "tests/messages.txt").read_text(encoding="utf-8").splitlines()
+    for sign, lines in (("-", set(listed) - set(messages(root))), ("+", set(messages(root)) - set(listed))):
+        print("\n".join(f"{sign} {line}" for line in sorted(lines)))
+    if listed == messages(root):
+        return 0
+    print("messages have changed: read them, then run scripts/check_english.py --messages > tests/messages.txt")
+    return 1
+
+
 def sample(root, count, seed, folders):
     drawn = random.Random(seed)
     of_kind = {kind: [] for kind in ("comment", "sentence", "option", "message")}
@@ -284,6 +310,11 @@ def main():
     if arguments[:1] == ["--sample"]:
         sample(here, int(arguments[1]), int(arguments[2]), arguments[3:])
         return 0
+    if arguments == ["--messages"]:
+        print("\n".join(messages(here)))
+        return 0
+    if arguments == ["--messages", "--check"]:
+        return check_messages(here)
     if arguments == ["--counts"]:
         counts = collections.Counter(name.rsplit("/", 1)[0] for name, _, _ in check_tree(here, not_clean=())[1])
         for folder, number in sorted(counts.items()):

@@ -186,8 +186,9 @@ void add_bench(CommandLine& line) {
       ->check(integer(0, kMaxTimedSteps));
   bench->add_option("--steps", arguments.steps, "number of timed steps, of which the median is reported")
       ->check(integer(1, kMaxTimedSteps));
-  auto* ops = bench->add_flag("--ops", arguments.ops,
-                              "compare each op with the least time that it needs at the rates of this device");
+  auto* ops = bench->add_flag(
+      "--ops", arguments.ops,
+      "compare each op with a lower bound: the time of its FLOPs and bytes at the rates of this device");
   auto* energy =
       bench->add_flag("--energy", arguments.energy,
                       "report joules per token, average clock and power of the GPUs over 2 more seconds of steps");

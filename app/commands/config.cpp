@@ -104,7 +104,7 @@ void print_other_names() {
   for (const OtherName& other : other_names()) {
     const std::string key = other.key, note = other.note;
     std::cout << fmt::format("| `{}` | {}{}{} |\n", other.name, key.empty() ? "" : "`" + key + "`",
-                             key.empty() || note.empty() ? "" : "; ", note);
+                             key.empty() || note.empty() ? "" : ", ", note);
   }
 }
 

@@ -48,9 +48,9 @@ fs::path existing_part(const fs::path& path) {
 void check_writable(DirectoryUse use, const fs::path& dir) {
   const fs::path there = existing_part(dir);
   std::error_code error;
-  CHECK_INPUT(fs::is_directory(there, error), "{} {}: cannot be created, as {} is not a directory", use.key,
+  CHECK_INPUT(fs::is_directory(there, error), "{} {}: cannot be created, because {} is not a directory", use.key,
               dir.string(), there.string());
-  CHECK_INPUT(::access(there.c_str(), W_OK | X_OK) == 0, "{} {}: cannot be written to, as {} does not allow it",
+  CHECK_INPUT(::access(there.c_str(), W_OK | X_OK) == 0, "{} {}: cannot be written to, because {} is not writable",
               use.key, dir.string(), there.string());
   DirectoryLock::check_free(dir, use);
 }
@@ -121,7 +121,7 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
                       .mesh_reason = mesh.reason,
                       .options = options,
                       .planned_bytes = plan.arena_bytes,
-                      .room = plan.room,
+                      .budget = plan.budget,
                       .datasets = data.datasets(),
                       .next_sample = data.next_sample(),
                       .validation = validation_datasets(config),
@@ -162,7 +162,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   start(stage_config(config, first), mesh, target, resumed, group);
   for (size_t later = first + 1; later < num_stages(config); ++later)
     plan_stage(stage_config(config, later), mesh.mesh, target, group);
-  log_info("dry run: nothing is wrong, and nothing was written");
+  log_info("dry run: no problem was found, and nothing was written");
   return kExitDone;
 }
 

@@ -29,8 +29,8 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
                 "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
                 "model.init_from names one",
                 config.checkpoint.dir);
-    CHECK_INPUT(checkpoint || !arguments.ema,
-                "--ema is of a checkpoint, but there is none: the weights are those of {}", config.init_from);
+    CHECK_INPUT(checkpoint || !arguments.ema, "--ema needs a checkpoint, but the weights are those of {}",
+                config.init_from);
     if (!checkpoint) return;
     check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
     (void)checkpoint->prefix(which);  // Throws if the checkpoint lacks these weights, before the model is built.

@@ -138,10 +138,10 @@ std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, cons
 }
 
 void check_lengths(size_t prompt_length, int64_t max_tokens) {
-  const int64_t room = kMaxSeqLen - static_cast<int64_t>(prompt_length);
-  CHECK_INPUT(room > 0, "the prompt has {} tokens, expected fewer than {}", prompt_length, kMaxSeqLen);
-  CHECK_INPUT(max_tokens <= room, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
-              max_tokens, room, kMaxSeqLen);
+  const int64_t capacity = kMaxSeqLen - static_cast<int64_t>(prompt_length);
+  CHECK_INPUT(capacity > 0, "the prompt has {} tokens, expected fewer than {}", prompt_length, kMaxSeqLen);
+  CHECK_INPUT(max_tokens <= capacity, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
+              max_tokens, capacity, kMaxSeqLen);
 }
 
 // Writes samples to standard output one after the other, each after its prompt, with a line --- between them. The first
@@ -293,7 +293,7 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   std::vector<int32_t> prompt;
   const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
   group.agree([&] {
-    CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema is of a checkpoint, but {} is a Hugging Face directory",
+    CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema needs a checkpoint, but {} is a Hugging Face directory",
                 given.path);
     // Throws if the checkpoint lacks these weights, before the model is built.
     if (given.checkpoint) (void)given.checkpoint->prefix(which);
@@ -341,14 +341,15 @@ void add_generate(CommandLine& line) {
       ->add_option("--temperature", sampling.temperature,
                    "temperature of the distribution; 0 always takes the most likely token")
       ->check(number(0, 1e6));
-  generate->add_option("--top-k", sampling.top_k, "draw from the k most likely tokens; 0 means all")
+  generate->add_option("--top-k", sampling.top_k, "draw only from the k most likely tokens; 0 means all")
       ->check(integer(int64_t{0}, kMaxTokens));
   generate
-      ->add_option("--top-p", sampling.top_p, "draw from the most likely tokens that together have this probability")
+      ->add_option("--top-p", sampling.top_p,
+                   "draw only from the most likely tokens that together have this probability; 1 means all")
       ->check(number(0, 1));
   generate
       ->add_option("--min-p", sampling.min_p,
-                   "draw from tokens at least this many times as likely as the most likely one")
+                   "draw only from tokens at least this many times as likely as the most likely one; 0 means all")
       ->check(number(0, 1));
   generate
       ->add_option("--stop", arguments.stop, "TEXT that ends a sample and is not printed; may be given several times")

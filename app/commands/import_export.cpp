@@ -61,15 +61,16 @@ void check_import_target(const fs::path& target, bool overwrite) {
   std::error_code error;
   CHECK_INPUT(!fs::is_symlink(target, error), "{}: is a symbolic link, expected a directory or a new name",
               target.string());
-  CHECK_INPUT(step_of_directory(target).value_or(0) == 0,
-              "{}: is the name of a later step's checkpoint, expected another name, as an imported model is of step 0",
-              target.string());
+  CHECK_INPUT(
+      step_of_directory(target).value_or(0) == 0,
+      "{}: is the name of a later step's checkpoint, expected another name, because an imported model has step 0",
+      target.string());
   if (!path_exists(target)) return;
   CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
               target.string());
   if (fs::is_empty(target, error)) return;
   const fs::path manifest = target / kManifestName;
-  CHECK_INPUT(fs::exists(manifest, error), "{}: is not empty and no octavo checkpoint, so it is not overwritten",
+  CHECK_INPUT(fs::exists(manifest, error), "{}: is not empty and not an octavo checkpoint, so it is not overwritten",
               target.string());
   const Json json = read_json_file(manifest.string());
   CHECK_INPUT(is_checkpoint_manifest(json), "{}: is not the manifest of an octavo checkpoint, so {} is not overwritten",
@@ -390,7 +391,7 @@ int run_export(const ExportArguments& arguments) {
                            with_thousands_separators(report.parameters), arguments.dtype,
                            static_cast<double>(report.bytes) / 1e9, report.files.size());
   if (!report.tokenizer_elsewhere.empty()) {
-    std::cout << fmt::format("the checkpoint carries no tokenizer, so none was copied; it was {}\n",
+    std::cout << fmt::format("the checkpoint contains no tokenizer, so none was exported; its config names {}\n",
                              report.tokenizer_elsewhere);
   }
   return kExitDone;

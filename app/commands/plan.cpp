@@ -85,9 +85,9 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   check_one_process("octavo plan", group);
   const Config stated = load_config(arguments.target.config.path, arguments.target.config.overrides);
   const PlanTarget target = find_target(arguments.target, stated, group);
-  CHECK_INPUT(
-      target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
-      "--search, --price-per-gpu-hour and --html need rates, and device is cpu; expected --machine FILE of a CPU");
+  CHECK_INPUT(target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
+              "--search, --price-per-gpu-hour and --html need the rates of a machine, but device is cpu; give "
+              "--machine FILE of a CPU");
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
   Config config = load_planned_config(arguments.target.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
@@ -132,10 +132,10 @@ void add_plan(CommandLine& line) {
       ->check(integer(1, 1 << 20))
       ->default_str("plan.gpus of the config");
   plan->add_option("--gpu-memory", target.gpu_memory, "memory of one GPU, such as 80GiB or 80GB")
-      ->default_str("the machine's");
+      ->default_str("the memory of the machine's GPU");
   plan->add_option("--machine", target.machine, "rates: h200, h100 or a FILE that octavo doctor --save wrote")
       ->default_str("plan.machine of the config");
-  plan->add_option("--gpus-per-node", target.gpus_per_node, "number of GPUs that NVLink connects")
+  plan->add_option("--gpus-per-node", target.gpus_per_node, "number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20));
   plan->add_option("--network-gbps", target.network_gbps, "network bandwidth of each GPU in Gbit/s")
       ->check(number(1e-6, 1e9));
@@ -151,11 +151,12 @@ void add_plan(CommandLine& line) {
       ->check(number(1e-3, 1e12));
   plan->add_option("--restart-seconds", failures.restart_s, "seconds from a failure to the next step")
       ->check(number(1e-6, 1e9))
-      ->default_str("by the GPUs");
+      ->default_str("estimated from the number of GPUs");
   plan->add_option("--save-seconds", failures.save_s, "seconds that a checkpoint adds to its step")
       ->check(number(0, 1e9));
   plan->add_flag("--search", arguments.search, "list the ten fastest meshes, micro-batches and modes that fit");
-  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour, "price in dollars; adds the cost of the run")
+  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour,
+                   "price of one GPU hour in dollars; adds the cost of the run")
       ->check(number(1e-6, 1e9))
       ->default_str("");
   plan->add_flag("--all", arguments.all, "list every item of the memory and of the step, not only the ten largest");

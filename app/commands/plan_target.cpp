@@ -57,9 +57,10 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
                                                     : machine.network_oversubscription};
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
   target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
-  CHECK_INPUT(on_cpu || machine.device != "cpu",
-              "{} {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu", chosen.option,
-              chosen.name);
+  CHECK_INPUT(
+      on_cpu || machine.device != "cpu",
+      "{} {} describes a CPU, but the plan is for GPUs, expected the file of a machine with GPUs, or device=cpu",
+      chosen.option, chosen.name);
   if (on_cpu) {
     set_threads(target.gpus, group);
   } else {

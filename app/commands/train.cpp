@@ -13,7 +13,7 @@
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/log/start_screen.h"
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
 #include "app/process/exit_codes.h"
@@ -60,7 +60,7 @@ std::string describe_time(const Config& config, const Runtime& runtime, const Tr
                         *machine, {.gpus_per_node = runtime.ranks_per_machine()}, samples);
 }
 
-void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryRoom& room) {
+void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryBudget& budget) {
   const TrainingRun& run = trainer.training_run();
   if (trainer.is_finished()) return;
   const int64_t samples = samples_left(config, run.start().step);
@@ -72,7 +72,7 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
                    .mesh_reason = runtime.mesh_reason(),
                    .options = options,
                    .planned_bytes = run.training_model().bytes(),
-                   .room = room,
+                   .budget = budget,
                    .datasets = run.data_report().datasets(),
                    .next_sample = run.data_report().next_sample(),
                    .validation = {},
@@ -92,16 +92,17 @@ std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const Te
   const std::optional<std::filesystem::path> newest = context.checkpoints.newest();
   std::optional<Checkpoint> found = context.memory_checkpoints.open(newest, needed);
   if (!found) return context.checkpoints.open(needed);
-  context.checkpoints.resume_behind(newest);
+  context.checkpoints.set_resumed_on_disk(newest);
   return found;
 }
 
 RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
                        StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const MemoryRoom room = memory_room(stage, context.runtime);  // Memory budget before the run allocates its memory.
+  const MemoryBudget budget =
+      memory_budget(stage, context.runtime);  // Memory budget before the run allocates its memory.
   Trainer trainer(stage, context, std::move(resumed));
-  if (group.is_root()) log_start(stage, context.runtime, trainer, room);
+  if (group.is_root()) log_start(stage, context.runtime, trainer, budget);
   return while_running(group, [&] { return trainer.run(signals); });
 }
 
@@ -184,7 +185,9 @@ void add_train(CommandLine& line) {
       ->check(integer(1, 1 << 20))
       ->default_str("as octavo plan")
       ->needs(dry_run);
-  train->add_option("--gpus-per-node", target.gpus_per_node, "with --dry-run: number of GPUs that NVLink connects")
+  train
+      ->add_option("--gpus-per-node", target.gpus_per_node,
+                   "with --dry-run: number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20))
       ->needs(dry_run);
   train->add_option("--machine", target.machine, "with --dry-run: h200, h100 or a FILE that octavo doctor --save wrote")

@@ -60,8 +60,8 @@ void derive_heads(Config& config) {
   const bool is_of_preset = model.head_dim != 0 && !is_given("hidden_size") && !is_given("num_heads");
   if (is_given("head_dim") || is_of_preset || model.num_heads == 0 || model.hidden_size == 0) return;
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
-              "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it{}",
-              config.source, model.hidden_size, model.num_heads,
+              "{}: model.hidden_size is {}, expected a multiple of model.num_heads {}{}", config.source,
+              model.hidden_size, model.num_heads,
               would_work(multiples_near(model.hidden_size, 32 * model.num_heads, {},
                                         [&](int64_t size) { return sdpa_has_kernels_for(size / model.num_heads); })));
   model.head_dim = model.hidden_size / model.num_heads;
@@ -81,9 +81,36 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
               kMaxSteps);
   const ConfigNode* found = tree.find_name("training.steps");
   CHECK_INPUT(found == nullptr || found->kind == Kind::kNull || config.training.steps == steps,
-              "{}: training.steps is {}, but the stages have {} steps together; leave it out, or give the same",
+              "{}: training.steps is {}, but the stages have {} steps together; leave training.steps out, or set it to "
+              "their sum",
               found->where, config.training.steps, steps);
   config.training.steps = steps;
+}
+
+// Gives keys of earlier versions their new names and adds a note for each. Called after each override, so that an
+// override with an old name replaces the value under the new name.
+void rename_keys(ConfigNode& tree, std::vector<std::string>& notes) {
+  for (size_t i = 0; i < tree.keys.size(); ++i) {
+    ConfigNode& section = tree.children[i];
+    if (tree.keys[i] == "stages") {
+      for (ConfigNode& stage : section.children) rename_keys(stage, notes);
+    }
+    for (const RenamedKey& key : kRenamedKeys) {
+      const auto found = std::find(section.keys.begin(), section.keys.end(), key.old_name);
+      if (tree.keys[i] != key.section || found == section.keys.end()) continue;
+      const auto child = section.children.begin() + (found - section.keys.begin());
+      notes.push_back(fmt::format("{}: {}.{} is named {}.{} now; the old name is still read", child->where, key.section,
+                                  key.old_name, key.section, key.name));
+      const auto renamed = std::find(section.keys.begin(), section.keys.end(), key.name);
+      if (renamed == section.keys.end()) {
+        *found = key.name;
+      } else {
+        section.children[static_cast<size_t>(renamed - section.keys.begin())] = std::move(*child);
+        section.keys.erase(found);
+        section.children.erase(child);
+      }
+    }
+  }
 }
 
 // Removes the retired keys and values from the tree. Adds a note for a key that has its old default, and an error for
@@ -99,20 +126,28 @@ void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorL
     if (key.value != nullptr && child->text != key.value) continue;
     const std::string name = fmt::format("{}: {}.{}", child->where, key.section, key.name);
     if (key.value != nullptr) {
-      errors.add(fmt::format("{} is {}, which is a value no more, as {}", name, key.value, key.sentence));
+      errors.add(fmt::format("{} is {}, which is no longer a valid value: {}", name, key.value, key.sentence));
     } else if (child->kind == Kind::kScalar && child->text == key.old_default) {
-      notes.push_back(fmt::format("{} is a key no more and is ignored, as {}", name, key.sentence));
+      notes.push_back(fmt::format("{} was removed and is ignored: {}", name, key.sentence));
     } else {
-      errors.add(fmt::format("{} is a key no more, as {}; leave it out", name, key.sentence));
+      errors.add(fmt::format("{} was removed: {}; leave the key out", name, key.sentence));
     }
     node.keys.erase(found);
     node.children.erase(child);
   }
 }
 
-Config read_config(ConfigNode tree, const std::string& source) {
+void apply_overrides(ConfigNode& tree, std::span<const std::string> overrides, std::vector<std::string>& notes) {
+  for (const std::string& override_text : overrides) {
+    apply_override(tree, override_text);
+    rename_keys(tree, notes);
+  }
+}
+
+Config read_config(ConfigNode tree, const std::string& source, const std::vector<std::string>& notes) {
   Config config;
   config.source = source;
+  config.notes = notes;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
   config.data.bos_auto = config.data.eos_auto = true;
   const KnownNames names = known_names();
@@ -169,19 +204,23 @@ std::string default_checkpoint_dir(const Config& config) {
 
 Config load_config(const std::string& path, std::span<const std::string> overrides) {
   ConfigNode tree = node_from_file(path);
-  for (const std::string& override_text : overrides) apply_override(tree, override_text);
-  return read_config(std::move(tree), path);
+  std::vector<std::string> notes;
+  rename_keys(tree, notes);
+  apply_overrides(tree, overrides, notes);
+  return read_config(std::move(tree), path, notes);
 }
 
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
   ConfigNode tree = node_from_json(json, source);
-  // A checkpoint of an older version may contain retired keys and values.
-  std::vector<std::string> notes;
+  // A checkpoint of an older version may contain old names and retired keys.
+  std::vector<std::string> ignored;
   ErrorList errors;
-  take_retired_keys(tree, notes, errors);
-  for (const std::string& override_text : overrides) apply_override(tree, override_text);
-  return read_config(std::move(tree), source);
+  rename_keys(tree, ignored);
+  take_retired_keys(tree, ignored, errors);
+  std::vector<std::string> notes;
+  apply_overrides(tree, overrides, notes);
+  return read_config(std::move(tree), source, notes);
 }
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }

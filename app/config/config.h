@@ -41,7 +41,7 @@ struct TrainingConfig {
   OnLossSpike on_loss_spike = OnLossSpike::kWarn;
   double loss_spike_z = 6;
   int64_t loss_spike_window = 100;
-  int64_t check_every = 2000;
+  int64_t corruption_check_every = 2000;
   OnCorruption on_corruption = OnCorruption::kStop;
 
   BatchSchedule batch_schedule() const { return BatchSchedule(global_batch_size, batch_size_warmup); }

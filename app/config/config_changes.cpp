@@ -48,11 +48,11 @@ std::string describe(const StepSchedule& step) {
 // compares the last step that both have. Returns an empty text if there is no difference. Checks at most 100,000 steps,
 // evenly spaced.
 std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
-  constexpr int64_t kMostSteps = 100'000;
+  constexpr int64_t kMaxComparedSteps = 100'000;
   const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);
   const int64_t last = std::min(before.total_steps(), now.total_steps());
   const int64_t first = std::min(steps_done + 1, last);
-  const int64_t stride = (last - first) / kMostSteps + 1;
+  const int64_t stride = (last - first) / kMaxComparedSteps + 1;
   for (int64_t step = first;; step = std::min(step + stride, last)) {
     const StepSchedule was = schedule_in(stages_before, step), is = schedule_in(stages_now, step);
     if (!same(was, is)) return fmt::format("step {} has {} instead of {}", step, describe(is), describe(was));
@@ -108,8 +108,8 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   }
   const std::string remedy = needed.empty() ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
   return fmt::format(
-      "this config would change what the run computes: {}{}; expected the "
-      "same values{}, or directories of its own (logging.dir, checkpoint.dir) for another run",
+      "this config would change what the run computes: {}{}; expected the values of the checkpoint{}, or another "
+      "logging.dir and checkpoint.dir for a new run",
       describe(refused), difference, remedy);
 }
 

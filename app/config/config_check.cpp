@@ -36,7 +36,7 @@ void check_batch(const Config& config, int64_t ranks) {
     end += phase.steps;
     if (end <= config.stage.steps_before) continue;
     CHECK_INPUT(phase.batch_size >= smallest && phase.batch_size < config.training.global_batch_size,
-                "training.batch_size_warmup has the batch_size {}, expected sizes that rise and stay below "
+                "training.batch_size_warmup has the batch_size {}, expected sizes that increase and stay below "
                 "training.global_batch_size {}",
                 phase.batch_size, config.training.global_batch_size);
     check_size("the batch_size of training.batch_size_warmup", phase.batch_size,
@@ -47,13 +47,14 @@ void check_batch(const Config& config, int64_t ranks) {
 
 void check_schedule(const Config& config) {
   const OptimizerConfig& optimizer = config.optimizer;
-  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
-              "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay "
-              "phase",
-              optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
-  CHECK_INPUT(optimizer.decay == Decay::kLinear || optimizer.schedule == Schedule::kWsd,
-              "optimizer.decay is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay phase",
-              name_of(kDecay, optimizer.decay), name_of(kSchedule, optimizer.schedule));
+  CHECK_INPUT(
+      optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
+      "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the only schedule with a decay phase",
+      optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
+  CHECK_INPUT(
+      optimizer.decay_type == Decay::kLinear || optimizer.schedule == Schedule::kWsd,
+      "optimizer.decay_type is {}, but optimizer.schedule is {}, expected wsd, the only schedule with a decay phase",
+      name_of(kDecayType, optimizer.decay_type), name_of(kSchedule, optimizer.schedule));
   const auto [begin, end] = config.schedule_steps();
   CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= end - begin,
               "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed {} {}", optimizer.warmup_steps,
@@ -67,12 +68,11 @@ void check_optimizer(const OptimizerConfig& optimizer) {
               "optimizer.type to muon",
               optimizer.momentum, name_of(kOptimizerType, optimizer.type));
   if (optimizer.state_dtype != DType::kFloat8E4M3) return;
-  CHECK_INPUT(
-      moment_ratio_bound(optimizer.beta1, optimizer.beta2) <= kLargestMomentRatio,
-      "optimizer.betas is [{}, {}], with which the first moment may grow to over {} times the root of the second, "
-      "more than optimizer.state_dtype float8 holds, expected a first one further below the root of the second, "
-      "as [0.9, 0.95], or bfloat16",
-      optimizer.beta1, optimizer.beta2, kLargestMomentRatio);
+  CHECK_INPUT(moment_ratio_bound(optimizer.beta1, optimizer.beta2) <= kLargestMomentRatio,
+              "optimizer.betas is [{}, {}], with which the first moment can exceed {} times the square root of the "
+              "second moment, the maximum of optimizer.state_dtype float8; expected a smaller first beta, such as "
+              "[0.9, 0.95], or optimizer.state_dtype bfloat16",
+              optimizer.beta1, optimizer.beta2, kLargestMomentRatio);
 }
 
 void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t vocab_size) {
@@ -82,11 +82,13 @@ void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t v
 void check_model(const Config& config) {
   if (!config.model_complete() && !config.init_from.empty()) return;
   CHECK_INPUT(config.model_given(),
-              "{} has no model, expected model.preset, the fields of its shape, or model.init_from", config.source);
+              "{} describes no model, expected model.preset, the fields of the model's shape, or model.init_from",
+              config.source);
   for_each_field(config.model, [&](const auto& field, const auto& value) {
     const bool is_given = field.presence == Presence::kDefault || shape_to_json<nlohmann::json>(value) != 0;
-    CHECK_INPUT(is_given, "{} does not give model.{}, expected it beside the others, or a preset", config.source,
-                field.name);
+    CHECK_INPUT(is_given,
+                "{} gives some fields of the model's shape but not model.{}, expected all of them, or a preset",
+                config.source, field.name);
   });
   config.model.validate();
   check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
@@ -121,7 +123,7 @@ void check_division(const Config& config, int64_t ranks) {
   const int64_t sharing = config.parallel.context_parallel;
   constexpr int64_t kTokens = int64_t{1} << 31;  // Token indices are 32-bit numbers.
   CHECK_INPUT(tokens < kTokens,
-              "training.micro_batch_size {} times data.seq_len {} is {} tokens of a rank, expected fewer than {}",
+              "training.micro_batch_size {} times data.seq_len {} is {} tokens per rank, expected fewer than {}",
               config.training.micro_batch_size, config.data.seq_len, tokens, kTokens);
   std::vector<DividedSize> divided = tensor_parallel_sizes(config.model);
   divided.push_back({fmt::format("the tokens of a micro-batch, training.micro_batch_size {} times data.seq_len {}{} =",
@@ -148,11 +150,10 @@ void check_chunks(const Config& config, int64_t unit, const std::string& who_ask
   if (ranks == 1) return;
   const int64_t step = 2 * ranks * unit;
   const int64_t seq_len = config.data.seq_len;
-  CHECK_INPUT(
-      seq_len % step == 0,
-      "data.seq_len is {}, expected a multiple of {} with parallel.context_parallel {}, as each of its ranks has "
-      "two chunks of a sequence{}{}",
-      seq_len, step, ranks, who_asks, would_work(multiples_near(seq_len, step, {.largest = kMaxSeqLen})));
+  CHECK_INPUT(seq_len % step == 0,
+              "data.seq_len is {}, expected a multiple of {} with parallel.context_parallel {}, because each "
+              "context-parallel rank has two equal chunks of a sequence{}{}",
+              seq_len, step, ranks, who_asks, would_work(multiples_near(seq_len, step, {.largest = kMaxSeqLen})));
 }
 
 std::string of_each_rank(const Config& config) {
@@ -213,11 +214,12 @@ void check_lm_head_shape(const Config& config) {
 void check_lengths_on_gpu(const Config& config) {
   for (const Config& stage : stage_configs(config)) {
     CHECK_INPUT(stage.data.seq_len > 1,
-                "data.seq_len is 1{}, which attention's backward has no kernels for on GPUs, expected at least 2 there",
+                "data.seq_len is 1{}, expected at least 2 on GPUs, where the backward of attention does not support "
+                "single tokens",
                 stage.stage.number > 0 ? fmt::format(" in stage {}", stage.stage.number) : "");
   }
   if (config.parallel.context_parallel == 1) return;
-  const std::string who_asks = fmt::format(" of whole tiles of {} tokens on GPUs", kContextChunkUnit);
+  const std::string who_asks = fmt::format(", which consist of whole tiles of {} tokens on GPUs", kContextChunkUnit);
   for (const Config& stage : stage_configs(config)) check_chunks(stage, kContextChunkUnit, who_asks);
 }
 
@@ -229,7 +231,7 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   std::set<std::string> names;
   for (const DatasetSource& source : sources) {
     CHECK_INPUT(source.name.empty() || names.insert(source.name).second,
-                "{} has two datasets of the name {}, expected names of their own", key, source.name);
+                "{} has two datasets with the name {}, expected a different name for each", key, source.name);
   }
 }
 
@@ -252,8 +254,7 @@ void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
 
 void validate(const Config& config, int64_t ranks, Purpose purpose) {
   CHECK_INPUT(config.trace.step <= config.training.steps || config.stage.number > 0,
-              "logging.trace.step is {}, expected one of the {} steps of training.steps", config.trace.step,
-              config.training.steps);
+              "logging.trace.step is {}, expected at most training.steps {}", config.trace.step, config.training.steps);
   if (!config.stages.empty() && config.stage.number == 0) return validate_stages(config, ranks, purpose);
   // Each group of checks assumes that the group before it found nothing.
   ErrorList errors;
@@ -266,9 +267,10 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   const int64_t unit = chunk_unit(config);
   errors.collect([&] { check_batch(config, ranks); });
   errors.collect([&] {
-    check_chunks(
-        config, unit,
-        unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
+    check_chunks(config, unit,
+                 unit == 1
+                     ? ""
+                     : fmt::format(", and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
   });
   errors.raise();
   if (!config.model_complete()) return;
@@ -289,9 +291,8 @@ void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision) {
     lacks = fmt::format(", which has no FP8 for precision.lm_head {}", traits(precision.lm_head).name);
   }
   throw InputError(
-      fmt::format("the GPU is {} of compute capability {}.{}{}; this program has kernels for 9.0 alone "
-                  "(H100, H200), so use one of those, or device: cpu, which runs bfloat16 and every FP8 "
-                  "recipe",
+      fmt::format("the GPU {} has compute capability {}.{}{}, but this program only has kernels for 9.0; use an H100 "
+                  "or H200, or device: cpu, which supports bfloat16 and every FP8 recipe",
                   gpu.name, gpu.compute_major, gpu.compute_minor, lacks));
 }
 
@@ -310,8 +311,8 @@ void resolve_device(Config& config, Device device) {
   const bool is_cuda = device == Device::kCuda;
   if (!config.compute_given) config.precision.compute = is_cuda ? DType::kBFloat16 : DType::kFloat32;
   CHECK_INPUT(!is_cuda || config.precision.compute == DType::kBFloat16,
-              "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
-              "runs with device: cpu)",
+              "precision.compute is {}, expected bfloat16 on GPUs, the only dtype of their attention kernels (float32 "
+              "needs device: cpu)",
               name_of(kFloatType, config.precision.compute));
   if (is_cuda) check_lengths_on_gpu(config);
   config.compute_given = true;

@@ -245,13 +245,13 @@ void add_training(std::vector<ConfigKey>& keys) {
   training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences per rank and forward pass. Gradients are accumulated over the micro-batches of a step.").carries_out();
   training.add("seed", &Training::seed, "", "Seed of the initial weights.");
   training.add("deterministic", &Training::deterministic, "", "Whether a run on GPUs repeats bit for bit, at some cost in speed.").carries_out();
-  training.add("z_loss", &Training::z_loss, kNonNegative, "", "Coefficient of the z-loss, the mean squared log of the softmax normalizer, which is minimized in addition to the loss. 1e-4 keeps logits from drifting; 0 disables it.");
+  training.add("z_loss", &Training::z_loss, kNonNegative, "", "Coefficient of the z-loss, the mean squared log of the softmax normalizer, which is added to the loss. 1e-4 keeps logits from drifting. 0 disables it.");
   training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Maximum number of skipped steps in a row (loss or gradient norm not finite, or a spike), and of rollbacks to one checkpoint. One more ends the run, and the last good state is saved.").carries_out();
-  training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss spike: warn only, skip the step, or rollback to the last checkpoint and skip the samples of the spike.");
-  training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "Standard deviations above the mean of the window from which a loss is a spike. Spikes of the gradient norm are marked by the same limit.").carries_out();
-  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Number of losses and gradient norms that a new one is compared with to detect spikes. 0 disables the detection.").carries_out();
-  training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Steps between checks for silent corruption, which compare replicas and, on the CPU and in deterministic runs, the results of a micro-batch computed twice. 0 disables them.").carries_out();
-  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What follows a difference found by that check: stop the run, exclude also keeps the launchers from using the machine, or warn and save no state whose replicas differ.").carries_out();
+  training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What happens at a loss spike. warn only logs it, skip skips the step, and rollback returns to the last checkpoint and skips the samples of the spike.");
+  training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "A loss is a spike if it exceeds the mean of the window by more than this number of standard deviations. The same limit marks spikes of the gradient norm.").carries_out();
+  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Number of previous losses and gradient norms that a new one is compared with to detect spikes. 0 disables the detection.").carries_out();
+  training.add("corruption_check_every", &Training::corruption_check_every, Integers{0, kMaxSteps}, "steps", "Steps between checks for silent corruption, which compare replicas and, on the CPU and in deterministic runs, the results of a micro-batch computed twice. 0 disables them.").carries_out();
+  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What happens when the check for silent corruption finds a difference. stop ends the run, exclude also keeps the launchers from using the machine, and warn continues but saves no state whose replicas differ.").carries_out();
 }
 
 void add_optimizer(std::vector<ConfigKey>& keys) {
@@ -259,11 +259,11 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   SectionKeys<Optimizer> optimizer(keys, KeyClass::kOptimizer, "optimizer", &Config::optimizer);
   optimizer.add("type", &Optimizer::type, OneOf{kOptimizerType}, "", "AdamW, or Muon for the matrices of the blocks and AdamW for tables and norms. Learning rates and weight decay carry over between them.");
   optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.").of_schedule();
-  optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "Learning rate of the last step divided by the peak.").of_schedule();
+  optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "Learning rate of the last step divided by optimizer.lr.").of_schedule();
   optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Steps of linear warm-up. 0 disables it.").of_schedule();
   optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "Learning rate after the warm-up. wsd is constant until a decay at the end; inverse_sqrt falls with the square root of the step.").of_schedule();
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Steps of wsd's decay. 0 means a tenth of the run.").of_schedule();
-  optimizer.add("decay", &Optimizer::decay, OneOf{kDecay}, "", "Shape of wsd's decay: linear, or sqrt, one minus the square root of the finished part of the decay.").of_schedule();
+  optimizer.add("decay_type", &Optimizer::decay_type, OneOf{kDecayType}, "", "Shape of wsd's decay. linear decays linearly, and sqrt with one minus the square root of the completed share of the decay.").of_schedule();
   optimizer.add("momentum", &Optimizer::momentum, kBelowOne, "", "Muon's momentum: the factor by which the momentum decays per step.");
   keys.push_back(make_key(KeyClass::kOptimizer, "optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "Number that AdamW adds to the square root of the second moment.");
@@ -279,7 +279,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key(KeyClass::kPrecision, "precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Dtype of activations and of weights in matmuls. GPUs support bfloat16 only."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
   precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Number format of the linears (qkv, o, gate_up, down). bfloat16 means precision.compute.");
-  precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "Matmuls of lm_head in FP8: none (bfloat16, meaning precision.compute), those of the gradients (fp8_backward), or all (fp8).");
+  precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "Matmuls of lm_head that use FP8: none (bfloat16, which means precision.compute), those of backward (fp8_backward), or all (fp8).");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Number of first blocks whose linears do not use FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Number of last blocks whose linears do not use FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights are gathered in FP8 if the recipe supports it.").carries_out();
@@ -293,8 +293,8 @@ void add_precision(std::vector<ConfigKey>& keys) {
   guard.add("every", &Guard::every, Integers{0, kMaxSteps}, "steps", "Steps between comparisons of FP8 with bfloat16. 0 disables them.");
   guard.add("steps", &Guard::steps, Integers{1, kMaxGuardSteps}, "steps", "Steps of a comparison, taken in bfloat16 and in FP8 from the same state and samples.");
   guard.add("tolerance", &Guard::tolerance, kPositive, "", "Largest accepted average difference of the losses, relative to their mean.");
-  guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What follows a larger difference: warn only, or bfloat16, which continues in bfloat16 from the state before the comparison.").key_class = KeyClass::kPrecision;
-  guard.add("fallback_steps", &Guard::fallback_steps, Integers{1, kMaxSteps}, "steps", "Steps in bfloat16 before FP8 is tried again.");
+  guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What happens if the difference exceeds the tolerance. warn only logs it, and bfloat16 rolls back to the state before the comparison and continues in bfloat16.").key_class = KeyClass::kPrecision;
+  guard.add("fallback_steps", &Guard::fallback_steps, Integers{1, kMaxSteps}, "steps", "Number of steps that a fallback to bfloat16 lasts before FP8 is used again.");
 }
 
 void add_parallel(std::vector<ConfigKey>& keys) {
@@ -308,7 +308,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf{kReshard}, "", "Whether gathered weights are freed after forward and gathered again in backward. auto frees them if they do not all fit.");
   parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, "", "Whether full gradients are kept over the micro-batches and reduced once per step.");
   parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL accesses tensors: through its own buffers (plain), or directly in registered memory. auto registers the shard axis on one machine.");
-  parallel.add("cover_multiprocessors", &Parallel::cover_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "Multiprocessors of a matmul that overlaps with a tensor-parallel collective. 0 means all.");
+  parallel.add("overlap_multiprocessors", &Parallel::overlap_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "Number of multiprocessors that a matmul uses while it overlaps with a tensor-parallel collective. 0 means all.");
   parallel.add("timeout_s", &Parallel::timeout_s, kSecondsOrNever, "seconds", "Time after which a collective that does not complete ends the run. 0 disables it.");
 }
 
@@ -323,10 +323,10 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   SectionKeys<CheckpointConfig> checkpoint(keys, KeyClass::kCarriesOut, "checkpoint", &Config::checkpoint);
   checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, with one folder per saved step.").fallback = "checkpoints in logging.dir";
   checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints. 0 saves only at the end and after a signal.");
-  checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kMinutesOrNever, "minutes", "Time after the begin of the last save at which another one is due, by rank 0's clock. 0 disables it.");
+  checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kMinutesOrNever, "minutes", "Minutes from the start of a save until the next one is due, by rank 0's clock. 0 disables it.");
   checkpoint.add("keep", &CheckpointConfig::keep, Integers{0, kMaxSteps}, "checkpoints", "Number of newest checkpoints that are kept. 0 keeps all.");
   checkpoint.add("keep_every", &CheckpointConfig::keep_every, Integers{0, kMaxSteps}, "steps", "Checkpoints whose steps are multiples of this number are never removed. 0 disables it.");
-  checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "Number of failed saves in a row that ends the run. With 0 the first one does.");
+  checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "Number of consecutive failed saves that ends the run. 0 means the same as 1.");
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written in the background while training continues.");
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, so that a restart need not read the disk. With several machines another machine keeps a copy too.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between saves in memory.");

@@ -71,6 +71,16 @@ inline constexpr RetiredKey kRetiredKeys[] = {
     {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
 
+// A key whose name has changed. The old name is still read, also in the items of `stages`.
+struct RenamedKey {
+  const char* section;
+  const char* old_name;
+  const char* name;
+};
+inline constexpr RenamedKey kRenamedKeys[] = {{"optimizer", "decay", "decay_type"},
+                                              {"parallel", "cover_multiprocessors", "overlap_multiprocessors"},
+                                              {"training", "check_every", "corruption_check_every"}};
+
 // Returns all keys in the order in which they are read, written and documented, section by section.
 const std::vector<ConfigKey>& config_keys();
 

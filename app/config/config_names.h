@@ -35,7 +35,7 @@ inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Sc
                                                                    {"constant", Schedule::kConstant},
                                                                    {"wsd", Schedule::kWsd},
                                                                    {"inverse_sqrt", Schedule::kInverseSqrt}});
-inline constexpr auto kDecay = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
+inline constexpr auto kDecayType = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
 inline constexpr auto kStateType = std::to_array<Choice<DType>>(

@@ -55,12 +55,12 @@ class TreeBuilder {
     ConfigNode node;
     node.where = origin_.at(yaml.Mark());
     CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
-    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} stands for more than {} lists, maps and values, expected a config of fewer",
+    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} expands to more than {} lists, maps and values, expected a smaller config",
                 origin_.document, int64_t{kMaxNodes});
     if (yaml.IsScalar()) {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
-      CHECK_INPUT(is_utf8(node.text), "{}: the value {} is not UTF-8", node.where, node.describe());
+      CHECK_INPUT(is_utf8(node.text), "{}: the value {} is invalid UTF-8", node.where, node.describe());
       // Without this check the system would open the path before the NUL byte.
       CHECK_INPUT(node.text.find('\0') == std::string::npos, "{}: the value {} has a NUL byte", node.where,
                   node.describe());
@@ -96,7 +96,7 @@ class TreeBuilder {
       CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
       const std::string& key = entry.first.Scalar();
       check_key_length(key, where);
-      CHECK_INPUT(is_utf8(key), "{}: the key '{}' is not UTF-8", where, printable(key));
+      CHECK_INPUT(is_utf8(key), "{}: the key '{}' is invalid UTF-8", where, printable(key));
       CHECK_INPUT(known.insert(key).second, "{}: the key '{}' is given twice", where, key);
       node.children.push_back(build(entry.second, depth + 1));
       node.keys.push_back(key);
@@ -133,7 +133,7 @@ bool holds_one_document(const std::string& text) {
 
 ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   try {
-    CHECK_INPUT(holds_one_document(text), "{} holds more than one YAML document, or something behind it, expected one",
+    CHECK_INPUT(holds_one_document(text), "{} has more text after its first YAML document, expected a single document",
                 origin.document);
     return TreeBuilder(origin, text).build(YAML::Load(text));
   } catch (const YAML::DeepRecursion&) {  // yaml-cpp's own limit of some hundred levels.
@@ -186,7 +186,7 @@ void check_path_is_open(const ConfigNode& root, const std::string& key, const st
     node = node->find(key.substr(begin, dot - begin));
     // `rope_scaling: none` stands for an absent map, so its keys can be set as if it were empty.
     if (node == nullptr || node->kind == Kind::kNull || node->text == "none") return;
-    CHECK_INPUT(node->kind == Kind::kMap, "the argument '{}' sets a key below {}, which is {} ({}), not a section",
+    CHECK_INPUT(node->kind == Kind::kMap, "the argument '{}' sets a key inside of {}, which is {} ({}), not a section",
                 override_text, key.substr(0, dot), node->describe(), node->where);
   }
 }

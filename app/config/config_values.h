@@ -113,7 +113,7 @@ struct Flag : PlainValue {
 };
 
 struct Text : PlainValue {
-  std::string expected() const { return "a text that is not empty"; }
+  std::string expected() const { return "a non-empty string"; }
   bool read(const ConfigNode& node, std::string& value) const;
 };
 

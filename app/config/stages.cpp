@@ -28,7 +28,7 @@ constexpr std::array kChangeable = {"data.train",
                                     "optimizer.warmup_steps",
                                     "optimizer.schedule",
                                     "optimizer.decay_steps",
-                                    "optimizer.decay"};
+                                    "optimizer.decay_type"};
 
 bool is_changeable(const ConfigKey& key) {
   return std::find(kChangeable.begin(), kChangeable.end(), key.name) != kChangeable.end();
@@ -75,7 +75,7 @@ struct StagesRule {
  private:
   StageChanges read_stage(const ConfigNode& item, Config changed) const {
     const ConfigNode* steps = item.find("steps");
-    if (steps == nullptr) refuse_value(item, "stages", "a map with the steps of the stage in it");
+    if (steps == nullptr) refuse_value(item, "stages", "a map that includes steps");
     StageChanges stage;
     if (!kSteps.read(*steps, stage.steps)) refuse_value(*steps, "stages.steps", kSteps.expected());
     for (const char* section : {"data", "training", "optimizer"}) {
@@ -115,7 +115,8 @@ Config changed_config(const Config& config, size_t stage) {
   OptimizerConfig& optimizer = changed.optimizer;
   if (changed.stage.own_schedule && stage > 0 && !states("optimizer.warmup_steps")) optimizer.warmup_steps = 0;
   if (states("optimizer.schedule") && !states("optimizer.decay_steps")) optimizer.decay_steps = 0;
-  if (states("optimizer.schedule") && !states("optimizer.decay")) optimizer.decay = OptimizerConfig{}.decay;
+  if (states("optimizer.schedule") && !states("optimizer.decay_type"))
+    optimizer.decay_type = OptimizerConfig{}.decay_type;
   return changed;
 }
 
@@ -219,16 +220,16 @@ Config whole_config(const Config& of_stage) {
 ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   StagesRule rule;
   std::copy_if(keys.begin(), keys.end(), std::back_inserter(rule.keys), is_changeable);
-  ConfigKey stages{.name = "stages",
-                   .expected = rule.expected(),
-                   .fallback = "none",
-                   .unit = "",
-                   .sentence =
-                       "Stages of the run, in their order. Each has its number of steps and may change data.train, "
-                       "data.seq_len, the "
-                       "batch sizes and the learning rate's schedule. training.steps is the sum of their steps.",
-                   .key_class = KeyClass::kSchedule,
-                   .compared = Compared::kByEffect};
+  ConfigKey stages{
+      .name = "stages",
+      .expected = rule.expected(),
+      .fallback = "none",
+      .unit = "",
+      .sentence =
+          "Consecutive stages of the run. Each stage has a number of steps, and may change data.train, data.seq_len, "
+          "the batch sizes and the learning rate schedule. training.steps is the sum of their steps.",
+      .key_class = KeyClass::kSchedule,
+      .compared = Compared::kByEffect};
   stages.item_keys = {"steps"};
   for (const ConfigKey& key : rule.keys) {
     const std::string section = parts(key.name).first;

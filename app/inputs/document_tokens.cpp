@@ -75,9 +75,8 @@ std::string resolve_document_tokens(Config& config, Purpose purpose) {
     return "";
   }
   if (named.bos_id == data.bos_id && named.eos_id == data.eos_id) return "";
-  return fmt::format(
-      "the run keeps {} around its documents, with which it was trained, although its token files name {}",
-      describe(data), describe(named));
+  return fmt::format("the run keeps {} around documents, as in its earlier steps, although its token files name {}",
+                     describe(data), describe(named));
 }
 
 }  // namespace octavo

@@ -45,14 +45,13 @@ std::string find_former_checkpoints(Config& config) {
   if (!logging_dir) return "";
   if (absolute_path(*logging_dir) != absolute_path(config.logging.dir)) {
     return fmt::format(
-        "the checkpoints in ./{} are of another run, with logging.dir {}, and are ignored; those of this "
-        "run are in {}",
+        "the checkpoints in ./{} belong to another run (logging.dir {}) and are ignored; this run's checkpoints are in "
+        "{}",
         kFormerDefault, *logging_dir, dir);
   }
   config.checkpoint.dir = kFormerDefault;
   return fmt::format(
-      "the checkpoints of this run are in ./{}, the default of earlier versions, and stay there; {} holds "
-      "none",
+      "this run keeps its checkpoints in ./{}, the default directory of earlier versions, because {} holds none",
       kFormerDefault, dir);
 }
 

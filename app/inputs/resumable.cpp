@@ -39,18 +39,18 @@ void check_resumable(const Checkpoint& checkpoint) {
     CHECK_AS(DamagedCheckpoint, has_tensor(checkpoint, "", parameter),
              "{}: lacks the tensor {} of its model, or has it in another shape", manifest, parameter.name);
     CHECK_AS(DamagedCheckpoint, is_imported || has_optimizer_states(checkpoint, parameter),
-             "{}: lacks the optimizer's states of {}; with checkpoint.resume never and model.init_from {} a run begins "
-             "with its weights",
+             "{}: lacks the optimizer states of {}; to start a new run from its weights, set checkpoint.resume=never "
+             "and model.init_from={}",
              manifest, parameter.name, checkpoint.path().string());
     CHECK_AS(DamagedCheckpoint, !has_average || has_tensor(checkpoint, kEmaState, parameter),
-             "{}: has a moving average of the weights, but not of {}", manifest, parameter.name);
+             "{}: has a moving average of other weights, but not of {}", manifest, parameter.name);
   }
   if (is_imported) return;
   const auto config = meta.find("config");
   CHECK_AS(DamagedCheckpoint, config != meta.end() && config->contains("training"),
            "{}: has neither the config of the run that saved it nor the origin of an imported model", manifest);
-  CHECK_AS(DamagedCheckpoint, meta.contains("loader"), "{}: has no loader state, which says where the data continue",
-           manifest);
+  CHECK_AS(DamagedCheckpoint, meta.contains("loader"),
+           "{}: has no loader state, without which the data cannot continue", manifest);
   try {
     check_loader_state(meta.at("loader"));
   } catch (const InputError& error) {

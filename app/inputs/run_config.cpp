@@ -90,7 +90,7 @@ void check_is_directory(const std::string& dir) {
   std::error_code error;
   const bool is_directory = std::filesystem::is_directory(std::filesystem::status(dir, error));
   CHECK_INPUT(error ? error != std::errc::not_a_directory : is_directory,
-              "checkpoint.dir {}: is not a directory, expected one or a path where there is nothing yet", dir);
+              "checkpoint.dir {}: is not a directory, expected a directory or a path that does not exist yet", dir);
 }
 
 // Decides on rank 0, because other ranks may see other directories.

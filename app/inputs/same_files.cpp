@@ -40,7 +40,7 @@ std::string identities(const std::string& path) {
 // read once, whatever the number of ranks. The path is empty if rank 0 selects none.
 ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, ProcessGroup& group) {
   ManifestFile manifest;
-  group.agree_on_files("reading what rank 0 chose", [&] {
+  group.agree_on_files("reading the files that rank 0 chose", [&] {
     if (!group.is_root()) return;
     if (const std::string path = choose(); !path.empty()) manifest = read_manifest(path);
   });
@@ -54,11 +54,11 @@ ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, P
 void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
                          ProcessGroup& group) {
   std::string found = checkpoint.identity();
-  group.agree_on_files("looking at what rank 0 chose", [&] {
+  group.agree_on_files("examining the files that rank 0 chose", [&] {
     if (group.is_root()) return;
     found = found_by([&] {
       if (manifest_mark(manifest.checkpoint) == manifest_mark(manifest)) return checkpoint.identity();
-      return fmt::format("{} of another manifest", manifest.checkpoint.string());
+      return fmt::format("{} with another manifest", manifest.checkpoint.string());
     });
   });
   check_same_settings(group, fmt::format("{} {}\n", what, found));
@@ -69,7 +69,7 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   const ManifestFile manifest = read_manifest_of_root(choose, group);
   if (manifest.checkpoint.empty()) return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  group.agree_on_files("opening what rank 0 chose", [&] { checkpoint.emplace(manifest); });
+  group.agree_on_files("opening the files that rank 0 chose", [&] { checkpoint.emplace(manifest); });
   check_same_manifest(what, manifest, *checkpoint, group);
   return checkpoint;
 }
@@ -97,12 +97,12 @@ struct DamagedPath {
 void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead, bool renames) {
   for (const auto& [path, damage] : damaged) {
     if (!renames) {
-      log_warning("{} is skipped for {}: {}", path, instead.path().string(), damage);
+      log_warning("{} is damaged, and {} is used instead: {}", path, instead.path().string(), damage);
       continue;
     }
     const std::filesystem::path aside = set_aside_directory(path, kDamagedPrefix);
-    log_warning("{} is skipped for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
-                damage);
+    log_warning("{} is damaged and was renamed to {}; {} is used instead: {}", path, aside.string(),
+                instead.path().string(), damage);
   }
 }
 
@@ -143,8 +143,8 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
     return found;
   }
   group.agree([&] {
-    CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
-                damaged.size(), damaged.front().damage);
+    CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all {} checkpoints are damaged; the damage of the newest is: {}",
+                dir, damaged.size(), damaged.front().damage);
   });
   return std::nullopt;
 }
@@ -155,7 +155,7 @@ class ProbeFile {
   ProbeFile(const char* key, const std::string& dir)
       : path_(std::filesystem::path(dir) / (std::string(kProbePrefix) + "XXXXXX")) {
     const int file = ::mkstemp(path_.data());
-    CHECK_INPUT(file >= 0, "{} {}: no file can be made in it: {}", key, dir, std::strerror(errno));
+    CHECK_INPUT(file >= 0, "{} {}: no file can be created there: {}", key, dir, std::strerror(errno));
     ::close(file);
   }
   ~ProbeFile() { ::unlink(path_.c_str()); }
@@ -217,7 +217,7 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
   std::string chosen, found;
   bool is_checkpoint = false;
   std::unique_ptr<WeightSource> source;
-  group.agree_on_files("opening what rank 0 chose", [&] {
+  group.agree_on_files("opening the files that rank 0 chose", [&] {
     if (!group.is_root() || path.empty()) return;
     const ModelPath model = resolve_model(path);
     is_checkpoint = model.is_checkpoint;
@@ -235,7 +235,7 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
   }
   chosen = group.broadcast(chosen);
   if (chosen.empty()) return nullptr;
-  group.agree_on_files("opening what rank 0 chose", [&] {
+  group.agree_on_files("opening the files that rank 0 chose", [&] {
     if (group.is_root()) return;
     found = found_by([&] {
       source = std::make_unique<HfWeights>(chosen);
@@ -253,8 +253,8 @@ void check_shared_directory(const char* key, const std::string& dir, ProcessGrou
       found_by_root("making a file in a directory", group, [&] { return probe.emplace(key, dir).path(); });
   group.agree_on_files("looking for a file in a directory", [&] {
     CHECK_INPUT(is_there(path),
-                "{} {} of rank {} is not that of rank 0, whose file {} is not in it; expected a directory on a file "
-                "system that all ranks share",
+                "{} {} on rank {} is not the directory of rank 0, whose file {} is missing there; expected a directory "
+                "on a file system that all ranks share",
                 key, dir, group.rank(), path);
   });
 }

@@ -17,13 +17,13 @@ std::vector<std::string> config_warnings(const Config& config, std::span<const D
     const DatasetUse& dataset = datasets[i];
     if (config.data.train[i].max_epochs > 0 || dataset.epochs_at_end <= kManyEpochs) continue;
     warnings.push_back(
-        fmt::format("this run trains {:.1f} epochs over the dataset {}, and more than {:g} seldom help; fewer "
-                    "training.steps, more data, or a max_epochs of the dataset, which states that this is meant",
+        fmt::format("this run trains {:.1f} epochs over the dataset {}, and more than {:g} epochs seldom help; use "
+                    "fewer training.steps or more data, or set the dataset's max_epochs if this is intended",
                     dataset.epochs_at_end, dataset.name, kManyEpochs));
   }
   if (!config.data.validation.empty() && config.validation.every == 0) {
     warnings.emplace_back(
-        "data.validation names datasets, but validation.every is 0, so that the run never computes a validation loss");
+        "data.validation names datasets, but validation.every is 0, so the run never computes a validation loss");
   }
   return warnings;
 }

@@ -20,8 +20,8 @@ void DataReport::check_max_epochs() const {
     const double most = config_.train[d].max_epochs;
     const double epochs = epochs_at_end(static_cast<int64_t>(d));
     CHECK_INPUT(config_.on_max_epochs != OnMaxEpochs::kError || most == 0 || epochs <= most,
-                "this run would read the dataset {} {:.2f} times, expected at most its max_epochs {}; fewer "
-                "training.steps, less weight, or data.on_max_epochs: warn",
+                "this run would read the dataset {} {:.2f} times, expected at most its max_epochs {}; use fewer "
+                "training.steps, a smaller weight, or data.on_max_epochs: warn",
                 loader_.stream().name(static_cast<int64_t>(d)), epochs, most);
   }
 }
@@ -54,12 +54,12 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
     draws_[i] = batch.state_after.draws[i];
     const auto pass = static_cast<int64_t>(now);
     if (pass > static_cast<int64_t>(before)) {
-      log_event(EventKind::kNote, step, "data {}: pass {} begins with step {}", stream.name(d), pass + 1, step);
+      log_event(EventKind::kNote, step, "data {}: epoch {} begins with step {}", stream.name(d), pass + 1, step);
     }
     const double most = config_.train[i].max_epochs;
     if (most > 0 && before <= most && now > most) {
-      log_event(EventKind::kWarning, step, "data {}: step {} exceeds the {} epochs of its max_epochs", stream.name(d),
-                step, most);
+      log_event(EventKind::kWarning, step, "data {}: step {} exceeds the dataset's max_epochs {}", stream.name(d), step,
+                most);
     }
   }
 }

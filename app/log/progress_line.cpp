@@ -13,7 +13,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int kMostColumns = 100;
+constexpr int kMaxColumns = 100;
 constexpr const char* kGap = "  ";
 
 // A field of the progress line.
@@ -68,14 +68,14 @@ double Smoothed::value() const { return weight_ > 0 ? sum_ / weight_ : std::nume
 std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
   // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
   // terminal.
-  const auto room = static_cast<size_t>(std::clamp(columns - 1, 1, kMostColumns));
+  const auto limit = static_cast<size_t>(std::clamp(columns - 1, 1, kMaxColumns));
   std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
   const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };
-  while (fields.size() > 1 && length_of(fields) > room) {
+  while (fields.size() > 1 && length_of(fields) > limit) {
     fields.erase(std::min_element(fields.begin(), fields.end(), by_worth));
   }
   std::string& first = fields.front().text;
-  first = first.substr(0, room);
+  first = first.substr(0, limit);
   if (colors) first = fmt::format("\x1b[1;32m{}\x1b[0m", first);
   std::string line;
   for (const Field& field : fields) line += (line.empty() ? "" : kGap) + field.text;

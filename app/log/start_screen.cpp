@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kColumns = 100;
 constexpr size_t kLabelColumns = 14;
-constexpr size_t kMostDatasets = 10;
+constexpr size_t kMaxDatasets = 10;
 constexpr size_t kLongestName = 32;
 
 struct Row {
@@ -57,7 +57,7 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
   for (const DatasetUse& one : datasets) weights += one.weight;
   std::stable_sort(datasets.begin(), datasets.end(),
                    [](const DatasetUse& a, const DatasetUse& b) { return a.weight > b.weight; });
-  const auto shown = datasets.begin() + static_cast<std::ptrdiff_t>(std::min(datasets.size(), kMostDatasets));
+  const auto shown = datasets.begin() + static_cast<std::ptrdiff_t>(std::min(datasets.size(), kMaxDatasets));
   size_t name_columns = 0;
   size_t token_columns = 0;
   for (auto one = datasets.begin(); one != shown; ++one) {
@@ -66,7 +66,7 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
     token_columns = std::max(token_columns, with_thousands_separators(one->tokens).size());
   }
   std::vector<std::string> texts;
-  texts.reserve(kMostDatasets + 1);
+  texts.reserve(kMaxDatasets + 1);
   for (auto one = datasets.begin(); one != shown; ++one) {
     texts.push_back(fmt::format("{:<{}}  {:>{}} tokens  weight {:>5.1f}%  epochs {:.3f} to {:.3f}", one->name,
                                 name_columns, with_thousands_separators(one->tokens), token_columns,
@@ -141,11 +141,11 @@ std::string recipe_text(const PrecisionConfig& precision) {
 }
 
 std::string memory_text(const StartFacts& facts) {
-  const MemoryRoom& room = facts.room;
+  const MemoryBudget& budget = facts.budget;
   std::string text = fmt::format("{:.2f} GiB per rank planned", gib(facts.planned_bytes));
-  if (room.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(room.outside));
-  const bool known = room.available > 0 && room.available < int64_t{1} << 60;
-  if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(room.available), gib(room.margin));
+  if (budget.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(budget.outside));
+  const bool known = budget.available > 0 && budget.available < int64_t{1} << 60;
+  if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(budget.available), gib(budget.margin));
   const MemoryChoice choice{facts.options.checkpointing, facts.options.sharding.reshard_after_forward};
   return text + "; activation checkpointing: " + describe(choice, facts.config.model.num_layers);
 }
@@ -190,7 +190,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
   std::vector<std::string> data = data_texts(facts.datasets);
   data.push_back(documents_text(config.data));
   if (config.data.resume_from_sample == facts.next_sample) {
-    data.push_back(fmt::format("data.resume_from_sample: the data goes on at sample {}", facts.next_sample));
+    data.push_back(fmt::format("data.resume_from_sample: the data continues at sample {}", facts.next_sample));
   }
   const std::vector<Row> rows = {{"octavo", {fmt::format("{}, commit {}", kVersion, build_commit())}},
                                  {"model", {model_text(config)}},

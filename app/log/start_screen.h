@@ -7,7 +7,7 @@
 
 #include "app/config/config.h"
 #include "app/log/data_report.h"
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 #include "app/memory/training_options.h"
 #include "data/validation_set.h"
 #include "parallel/config.h"
@@ -20,10 +20,10 @@ struct StartFacts {
   MeshShape mesh;
   std::string mesh_reason = {};  // Reason for the mesh. Empty if the config determines the mesh.
   // Options that determine which activations one rank saves and recomputes. planned_bytes is what the rank allocates,
-  // and room is its memory budget.
+  // and budget is its memory budget.
   const TrainingOptions& options;
   int64_t planned_bytes = 0;
-  MemoryRoom room;
+  MemoryBudget budget;
   std::vector<DatasetUse> datasets;
   int64_t next_sample = 0;
   std::vector<ValidationSet::Dataset> validation;

@@ -20,7 +20,7 @@ struct Judgement {
   std::optional<double> grad_norm_z = {};  // Z-score of the gradient norm if it is a spike.
   // Time of the step divided by the mean time of the steps before, if the step is slow.
   std::optional<double> slowdown = {};
-  bool warns_of_slowdown = false;  // Whether the step is the first slow one of its logging interval.
+  bool warns_about_slowdown = false;  // Whether the step is the first slow one of its logging interval.
 
   bool stands_out() const { return loss_z || grad_norm_z || slowdown; }
 };
@@ -52,6 +52,6 @@ struct Step {
 };
 
 // Logs warnings about what went wrong in a step or is unusual compared with the steps before.
-void warn_of(const Step& step);
+void log_step_warnings(const Step& step);
 
 }  // namespace octavo

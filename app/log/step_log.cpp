@@ -35,7 +35,7 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
   metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
   const int64_t step = resumes_after.value_or(0);
   metrics_->write_text("config", step, "```yaml\n" + to_yaml(config) + "```\n");
-  metrics_->write_text("events/start", step, fmt::format("behind step {}, on {}", step, runtime.describe()));
+  metrics_->write_text("events/start", step, fmt::format("after step {}, on {}", step, runtime.describe()));
 }
 
 StepLog::~StepLog() {

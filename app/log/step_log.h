@@ -60,9 +60,9 @@ class StepLog {
   const BatchSchedule batches_;
   const Runtime& runtime_;
   Console* console_;
-  int64_t gpu_bytes_ = 0;    // and the number of their samples.
-  MetricInterval interval_;  // The steps since the last one reported,
-  int64_t samples_ = 0;      // and their samples.
+  int64_t gpu_bytes_ = 0;    // Total memory of the GPU. 0 on the CPU.
+  MetricInterval interval_;  // Steps since the last reported one.
+  int64_t samples_ = 0;      // Number of samples in these steps.
   Smoothed loss_;
   Smoothed token_s_;                                            // Time per token, over the tokens of all ranks.
   MetricRow progress_;                                          // Row of the last step, with smoothed loss and rates.

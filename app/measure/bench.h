@@ -42,7 +42,7 @@ class Bench {
   const Config& config_;
   Runtime& runtime_;
   TrainingModel model_;
-  TrainingState& state_;  // Part of model_.
+  TrainingState& state_;  // State of model_.
   int64_t step_ = 0;
   int64_t targets_ = 0;  // Number of targets per step on all ranks.
 };

@@ -91,7 +91,7 @@ void add_exposed_communication(OrderedJson& result, const ProfiledStep& profiled
 void print_exposed_communication(const OrderedJson& r) {
   const double ms = r["exposed_communication_ms"];
   std::cout << fmt::format(
-      "\ncommunication not hidden behind compute, with all gaps: {:.2f} ms, {:.1f}% of the profiled step\n", ms,
+      "\nexposed communication, including gaps between ops: {:.2f} ms, {:.1f}% of the profiled step\n", ms,
       100 * ms / r["profiled_step_ms"].get<double>());
 }
 
@@ -109,11 +109,11 @@ void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors*
   if (floors == nullptr) return;
   const DeviceRates& rates = floors->rates;
   std::cout << fmt::format(
-      "\nmeasured here: product {:.4g} TFLOP/s, {}copy {:.0f} GB/s read and written; profiled step {:.3f} ms, not "
-      "explained by ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} x the floor of its products and attention, "
-      "{:.2f} ms (which took {:.2f} ms)\n",
+      "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
+      "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
+      "attention, {:.2f} ms (they took {:.2f} ms)\n",
       rates.product / 1e12,
-      rates.fp8_product > 0 ? fmt::format("fp8 product {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
+      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
       rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
       r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
       r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());

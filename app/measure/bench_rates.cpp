@@ -117,7 +117,7 @@ double measure_product(const ProductSize& size, const PrecisionConfig& precision
 }
 
 double measure_multiply_adds(Stream& stream) {
-  constexpr int64_t kRounds = 1'000'000;  // Takes milliseconds.
+  constexpr int64_t kRounds = 1'000'000;  // Number of rounds, which take milliseconds.
   constexpr int64_t kRuns = 20;
   double flops = 0;
   const double seconds = time_runs(
@@ -126,7 +126,8 @@ double measure_multiply_adds(Stream& stream) {
 }
 
 double measure_bandwidth(Stream& stream) {
-  const int64_t bytes = stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // More than fits into any cache.
+  const int64_t bytes =
+      stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // Size of the copy, which does not fit into any cache.
   Arena arena(stream.device(), 2 * bytes);
   const Tensor source = arena.allocate("source", DType::kUInt8, {bytes});
   const Tensor target = arena.allocate("target", DType::kUInt8, {bytes});

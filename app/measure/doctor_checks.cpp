@@ -19,7 +19,7 @@ constexpr int64_t kForeignBytes = kGiB;
 // memory.
 constexpr double kForeignShare = 0.1;
 constexpr int64_t kFreeDiskBytes = kGiB;
-constexpr double kLeastFreeMemory = 0.1;  // Smallest acceptable share of free memory on the host.
+constexpr double kMinFreeMemory = 0.1;  // Smallest acceptable share of free memory on the host.
 constexpr int64_t kSharedMemoryBytes = 64 * kMiB;
 constexpr int64_t kLockedMemoryBytes = kGiB;
 constexpr int64_t kOpenFiles = 4096;
@@ -48,34 +48,34 @@ bool is_driver_too_old(const RankFacts& r) {
 void check_driver(const RankFacts& r, Findings& findings) {
   if (is_driver_too_old(r)) {
     findings.problem(
-        "{}: the driver can do CUDA {}, but this program uses CUDA {}; install a newer driver, or build "
-        "with a CUDA toolkit that it knows",
+        "{}: the driver supports CUDA {}, but this program uses CUDA {}; install a newer driver, or build with an "
+        "older CUDA toolkit",
         r.host, cuda_version(r.driver_cuda), cuda_version(r.runtime_cuda));
   } else if (r.has_cuda && r.gpus_visible == 0) {
     findings.warning(
-        "{}: no GPU was found ({}), so training runs on the CPU; look at nvidia-smi, at "
-        "CUDA_VISIBLE_DEVICES and at what the container or the job was given",
-        r.host, r.driver_cuda == 0 ? "no driver is there" : "the driver shows none");
+        "{}: no GPU was found ({}), so training runs on the CPU; check nvidia-smi, CUDA_VISIBLE_DEVICES, and the "
+        "devices of the container or job",
+        r.host, r.driver_cuda == 0 ? "there is no driver" : "the driver shows none");
   }
 }
 
 void check_planned(const RankFacts& r, Findings& findings) {
   if (r.gpus_visible == 0 || r.gpus_visible >= r.planned_ranks) return;
   findings.problem(
-      "{}: {} {} visible, and {} ranks are to run here, one a GPU; look at nvidia-smi and at dmesg for "
-      "GPUs that have failed (Xid), and at CUDA_VISIBLE_DEVICES",
+      "{}: {} {} visible, but {} ranks are to run here, one per GPU; check nvidia-smi and dmesg for failed GPUs (Xid), "
+      "and CUDA_VISIBLE_DEVICES",
       r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
 }
 
 void check_memory(const RankFacts& r, Findings& findings) {
   if (r.memory_errors > 0) {
     findings.problem(
-        "{}: {} of the memory since the machine was started could not be corrected; have it replaced "
-        "(dmesg and edac-util name the module)",
+        "{}: {} of the host's memory could not be corrected since the machine was booted; replace the module, which "
+        "dmesg and edac-util name",
         r.host, r.memory_errors == 1 ? "an error" : fmt::format("{} errors", r.memory_errors));
   }
-  if (static_cast<double>(r.memory_available_bytes) < kLeastFreeMemory * static_cast<double>(r.memory_bytes)) {
-    findings.warning("{}: {:.1f} of {:.1f} GiB of memory are available; look for what other processes hold", r.host,
+  if (static_cast<double>(r.memory_available_bytes) < kMinFreeMemory * static_cast<double>(r.memory_bytes)) {
+    findings.warning("{}: {:.1f} of {:.1f} GiB of memory are available; check which processes use the rest", r.host,
                      gib(r.memory_available_bytes), gib(r.memory_bytes));
   }
 }
@@ -92,8 +92,8 @@ void check_disk(const RankFacts& r, Findings& findings) {
 void check_peers(const RankFacts& r, Findings& findings) {
   if (r.pairs_without_peer_access.empty()) return;
   findings.warning(
-      "{}: GPUs {} cannot reach each other's memory, so NCCL copies through the host; look at nvidia-smi "
-      "topo -p2p r, and switch the IOMMU and PCI access control off in a machine without NVLink",
+      "{}: GPUs {} cannot access each other's memory, so NCCL copies through the host; check nvidia-smi topo -p2p r, "
+      "and on a machine without NVLink disable the IOMMU and PCI access control",
       r.host, fmt::join(r.pairs_without_peer_access, ", "));
 }
 
@@ -104,22 +104,22 @@ void check_limits(const RankFacts& r, size_t num_ranks, Findings& findings) {
   }
   if (!r.gpus.empty() && num_ranks > 1 && r.locked_memory_limit < kLockedMemoryBytes) {
     findings.warning(
-        "{}: a process may lock {} KiB of memory, which InfiniBand needs more of; raise it with ulimit -l "
-        "unlimited, in a container with --ulimit memlock=-1",
+        "{}: a process may lock {} KiB of memory, but InfiniBand needs more; raise the limit with ulimit -l unlimited, "
+        "or in a container with --ulimit memlock=-1",
         r.host, r.locked_memory_limit / 1024);
   }
   if (r.shared_memory_bytes < kSharedMemoryBytes) {
     const bool needs_it = !r.gpus.empty() && r.local_size > 1;
     findings.all.push_back(
-        {needs_it, fmt::format("{}: /dev/shm has {:.0f} MiB, and ranks of one machine exchange data there; give it at "
-                               "least {} MiB, in a container with --shm-size=1g",
+        {needs_it, fmt::format("{}: /dev/shm has {:.0f} MiB, but the ranks of a machine exchange data there and need "
+                               "at least {} MiB; in a container, raise it with --shm-size=1g",
                                r.host, static_cast<double>(r.shared_memory_bytes) / kMiB, kSharedMemoryBytes / kMiB)});
   }
 }
 
 void check_threads(const RankFacts& r, Findings& findings) {
   if (!r.omp_num_threads_is_set || r.threads * r.local_size <= r.cores) return;
-  findings.warning("{}: OMP_NUM_THREADS={} on each of {} ranks is more than its {} cores; set it to {} at most", r.host,
+  findings.warning("{}: OMP_NUM_THREADS={} on each of {} ranks exceeds the {} cores; set it to at most {}", r.host,
                    r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
 }
 
@@ -137,19 +137,20 @@ void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& healt
   const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
   if (health.uncorrected_errors > 0) {
     findings.problem(
-        "{} had {} uncorrected memory errors since its last reset; reset it (nvidia-smi --gpu-reset), "
-        "and have it replaced if they come back",
+        "{} had {} uncorrected memory errors since its last reset; reset it (nvidia-smi --gpu-reset), and replace it "
+        "if they recur",
         where, health.uncorrected_errors);
   }
   if (health.remapping_failed) {
-    findings.problem("{} has no spare row left for one of its memory that failed; have it replaced", where);
+    findings.problem("{} could not remap a faulty row of its memory; replace the GPU", where);
   } else if (health.remapping_pending) {
-    findings.warning("{} is to replace a row of its memory at its next reset (nvidia-smi --gpu-reset)", where);
+    findings.warning("{} will remap a faulty row of its memory at its next reset; reset it (nvidia-smi --gpu-reset)",
+                     where);
   }
   for (const std::string& slowdown : health.slowdowns) {
     const bool by_hardware = slowdown.starts_with("HW");
-    findings.all.push_back({by_hardware, fmt::format("{} is slowed down ({}), and all ranks with it; look at its "
-                                                     "cooling and power (nvidia-smi -q -d PERFORMANCE)",
+    findings.all.push_back({by_hardware, fmt::format("{} runs at reduced clocks ({}), which slows all ranks down; "
+                                                     "check its cooling and power (nvidia-smi -q -d PERFORMANCE)",
                                                      where, slowdown)});
   }
 }
@@ -160,18 +161,18 @@ void check_gpus(const RankFacts& r, Findings& findings) {
     if (!has_kernels_for(gpu)) {
       const bool is_used = &gpu == &r.gpus.front();
       findings.all.push_back(
-          {is_used, fmt::format("{} has compute capability {}.{}, and this program has kernels for 9.0 alone; use an "
-                                "H100 or H200{}",
-                                where, gpu.compute_major, gpu.compute_minor,
-                                is_used ? ", or device: cpu" : ", and hide this one with CUDA_VISIBLE_DEVICES")});
+          {is_used,
+           fmt::format(
+               "{} has compute capability {}.{}, but this program only has kernels for 9.0; use an H100 or H200{}",
+               where, gpu.compute_major, gpu.compute_minor,
+               is_used ? ", or device: cpu" : ", and hide this one with CUDA_VISIBLE_DEVICES")});
     }
     const int64_t used_bytes = gpu.total_bytes - gpu.free_bytes - kOwnContextBytes;
     if (used_bytes > kForeignBytes) {
       const bool is_much = static_cast<double>(used_bytes) > kForeignShare * static_cast<double>(gpu.total_bytes);
-      findings.all.push_back(
-          {is_much, fmt::format("{} has {:.1f} of {:.1f} GiB in use already; see nvidia-smi for the processes that "
-                                "hold it, and end them",
-                                where, gib(used_bytes), gib(gpu.total_bytes))});
+      findings.all.push_back({is_much, fmt::format("{} has {:.1f} of {:.1f} GiB in use already; find the processes "
+                                                   "that use it with nvidia-smi, and end them",
+                                                   where, gib(used_bytes), gib(gpu.total_bytes))});
     }
   }
   for (size_t i = 0; i < r.gpu_health.size(); ++i) check_health(r, r.gpus[i], r.gpu_health[i], findings);
@@ -206,7 +207,7 @@ void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
     for (const auto& [name, version] : r.versions) {
       const auto other = first.versions.find(name);
       if (r.local_rank > 0 || (other != first.versions.end() && other->second == version)) continue;
-      findings.warning("{}: {} is {}, but {} on {}; install the same on every machine", r.host, name, version,
+      findings.warning("{}: {} is {}, but {} on {}; install the same version on every machine", r.host, name, version,
                        other == first.versions.end() ? "not there" : other->second, first.host);
     }
   }
@@ -233,11 +234,11 @@ std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::s
     const auto product = rates[i].product_flops.find("float32");
     if (most <= 0 || product == rates[i].product_flops.end()) continue;
     const RankFacts& r = ranks[i];
-    if (product->second >= kLeastProductShare * most || !hosts.insert(r.host).second) continue;
+    if (product->second >= kMinProductShare * most || !hosts.insert(r.host).second) continue;
     findings.warning(
-        "{}: products run at {:.0f} GFLOP/s on the {} of rank {}, {:.0f}% of the {:.0f} that they multiply and add in "
-        "registers, with {}; look for other processes on them, and at what limits the kernels (ONEDNN_MAX_CPU_ISA, "
-        "OPENBLAS_CORETYPE)",
+        "{}: matmuls reach {:.0f} GFLOP/s on the {} of rank {}, {:.0f}% of the {:.0f} GFLOP/s of multiply-adds in "
+        "registers, with {}; check for other processes on these cores, and for limits of the kernels "
+        "(ONEDNN_MAX_CPU_ISA, OPENBLAS_CORETYPE)",
         r.host, product->second / 1e9, r.threads == 1 ? "1 thread" : fmt::format("{} threads", r.threads), r.rank,
         100 * product->second / most, most / 1e9, r.product_kernels);
   }

@@ -38,8 +38,8 @@ struct RankFacts {
   int64_t memory_bytes = 0;
   int64_t memory_available_bytes = 0;
   int64_t shared_memory_bytes = kUnlimited;  // Size of /dev/shm. kUnlimited if /dev/shm does not exist.
-  int64_t open_files_limit = kUnlimited;     // Soft RLIMIT_NOFILE.
-  int64_t locked_memory_limit = kUnlimited;  // Soft RLIMIT_MEMLOCK in bytes.
+  int64_t open_files_limit = kUnlimited;     // Soft limit of open files (RLIMIT_NOFILE).
+  int64_t locked_memory_limit = kUnlimited;  // Soft limit of locked memory in bytes (RLIMIT_MEMLOCK).
   bool has_cuda = false;                     // Whether the build has CUDA.
   int driver_cuda = 0;                       // CUDA version that the driver supports, as in CudaVersions.
   int runtime_cuda = 0;                      // CUDA version of the runtime, as in CudaVersions.
@@ -55,8 +55,8 @@ struct RankFacts {
 };
 
 struct Finding {
-  bool hinders = false;  // Whether the problem prevents training. Otherwise it is a warning.
-  std::string text;      // One sentence that says what was found, where, and what to do.
+  bool prevents_training = false;  // Whether the problem prevents training. Otherwise it is a warning.
+  std::string text;                // One sentence that says what was found, where, and what to do.
 };
 
 // Returns the problems of all ranks. `ranks` has every rank of the run, in order. A problem of a host is returned once.
@@ -64,7 +64,7 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks);
 
 // Smallest acceptable rate of matmuls on the CPU, as a share of the rate of multiply-adds in registers. Good kernels
 // reach 70% to 95%. Kernels for another processor, or cores that other processes use, reach at most half.
-inline constexpr double kLeastProductShare = 0.6;
+inline constexpr double kMinProductShare = 0.6;
 std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates);
 
 // Returns whether every rank has a GPU that this program supports, so that rates are measured on GPUs.

@@ -27,7 +27,7 @@ void print_rank(const RankFacts& r) {
                              gib(r.memory_available_bytes));
   }
   if (r.gpus.empty()) {
-    std::cout << fmt::format("  rank {}: {} CPU thread{}, products by {}\n", r.rank, r.threads,
+    std::cout << fmt::format("  rank {}: {} CPU thread{}, matmuls by {}\n", r.rank, r.threads,
                              r.threads == 1 ? "" : "s", r.product_kernels);
   }
   for (size_t i = 0; i < r.gpus.size(); ++i) {
@@ -89,12 +89,13 @@ std::vector<RateSpread> spreads(std::span<const MachineRates> ranks) {
 }
 
 bool DoctorReport::is_ok() const {
-  return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.hinders; });
+  return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.prevents_training; });
 }
 
 OrderedJson to_json(const DoctorReport& report) {
   OrderedJson findings = OrderedJson::array();
-  for (const Finding& f : report.findings) findings.push_back({{"hinders", f.hinders}, {"text", f.text}});
+  for (const Finding& f : report.findings)
+    findings.push_back({{"prevents_training", f.prevents_training}, {"text", f.text}});
   OrderedJson ranks = OrderedJson::array();
   for (const RankFacts& facts : report.ranks) ranks.push_back(OrderedJson(nlohmann::json(facts)));
   return {{"ok", report.is_ok()},
@@ -125,7 +126,8 @@ void print_report(const DoctorReport& report) {
 }
 
 void print_findings(const DoctorReport& report) {
-  for (const Finding& f : report.findings) std::cout << (f.hinders ? "PROBLEM  " : "warning  ") << f.text << "\n";
+  for (const Finding& f : report.findings)
+    std::cout << (f.prevents_training ? "PROBLEM  " : "warning  ") << f.text << "\n";
   std::cout << (report.is_ok() ? "nothing prevents training\n" : "problems prevent training\n");
 }
 

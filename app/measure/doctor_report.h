@@ -32,8 +32,8 @@ struct DoctorReport {
   bool is_ok() const;
 };
 
-// Returns {ok, findings: [{hinders, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank, fastest,
-// fastest_rank}], machine: the machine file, or null}.
+// Returns {ok, findings: [{prevents_training, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank,
+// fastest, fastest_rank}], machine: the machine file, or null}.
 nlohmann::ordered_json to_json(const DoctorReport& report);
 
 // Prints the whole report to standard output.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "app/inputs/same_files.h"
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -62,9 +62,9 @@ InferenceModel::InferenceModel(const Config& config, const std::optional<Generat
     : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
         const InferenceState planned(config, layout_, shape, plan, runtime);
-        const MemoryRoom room = memory_room(config, runtime);
-        CHECK_INPUT(room.fits(plan.used()), "{} takes {:.1f} GiB, but {:.1f} GiB are free",
-                    describe(planned.model.shape(), shape), gib(room.needed(plan.used())), gib(room.available));
+        const MemoryBudget budget = memory_budget(config, runtime);
+        CHECK_INPUT(budget.fits(plan.used()), "{} takes {:.1f} GiB, but {:.1f} GiB are free",
+                    describe(planned.model.shape(), shape), gib(budget.needed(plan.used())), gib(budget.available));
         return plan.used();
       })) {
   runtime.group().agree_on_files("opening the data", [&] {

@@ -43,8 +43,8 @@ std::vector<Change> changes_to_try(const Config& config) {
     changes.push_back({fmt::format("optimizer.state_dtype={}", name),
                        [dtype = dtype](Config& c) { c.optimizer.state_dtype = dtype; }});
   }
-  constexpr int64_t kMostTensorParallel = 8;
-  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMostTensorParallel; ranks *= 2) {
+  constexpr int64_t kMaxTensorParallel = 8;
+  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMaxTensorParallel; ranks *= 2) {
     changes.push_back({fmt::format("parallel.tensor_parallel={}", ranks),
                        [ranks](Config& c) { c.parallel.tensor_parallel = ranks; }});
   }
@@ -56,8 +56,8 @@ using Fits = std::function<bool(Config config, int64_t ranks, std::initializer_l
 
 // Finds the smallest number of ranks, doubled each time, on which the config fits with `change`.
 FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change& change, const Fits& fits) {
-  constexpr int64_t kMostRanks = 1 << 14;
-  for (int64_t factor = 2; factor * ranks <= kMostRanks; factor *= 2) {
+  constexpr int64_t kMaxRanks = 1 << 14;
+  for (int64_t factor = 2; factor * ranks <= kMaxRanks; factor *= 2) {
     Config more = config;
     more.training.global_batch_size *= factor;
     std::string words = fmt::format("training.global_batch_size={}", more.training.global_batch_size);
@@ -114,9 +114,9 @@ std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const 
   return fmt::format(
       "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries and as a reserve, but {:.1f} GiB are "
       "available, with activation_checkpointing.mode {}; the largest items are {}; {}",
-      gib(plan.room.needed(plan.arena_bytes)), gib(plan.room.needed(0)), gib(plan.room.available),
+      gib(plan.budget.needed(plan.arena_bytes)), gib(plan.budget.needed(0)), gib(plan.budget.available),
       describe(choice, num_layers), largest_items(plan),
-      advice.empty() ? "nothing was found that fits: no one or two keys, and no number of ranks"
+      advice.empty() ? "no change of one or two keys and no number of ranks was found that fits"
                      : "it would fit with " + advice);
 }
 

@@ -28,13 +28,13 @@ std::optional<std::string> reason_against(const Config& config, const MeshShape&
   for (const Config& stage : stage_configs(config)) {
     const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
     if (!with_copies.fits()) {
-      return fmt::format("a copy on each of {} nodes does not fit, {:.2f} of {:.2f} GiB per rank", copies.replicate,
-                         gib(with_copies.room.needed(with_copies.arena_bytes)), gib(with_copies.room.available));
+      return fmt::format("a replica on each of {} nodes does not fit, {:.2f} of {:.2f} GiB per rank", copies.replicate,
+                         gib(with_copies.budget.needed(with_copies.arena_bytes)), gib(with_copies.budget.available));
     }
     const MemoryPlan plan = plan_memory(stage, sharded, device, group);
     if (recomputed(with_copies.checkpointing) > recomputed(plan.checkpointing)) {
       return fmt::format(
-          "with a copy on each of {} nodes more would be recomputed (activation checkpointing {}; else {})",
+          "a replica on each of {} nodes would need more recomputation (activation checkpointing {} instead of {})",
           copies.replicate, describe(MemoryChoice{with_copies.checkpointing}, stage.model.num_layers),
           describe(MemoryChoice{plan.checkpointing}, stage.model.num_layers));
     }
@@ -57,13 +57,13 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
                        ProcessGroup& group) {
   const MeshShape sharded = config.parallel.mesh_shape(ranks);
   if (!config.parallel.chooses_replicas() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
-  const std::string all_shard = "all ranks shard one copy: ";
+  const std::string all_shard = "all ranks shard one replica: ";
   const int64_t same_samples = sharded.ranks() / sharded.data();
   if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {
-    return {sharded, all_shard + "the nodes have other numbers of ranks, or ranks in another order"};
+    return {sharded, all_shard + "the nodes have different numbers of ranks, or their ranks are not consecutive"};
   }
   if (ranks_per_node % same_samples != 0 || ranks_per_node == sharded.tensor) {
-    return {sharded, all_shard + "the ranks of a node have no copy to shard among them"};
+    return {sharded, all_shard + "the ranks of a node cannot shard a replica among them"};
   }
   MeshShape copies = sharded;
   copies.replicate = ranks / ranks_per_node;
@@ -71,7 +71,8 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
   if (const std::optional<std::string> why = reason_against(config, sharded, copies, device, group)) {
     return {sharded, all_shard + *why};
   }
-  return {copies, fmt::format("a copy on each of {} nodes, as it fits: gathers stay within nodes", copies.replicate)};
+  return {copies,
+          fmt::format("a replica on each of {} nodes, because it fits: gathers stay within nodes", copies.replicate)};
 }
 
 Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "app/config/config.h"
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 #include "app/process/runtime.h"
 #include "parallel/ranks/machines.h"
 #include "parallel/ranks/process_group.h"

@@ -71,14 +71,14 @@ const char* lifetime_name(Lifetime lifetime) {
 
 int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh) { return plan_arena(options, mesh).used(); }
 
-MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room) {
+MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryBudget& budget) {
   const Arena arena = plan_arena(options, mesh);
   MemoryPlan plan{.sharding = options.sharding,
                   .checkpointing = options.checkpointing,
                   .items = group_items(arena, false),
                   .overlaid = group_items(arena, true),
                   .arena_bytes = arena.used(),
-                  .room = room};
+                  .budget = budget};
   plan.items.push_back(padding_of(arena, plan.items));
   return plan;
 }
@@ -88,10 +88,10 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const Plann
   stream.set_deterministic(config.training.deterministic);
   const Mesh mesh(shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
   const ParameterLayout layout(config.model, {.rank = 0, .size = shape.tensor});
-  const MemoryRoom room = memory_room(config, shape, device);
+  const MemoryBudget budget = memory_budget(config, shape, device);
   const TrainingOptions options = choose_training_options(
-      config, layout, mesh, [&](const TrainingOptions& some) { return room.fits(planned_bytes(some, mesh)); });
-  return plan_memory(options, mesh, room);
+      config, layout, mesh, [&](const TrainingOptions& some) { return budget.fits(planned_bytes(some, mesh)); });
+  return plan_memory(options, mesh, budget);
 }
 
 }  // namespace octavo

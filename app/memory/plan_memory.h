@@ -1,14 +1,14 @@
 // Plans the memory of a run, item by item, for any number of ranks and without a GPU. The plan lays out the
 // TrainingState that a run allocates in a planning arena, with a dry-run stream and dry-run communicators. It is exact,
 // with two exceptions that are estimates: cuDNN's workspace on a GPU (kernels/attention/sdpa.h), and memory outside of
-// the arena (app/memory/memory_room.h).
+// the arena (app/memory/memory_budget.h).
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 #include "app/memory/training_options.h"
 #include "parallel/ranks/process_group.h"
 
@@ -33,16 +33,16 @@ struct MemoryPlan {
   std::vector<MemoryItem> items;
   std::vector<MemoryItem> overlaid;  // Items that share memory with `items` at other times.
   int64_t arena_bytes = 0;           // Size of the arena in bytes, the sum of `items`. This is what the run allocates.
-  MemoryRoom room;
-  int64_t total_bytes() const { return arena_bytes + room.outside; }
-  bool fits() const { return room.fits(arena_bytes); }
+  MemoryBudget budget;
+  int64_t total_bytes() const { return arena_bytes + budget.outside; }
+  bool fits() const { return budget.fits(arena_bytes); }
 };
 
 // Returns what `octavo train` allocates on rank 0 of the mesh, which needs as much as any rank. `config` must be
 // resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must contain only this process.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
 // Plans the memory of a rank whose options are already chosen.
-MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room);
+MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryBudget& budget);
 // Returns the size of the rank's arena in bytes.
 int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh);
 // Returns the size of the training state without validation in bytes. If precision.guard compares FP8 with bfloat16,

@@ -10,9 +10,10 @@ namespace octavo {
 
 namespace {
 
-void check_fits(const TrainingOptions& options, const MemoryRoom& room, const PlannedDevice& device, Runtime& runtime) {
+void check_fits(const TrainingOptions& options, const MemoryBudget& budget, const PlannedDevice& device,
+                Runtime& runtime) {
   const Config& config = options.config;
-  const MemoryPlan plan = plan_memory(options, runtime.mesh(), room);
+  const MemoryPlan plan = plan_memory(options, runtime.mesh(), budget);
   if (plan.fits()) return;
   const int64_t ranks = runtime.group().size();
   const FittingChange change = find_fitting_change(config, ranks, device, runtime.group());
@@ -44,13 +45,13 @@ TrainingOptions training_options(const Config& config, const ParameterLayout& la
   const Mesh& mesh = runtime.mesh();
   PlannedDevice device;
   group.agree([&] { device = own_device(runtime); });
-  const MemoryRoom room = memory_room(config, mesh.shape(), device);
+  const MemoryBudget budget = memory_budget(config, mesh.shape(), device);
   TrainingOptions options = choose_training_options(config, layout, mesh, [&](const TrainingOptions& some) {
     bool fits = true;
-    group.agree([&] { fits = room.fits(planned_bytes(some, mesh)); });
+    group.agree([&] { fits = budget.fits(planned_bytes(some, mesh)); });
     return group.all_reduce_max(fits ? 0 : 1) == 0;
   });
-  group.agree([&] { check_fits(options, room, device, runtime); });
+  group.agree([&] { check_fits(options, budget, device, runtime); });
   return options;
 }
 

@@ -14,7 +14,7 @@ using FitsTraining = std::function<bool(const TrainingOptions&)>;
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
                                         const FitsTraining& fits);
 
-// Returns the options of a run, chosen by the available memory (app/memory/memory_room.h). Throws an InputError if no
+// Returns the options of a run, chosen by the available memory (app/memory/memory_budget.h). Throws an InputError if no
 // choice fits. A collective. `config` and `layout` must outlive the options.
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 

@@ -10,26 +10,26 @@ namespace octavo {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HashedPart, what, copy)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckedRank, place, parts)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CorruptionVerdict, ranks, copies_differ, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CorruptionVerdict, ranks, replicas_differ, message)
 
 CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, ProcessGroup& group,
                                  const std::string& place)
     : state_(state),
       stream_(state.mesh.stream()),
       group_(group),
-      every_(config.training.check_every),
+      every_(config.training.corruption_check_every),
       recomputes_(!stream_.is_cuda() || stream_.deterministic()),
       parts_(replicated_parts(config.model, state)),
       results_({"losses"}) {
   for (const ParameterUnit& unit : state.parameters.layout().units()) results_.push_back("gradients of " + unit.name);
   const int64_t count = 2 * std::ssize(results_) + std::ssize(parts_);
-  CHECK(count <= state.hashes.dim(0), "{} hashes, room for {}", count, state.hashes.dim(0));
+  CHECK(count <= state.hashes.dim(0), "there are {} hashes, expected at most {}", count, state.hashes.dim(0));
   hashes_ = state.hashes.rows(0, count);
   for (int slot = 0; slot < 2; ++slot) {
     pending_.push_back({Buffer::host(stream_.device(), hashes_.bytes()), Event(stream_.device())});
   }
   CheckedRank mine{.place = place, .parts = {}};
-  for (const HashedStretch& stretch : parts_) mine.parts.push_back(stretch.part);
+  for (const HashedSlice& stretch : parts_) mine.parts.push_back(stretch.part);
   const std::vector<std::string> all = group.gather(nlohmann::json(mine).dump());
   if (!group.is_root()) return;
   for (const std::string& text : all) ranks_.push_back(nlohmann::json::parse(text));
@@ -65,7 +65,7 @@ void CorruptionCheck::end_step() {
   state_.parameters.fsdp().observe_gradients(nullptr);
   int64_t row = passes().dim(0);
   stream_.zero(hashes_.rows(row, hashes_.dim(0)));
-  for (const HashedStretch& stretch : parts_) {
+  for (const HashedSlice& stretch : parts_) {
     bit_hash({.out = hashes_.rows(row, row + 1).view({2}), .x = stretch.data, .begin = stretch.begin}, stream_);
     ++row;
   }

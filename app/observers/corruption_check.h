@@ -1,5 +1,5 @@
 // The check for silent corruption: numbers that a defective GPU, core or memory changes without any error. Every
-// training.check_every steps
+// training.corruption_check_every steps
 //
 //   state that several ranks hold  is hashed after the step (app/observers/state_hashes.h);
 //   the step's first micro-batch   is computed twice, once before the step and once in it. Its losses and every
@@ -63,7 +63,7 @@ class CorruptionCheck {
   ProcessGroup& group_;
   int64_t every_;
   bool recomputes_;
-  std::vector<HashedStretch> parts_;
+  std::vector<HashedSlice> parts_;
   std::vector<std::string> results_;  // Names of the results of a pass.
   std::vector<CheckedRank> ranks_;    // Facts about all ranks, on rank 0.
   Tensor hashes_;                     // [results of both passes, then parts; 2] int32

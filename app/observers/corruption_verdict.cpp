@@ -120,7 +120,7 @@ CorruptionVerdict judge(std::span<const CheckedRank> ranks, std::span<const Rank
   if (clauses.empty()) return {};
   const RankSet suspects = merge(twice.suspects, copies.suspects);
   return {.ranks = {suspects.begin(), suspects.end()},
-          .copies_differ = copies.found(),
+          .replicas_differ = copies.found(),
           .message = fmt::format("silent corruption on {}: {}", names(suspects, ranks), fmt::join(clauses, "; "))};
 }
 

@@ -35,9 +35,10 @@ struct RankHashes {
 };
 
 struct CorruptionVerdict {
-  std::vector<int> ranks;      // Ranks that may be wrong, in ascending order. Empty if nothing differs.
-  bool copies_differ = false;  // Whether the ranks' replicas of the state differ, so that the state must not be saved.
-  std::string message;         // Names the ranks, their machines and GPUs, and what differs.
+  std::vector<int> ranks;  // Ranks that may be wrong, in ascending order. Empty if nothing differs.
+  bool replicas_differ =
+      false;            // Whether the ranks' replicas of the state differ, so that the state must not be saved.
+  std::string message;  // Names the ranks, their machines and GPUs, and what differs.
 };
 
 // Compares the hashes of all ranks. `results` has the names of a micro-batch's results, such as "losses" and "gradients

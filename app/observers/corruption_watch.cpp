@@ -1,6 +1,6 @@
-// Observer that runs the check for silent corruption (app/observers/corruption_check.h) every training.check_every
-// steps, acts on differences as training.on_corruption says, and refuses to save a state whose replicas are known to
-// differ. Does nothing if training.check_every is 0.
+// Observer that runs the check for silent corruption (app/observers/corruption_check.h) every
+// training.corruption_check_every steps, acts on differences as training.on_corruption says, and refuses to save a
+// state whose replicas are known to differ. Does nothing if training.corruption_check_every is 0.
 #include <optional>
 #include <set>
 #include <string>
@@ -27,8 +27,8 @@ class CorruptionWatch : public StepObserver {
     if (!check_ || check_->recomputes() || context.config.stage.number > 1 || !context.runtime.group().is_root())
       return;
     log_info(
-        "training.check_every compares what ranks hold alike; with training.deterministic it would also compute a "
-        "micro-batch twice");
+        "training.corruption_check_every compares the replicas of the state; with training.deterministic it would also "
+        "compare a micro-batch that is computed twice");
   }
 
   void before_step(const TrainingStep& step) override {
@@ -46,15 +46,15 @@ class CorruptionWatch : public StepObserver {
   // Compares the replicas unless on_result() has just done so. Logs why saving is refused.
   bool allows_save(int64_t step) override {
     if (check_ && !check_->due(step)) take(step, check_->check_state());
-    if (copies_differ_ && context_.runtime.group().is_root()) {
-      log_event(EventKind::kWarning, step, "no checkpoint of step {}: its replicas differ", step);
+    if (replicas_differ_ && context_.runtime.group().is_root()) {
+      log_event(EventKind::kWarning, step, "the checkpoint of step {} is not saved, because its replicas differ", step);
     }
-    return !copies_differ_;
+    return !replicas_differ_;
   }
 
   void on_new_state() override {
     check_.reset();
-    copies_differ_ = false;
+    replicas_differ_ = false;
     if (!context_.state.hashes.defined()) return;
     Runtime& runtime = context_.runtime;
     std::string place = host_name();
@@ -66,7 +66,7 @@ class CorruptionWatch : public StepObserver {
   bool due(int64_t step) const { return check_ && check_->due(step); }
 
   void take(int64_t step, const CorruptionVerdict& verdict) {
-    copies_differ_ = verdict.copies_differ;
+    replicas_differ_ = verdict.replicas_differ;
     if (verdict.ranks.empty()) return;
     const bool ends = context_.config.training.on_corruption != OnCorruption::kWarn;
     // Completes the pending save, so that the checkpoint that the message names exists.
@@ -87,7 +87,7 @@ class CorruptionWatch : public StepObserver {
     for (const int rank : ranks) wrong.insert(by_rank[static_cast<size_t>(rank)]);
     const std::string names = fmt::format("{}", fmt::join(wrong, ", "));
     if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
-      return fmt::format("; {} cannot be excluded, as there is no other machine", names);
+      return fmt::format("; {} cannot be excluded, because there is no other machine", names);
     }
     // The run ends with the message about the corruption even if the file cannot be written. scripts/launching.sh reads
     // it.
@@ -104,12 +104,12 @@ class CorruptionWatch : public StepObserver {
     }
     failure = group.broadcast(failure);
     if (!failure.empty()) return fmt::format("; {} could not be excluded: {}", names, failure);
-    return fmt::format("; {} is in {} from now on, and excluded from the run", names, path);
+    return fmt::format("; {} was added to {}, and is excluded from restarts", names, path);
   }
 
   const ObserverContext context_;
   std::optional<CorruptionCheck> check_;
-  bool copies_differ_ = false;  // Result of the last comparison of the replicas.
+  bool replicas_differ_ = false;  // Result of the last comparison of the replicas.
 };
 
 }  // namespace

@@ -7,8 +7,8 @@ namespace octavo {
 
 namespace {
 
-constexpr double kLeastShare = 0.1;
-constexpr double kLeastMs = 2;
+constexpr double kMinShare = 0.1;
+constexpr double kMinHeldMs = 2;
 constexpr int kSteps = 3;
 
 // Returns the upper median. With two ranks that is the rank that waits longer.
@@ -26,7 +26,7 @@ std::optional<SlowRank> find_slow_rank(std::span<const RankTimes> ranks, double 
   if (ranks.size() < 2) return std::nullopt;
   const auto slowest = std::ranges::min_element(ranks, {}, &RankTimes::collectives_ms);
   const double held_ms = median(ranks, &RankTimes::collectives_ms) - slowest->collectives_ms;
-  if (held_ms < std::max(kLeastMs, kLeastShare * step_ms)) return std::nullopt;
+  if (held_ms < std::max(kMinHeldMs, kMinShare * step_ms)) return std::nullopt;
   double least_data_ms = slowest->data_ms;
   for (const RankTimes& rank : ranks) least_data_ms = std::min(least_data_ms, rank.data_ms);
   return SlowRank{.rank = static_cast<int>(slowest - ranks.begin()),

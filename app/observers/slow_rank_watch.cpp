@@ -66,8 +66,8 @@ class SlowRankWatch : public StepObserver {
     if (!slow) return;
     const auto rank = static_cast<size_t>(slow->rank);
     log_event(EventKind::kWarning, step.number,
-              "step {}: rank {} on {} is slow in {}: the other ranks wait {:.0f} ms of a step of {:.0f} ms for it (in "
-              "collectives it spends {:.0f} ms and waits {:.0f} ms for data)",
+              "step {}: rank {} on {} is slow in {}: the other ranks wait for it for {:.0f} ms of a step of {:.0f} ms "
+              "(the slow rank spends {:.0f} ms in collectives and waits {:.0f} ms for data)",
               step.number, rank, hosts[rank], slow->in_data ? "reading data" : "computing", slow->held_ms, step.step_ms,
               ranks[rank].collectives_ms, ranks[rank].data_ms);
   }

@@ -18,7 +18,7 @@ std::string place_of(const ParameterUnit& unit, const Mesh& mesh) {
   return fmt::format("(shard {} of tensor rank {})", shard, mesh.tensor().rank());
 }
 
-void add_units(const TrainingState& state, const std::vector<OptimizerState>& kept, std::vector<HashedStretch>& all) {
+void add_units(const TrainingState& state, const std::vector<OptimizerState>& kept, std::vector<HashedSlice>& all) {
   const Mesh& mesh = state.mesh;
   const std::vector<ParameterUnit>& units = state.parameters.layout().units();
   for (size_t u = 0; u < units.size(); ++u) {
@@ -47,7 +47,7 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
 // Adds the kv heads that several ranks hold. They are hashed head by head at offsets within the head, because the
 // ranks' replicas are cut into shards at different offsets.
 void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept,
-                   std::vector<HashedStretch>& all) {
+                   std::vector<HashedSlice>& all) {
   const ShardedParameters& parameters = state.parameters;
   const int64_t elements = config.head_dim * config.hidden_size;  // Number of elements of a head.
   for (const ParameterPiece& piece : parameters.pieces()) {
@@ -77,10 +77,10 @@ void add_kv_copies(const ModelConfig& config, const TrainingState& state, const 
 
 }  // namespace
 
-std::vector<HashedStretch> replicated_parts(const ModelConfig& config, TrainingState& state) {
+std::vector<HashedSlice> replicated_parts(const ModelConfig& config, TrainingState& state) {
   std::vector<OptimizerState> kept = {master_state(state.parameters)};
   kept.insert(kept.end(), state.optimizer.states().begin(), state.optimizer.states().end());
-  std::vector<HashedStretch> all;
+  std::vector<HashedSlice> all;
   add_units(state, kept, all);
   if (has_kv_copies(config, state.mesh.tensor().size())) add_kv_copies(config, state, kept, all);
   const Tensor history = amax_history(state);

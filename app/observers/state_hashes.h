@@ -17,13 +17,13 @@
 namespace octavo {
 
 // A slice of a part. The hash of the part is the sum of its slices' hashes (kernels/math/bit_hash.h).
-struct HashedStretch {
+struct HashedSlice {
   HashedPart part;
   Tensor data;
   int64_t begin = 0;  // Offset of the slice in the part, in elements.
 };
 
 // Returns the slices of all parts. Their tensors are views of the tensors in `state`.
-std::vector<HashedStretch> replicated_parts(const ModelConfig& config, TrainingState& state);
+std::vector<HashedSlice> replicated_parts(const ModelConfig& config, TrainingState& state);
 
 }  // namespace octavo

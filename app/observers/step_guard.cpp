@@ -10,25 +10,25 @@ namespace {
 
 // Smallest standard deviation that is assumed, as a share of the mean (Spikes). Losses hardly change from step to step,
 // while norms and durations do.
-constexpr double kLeastSpreadOfLosses = 0.005;
-constexpr double kLeastSpreadOfGradNorms = 0.05;
-constexpr double kLeastSpreadOfTimes = 0.1;
+constexpr double kMinSpreadOfLosses = 0.005;
+constexpr double kMinSpreadOfGradNorms = 0.05;
+constexpr double kMinSpreadOfTimes = 0.1;
 
-// A step is slow if it takes at least 1.6 times as long as the steps before it and at least kLeastDelayMs longer. Other
+// A step is slow if it takes at least 1.6 times as long as the steps before it and at least kMinDelayMs longer. Other
 // processes and the system occasionally delay a process by tens of milliseconds.
 constexpr int64_t kTimesWindow = 50;
 constexpr double kTimesZ = 6;
-constexpr double kLeastDelayMs = 100;
+constexpr double kMinDelayMs = 100;
 
-Spikes times() { return {kTimesWindow, kTimesZ, kLeastSpreadOfTimes}; }
+Spikes times() { return {kTimesWindow, kTimesZ, kMinSpreadOfTimes}; }
 
 }  // namespace
 
 StepGuard::StepGuard(const TrainingConfig& config, int64_t logging_every)
     : config_(config),
       logging_every_(logging_every),
-      losses_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfLosses),
-      grad_norms_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfGradNorms),
+      losses_(config.loss_spike_window, config.loss_spike_z, kMinSpreadOfLosses),
+      grad_norms_(config.loss_spike_window, config.loss_spike_z, kMinSpreadOfGradNorms),
       times_(times()) {}
 
 float StepGuard::loss_limit(int64_t step) const {
@@ -48,10 +48,10 @@ Judgement StepGuard::judge(const Step& step) {
   const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
   if (jumps) judgement.grad_norm_z = grad_norms_.z_score(number, grad_norm);
   const double usual_ms = times_.mean(number) * sequences;
-  if (times_.is_spike(number, sample_ms) && step.step_ms - usual_ms >= kLeastDelayMs) {
+  if (times_.is_spike(number, sample_ms) && step.step_ms - usual_ms >= kMinDelayMs) {
     judgement.slowdown = step.step_ms / usual_ms;
     const int64_t interval = (number - 1) / logging_every_;
-    judgement.warns_of_slowdown = std::exchange(interval_warned_of_, interval) != interval;
+    judgement.warns_about_slowdown = std::exchange(last_warned_interval_, interval) != interval;
   }
   times_.add(number, sample_ms);
   if (step.skipped) {

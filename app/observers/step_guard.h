@@ -38,7 +38,7 @@ class StepGuard {
  private:
   TrainingConfig config_;
   int64_t logging_every_;
-  int64_t interval_warned_of_ = -1;  // Last logging interval in which a slow step was warned about.
+  int64_t last_warned_interval_ = -1;  // Last logging interval in which a slow step was warned about.
   Spikes losses_;
   Spikes grad_norms_;
   Spikes times_;

@@ -151,8 +151,8 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   const Reader r(json, where);
   CHECK_INPUT(r.text("format") == kFormat, "{}: format is \"{}\", expected \"{}\", as octavo doctor --save writes",
               where, r.text("format"), kFormat);
-  CHECK_INPUT(r.count("version", 1) == kVersion, "{}: version is {}, this program reads {}", where,
-              r.count("version", 1), kVersion);
+  CHECK_INPUT(r.count("version", 1) == kVersion, "{}: version is {}, expected {}", where, r.count("version", 1),
+              kVersion);
   MachineRates rates{.name = r.text("name"),
                      .device = r.text("device"),
                      .gpu_memory_bytes = r.count("gpu_memory_bytes", 0),
@@ -210,7 +210,7 @@ MachineRates slowest_of(std::span<const MachineRates> ranks) {
   for (MachineRates rank : ranks) {
     size_t i = 0;
     visit_rates(rank, [&](const std::string& name, const std::string&, double& value) {
-      CHECK(i < lowest.size() && lowest[i].first == name, "the ranks have not measured the same: {}", name);
+      CHECK(i < lowest.size() && lowest[i].first == name, "the ranks have not measured the same rates: {}", name);
       *lowest[i].second = std::min(*lowest[i].second, value);
       ++i;
     });

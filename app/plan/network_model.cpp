@@ -13,7 +13,7 @@ namespace {
 
 // Slowdown of a collective over NVLink that overlaps with matmuls. Published factors are 1.1 to 3.5; this value agrees
 // with the times of layers of 70B and 405B models on 4 GPUs.
-constexpr double kBesideCompute = 1.5;
+constexpr double kOverlapSlowdown = 1.5;
 // Share of a network card's rate that NCCL reaches: 46 to 48 of 50 GB/s.
 constexpr double kNetworkShare = 0.94;
 constexpr double kLeafNodes = 32;
@@ -43,8 +43,8 @@ constexpr double kPatRank_s = 2.8e-6;
 
 const CollectiveRates& collectives_of(const MachineRates& machine) {
   CHECK_INPUT(machine.collectives.has_value(),
-              "the machine file of {} has no collectives, expected them for a plan of several ranks; octavo doctor "
-              "--save measures them under mpirun",
+              "the machine file of {} has no collectives, which a plan for several ranks needs; measure them with "
+              "octavo doctor --save under mpirun",
               machine.name);
   return *machine.collectives;
 }
@@ -119,10 +119,10 @@ CollectiveKind collective_named(std::string_view op) {
 }
 
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
-                          CollectiveKind op, double bytes, Beside beside) {
+                          CollectiveKind op, double bytes, Overlap overlap) {
   if (group.ranks == 1) return 0;
   const CollectiveRates& rates = collectives_of(machine);
-  const double nvlink = rates.bus_bytes_per_s / (beside == Beside::kCompute ? kBesideCompute : 1);
+  const double nvlink = rates.bus_bytes_per_s / (overlap == Overlap::kCompute ? kOverlapSlowdown : 1);
   const double rounds = rounds_of(op);
   if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
   const double card = cluster.network_gbps * 1e9 / 8 * kNetworkShare;

@@ -65,13 +65,13 @@ enum class CollectiveKind : uint8_t { kAllGather, kReduceScatter, kAllReduce, kA
 CollectiveKind collective_named(std::string_view op);
 
 // Work that runs at the same time as a collective. Matmuls take some of the GPU's multiprocessors and memory bandwidth.
-enum class Beside : uint8_t { kNothing, kCompute };
+enum class Overlap : uint8_t { kNothing, kCompute };
 
 // Returns the time of a collective in seconds. `bytes` is the size of the whole tensor: gathered, before scattering,
 // reduced, or for all_to_all everything that a rank receives and keeps. The time is 0 for one rank, and never decreases
 // if bytes or the number of ranks grow. Throws an InputError if the machine file has no collectives.
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
-                          CollectiveKind op, double bytes, Beside beside = Beside::kNothing);
+                          CollectiveKind op, double bytes, Overlap overlap = Overlap::kNothing);
 
 // Returns the bus bandwidth as nccl-tests and machine files define it: bytes (n-1)/n / seconds, and twice that for
 // all_reduce.

@@ -25,7 +25,7 @@ std::string thousands(double value) { return with_thousands_separators(std::llro
 // Adds a row. Its share is relative to `total`.
 void add_item(Table& table, const MemoryItem& item, int64_t total, const char* needed_for) {
   table.row()
-      .add({"name", "memory, one rank", -34}, item.name)
+      .add({"name", "memory per rank", -34}, item.name)
       .add({"count", "count", 5}, item.count > 0 ? OrderedJson(item.count) : OrderedJson(""))
       .add({"bytes", "GiB", 9, "{:.3f}", 1.0 / static_cast<double>(kGiB)}, item.bytes)
       .add({"", "share", 6, "{:.1f}%", 100}, static_cast<double>(item.bytes) / static_cast<double>(total))
@@ -42,10 +42,10 @@ OrderedJson memory_json(const MemoryPlan& memory) {
   return {{"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"allocated_bytes", memory.arena_bytes},
-          {"outside_bytes", memory.room.outside},
+          {"outside_bytes", memory.budget.outside},
           {"total_bytes", memory.total_bytes()},
-          {"margin_bytes", memory.room.margin},
-          {"available_bytes", memory.room.available == 0 ? OrderedJson() : OrderedJson(memory.room.available)},
+          {"margin_bytes", memory.budget.margin},
+          {"available_bytes", memory.budget.available == 0 ? OrderedJson() : OrderedJson(memory.budget.available)},
           {"fits", memory.fits()},
           {"reshard_after_forward", memory.sharding.reshard_after_forward},
           {"accumulate_unsharded", memory.sharding.accumulate_unsharded},
@@ -201,15 +201,15 @@ std::string device_of(const PlanTarget& target) { return target.machine ? target
 void print_verdict(const PlanReport& r) {
   const MemoryPlan& memory = r.plan.memory;
   const std::string where = fmt::format("{} x {}", r.target.gpus, device_of(r.target));
-  if (memory.room.available == 0) {
+  if (memory.budget.available == 0) {
     std::cout << fmt::format("{:.2f} GiB per rank on {}\n", gib(memory.total_bytes()), where);
   } else {
     std::cout << fmt::format("{} on {}: {:.2f} of {:.2f} GiB per rank, {:.2f} kept free\n",
                              memory.fits() ? "fits" : "does not fit", where, gib(memory.total_bytes()),
-                             gib(memory.room.available), gib(memory.room.margin));
+                             gib(memory.budget.available), gib(memory.budget.margin));
   }
   if (!r.plan.prediction) {
-    std::cout << "no prediction: that takes a machine file of this CPU (octavo doctor --save FILE, --machine FILE)\n";
+    std::cout << "no prediction: it needs a machine file of this CPU (octavo doctor --save FILE, --machine FILE)\n";
     return;
   }
   const StepPrediction& p = *r.plan.prediction;
@@ -254,8 +254,8 @@ void print_memory(const MemoryPlan& memory, bool all) {
     if (all) add(item, "in memory of the above, at other times");
   }
   add({.name = "allocated at the start", .bytes = memory.arena_bytes}, "");
-  if (memory.room.outside != 0)
-    add({.name = "outside of it, an estimate", .bytes = memory.room.outside}, "CUDA, libraries");
+  if (memory.budget.outside != 0)
+    add({.name = "outside of the arena, estimated", .bytes = memory.budget.outside}, "CUDA, libraries");
   std::cout << table.text() << "\n";
 }
 
@@ -272,17 +272,18 @@ void print_goodput(const RunEstimate& run, const std::string& dollars) {
   const std::string between = format_duration(run.seconds_between_failures);
   constexpr double kNone = 0.05;
   if (run.wall_seconds() / run.seconds_between_failures < kNone) {
-    std::cout << fmt::format("failures: one in {} is expected of as many GPUs, none in this run\n", between);
+    std::cout << fmt::format("failures: one in {} is expected with this number of GPUs, none during this run\n",
+                             between);
     return;
   }
   constexpr double kNever = 1e-3;
   if (run.goodput < kNever) {
-    std::cout << fmt::format("with a failure in {} on average, the run does not end: save more often\n", between);
+    std::cout << fmt::format("with a failure every {} on average, the run would never end; save more often\n", between);
     return;
   }
   std::cout << fmt::format(
-      "with a failure in {} on average: {:.2f} days ({}){}, goodput {:.1f}% with restarts of {} and a save every "
-      "{:.0f} steps; {:.1f}% with one every {:.0f} steps\n",
+      "with a failure every {} on average: {:.2f} days ({}){}, goodput {:.1f}% with restarts of {} and a save every "
+      "{:.0f} steps; {:.1f}% with a save every {:.0f} steps\n",
       between, run.wall_seconds() / kSecondsADay, format_duration(run.wall_seconds()), dollars, 100 * run.goodput,
       format_duration(run.restart_s), run.steps_between_saves, 100 * run.best_goodput, run.best_steps_between_saves);
 }
@@ -352,7 +353,7 @@ OrderedJson plan_json(const PlanReport& report) {
 void print_plan(const PlanReport& r, bool all) {
   print_verdict(r);
   const int64_t stage = r.plan.config.stage.number;
-  if (stage > 0) std::cout << fmt::format("stage {}, which takes the most memory of all\n", stage);
+  if (stage > 0) std::cout << fmt::format("stage {}, which takes the most memory of all stages\n", stage);
   print_set_up(r);
   print_memory(r.plan.memory, all);
   if (r.plan.prediction) print_prediction(*r.plan.prediction, all);

@@ -53,7 +53,7 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size) {
   const auto known = machine.product_flops.find(precision);
-  CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} products", machine.name,
+  CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} matmuls", machine.name,
               precision);
   constexpr double kSame = 1e-6;  // Keeps the weight of a shape finite that equals a measured one.
   double weights = 0;

@@ -59,41 +59,41 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Clust
   for (const StepOp& op : step_.ops) compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op));
 }
 
-StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
+StepClock::OpTime StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
   const RankSpread ranks = group_spread(op.axis, mesh, cluster_);
-  const auto seconds = [&](Beside beside) {
-    return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, beside);
+  const auto seconds = [&](Overlap overlap) {
+    return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, overlap);
   };
   // Tokens are sent between matmuls, in small tensors that reach the same rate whether or not matmuls overlap.
-  const Beside alone = shares_samples(op.axis) ? Beside::kCompute : Beside::kNothing;
-  return {.alone_s = seconds(alone), .beside_s = seconds(Beside::kCompute), .bytes = bytes};
+  const Overlap alone = shares_samples(op.axis) ? Overlap::kCompute : Overlap::kNothing;
+  return {.alone_s = seconds(alone), .overlapped_s = seconds(Overlap::kCompute), .bytes = bytes};
 }
 
-std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {
+std::vector<StepClock::OpTime> StepClock::op_times(const MeshShape& mesh) const {
   const double of_shard = static_cast<double>(step_.shards) / static_cast<double>(mesh.shards());
-  std::vector<Price> prices;
+  std::vector<OpTime> op_times;
   for (size_t i = 0; i < step_.ops.size(); ++i) {
     const StepOp& op = step_.ops[i];
     const double bytes = op.op.bytes * (op.of_shard ? of_shard : 1);
     if (op.op.bound == OpBound::kCommunication) {
-      prices.push_back(transfer(op, bytes, mesh));
+      op_times.push_back(transfer(op, bytes, mesh));
       continue;
     }
     Op here = op.op;
     here.bytes = bytes;
     const double seconds = op.of_shard ? op_seconds(machine_, here) : compute_s_[i];
-    prices.push_back({.alone_s = seconds, .beside_s = seconds, .bytes = bytes});
+    op_times.push_back({.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes});
   }
-  return prices;
+  return op_times;
 }
 
 // Simulates the entries of the step once, in order.
 class StepClock::Walk {
  public:
-  Walk(const RecordedStep& step, std::vector<Price> prices)
+  Walk(const RecordedStep& step, std::vector<OpTime> op_times)
       : step_(step),
-        prices_(std::move(prices)),
-        sums_(prices_.size()),
+        op_times_(std::move(op_times)),
+        sums_(op_times_.size()),
         sides_(step.streams),
         places_(step.signals + 1) {}
 
@@ -113,14 +113,14 @@ class StepClock::Walk {
     size_t op;
     double times;
     double ready_s;  // Earliest start.
-    Place behind;    // Position on another side stream whose end must precede the start. Unset for the compute stream.
+    Place after;     // Position on another side stream whose end must precede the start. Unset for the compute stream.
   };
   // A stream other than the compute stream.
   struct Side {
     std::vector<Transfer> queue;
     std::vector<double> ends_s;  // End times of the completed transfers.
     double ready_s = 0;          // Earliest start of the next transfer, because of events that the stream waited for.
-    Place behind = {};
+    Place after = {};
     double clock_s() const { return ends_s.empty() ? 0 : ends_s.back(); }
   };
   // Sums over all entries of an op.
@@ -136,7 +136,7 @@ class StepClock::Walk {
   void add(size_t op, double times, double takes_s, double exposed_s);
 
   const RecordedStep& step_;
-  std::vector<Price> prices_;
+  std::vector<OpTime> op_times_;
   std::vector<Sum> sums_;      // Sums by op.
   std::vector<Side> sides_;    // Side streams by stream number. The first element is not used.
   std::vector<Place> places_;  // Positions by signal.
@@ -155,7 +155,7 @@ void StepClock::Walk::run(double middle_times) {
         if (stream == 0) {
           compute(index, times);
         } else {
-          side.queue.push_back({index, times, side.ready_s, side.behind});
+          side.queue.push_back({index, times, side.ready_s, side.after});
         }
         break;
       case OpRecord::Action::kSignal:
@@ -186,7 +186,7 @@ void StepClock::Walk::add(size_t op, double times, double takes_s, double expose
 }
 
 void StepClock::Walk::compute(size_t op, double times) {
-  const double seconds = prices_[op].alone_s;
+  const double seconds = op_times_[op].alone_s;
   add(op, times, seconds, seconds);
 }
 
@@ -198,24 +198,24 @@ void StepClock::Walk::wait(int stream, const Place& place) {
     side.ready_s = std::max(side.ready_s, place.time_s);
     return;
   }
-  CHECK(side.behind.stream == 0 || side.behind.stream == place.stream,
-        "stream {} waits for stream {}, expected none but stream {}", stream, place.stream, side.behind.stream);
-  side.behind = place;
+  CHECK(side.after.stream == 0 || side.after.stream == place.stream,
+        "stream {} waits for stream {}, expected none but stream {}", stream, place.stream, side.after.stream);
+  side.after = place;
 }
 
 // Advances a side stream through the first `length` entries of its queue, which the compute stream waits for.
 void StepClock::Walk::advance(Side& side, size_t length) {
   while (side.ends_s.size() < length) {
-    const auto& [op, times, ready_s, behind] = side.queue[side.ends_s.size()];
+    const auto& [op, times, ready_s, after] = side.queue[side.ends_s.size()];
     double start_s = std::max(side.clock_s(), ready_s);
-    if (behind.stream != 0 && behind.length > 0) {
-      Side& other = sides_[static_cast<size_t>(behind.stream)];
-      advance(other, behind.length);
-      start_s = std::max(start_s, other.ends_s[behind.length - 1]);
+    if (after.stream != 0 && after.length > 0) {
+      Side& other = sides_[static_cast<size_t>(after.stream)];
+      advance(other, after.length);
+      start_s = std::max(start_s, other.ends_s[after.length - 1]);
     }
     // A transfer that begins after the compute stream has stopped is alone. Any other transfer keeps the rate that it
     // began with.
-    const double takes_s = now_s_ > start_s ? prices_[op].beside_s : prices_[op].alone_s;
+    const double takes_s = now_s_ > start_s ? op_times_[op].overlapped_s : op_times_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
     add(op, times, takes_s, std::max(side.clock_s() - now_s_, 0.0));
   }
@@ -231,7 +231,7 @@ StepClock::Times StepClock::Walk::times() const {
     cost.kind = kind_of(op);
     cost.seconds += sum.exposed_s;
     cost.flops += sum.times * op.op.flops;
-    cost.bytes += sum.times * prices_[i].bytes;
+    cost.bytes += sum.times * op_times_[i].bytes;
     if (op.op.bound == OpBound::kCommunication) times.communication_s += sum.takes_s;
   }
   for (auto& [name, cost] : by_name) {
@@ -242,13 +242,13 @@ StepClock::Times StepClock::Walk::times() const {
 }
 
 std::vector<StepClock::TimedRange> StepClock::timeline(const MeshShape& mesh) const {
-  Walk walk(step_, prices(mesh));
+  Walk walk(step_, op_times(mesh));
   walk.run(1);
   return std::move(walk).timeline();
 }
 
 StepClock::Times StepClock::run(const MeshShape& mesh, int64_t micro_batches) const {
-  Walk walk(step_, prices(mesh));
+  Walk walk(step_, op_times(mesh));
   walk.run(static_cast<double>(micro_batches - 2));
   return walk.times();
 }

@@ -40,13 +40,13 @@ class StepClock {
  private:
   class Walk;
   // Time of an op, alone and while the compute stream is busy.
-  struct Price {
+  struct OpTime {
     double alone_s = 0;
-    double beside_s = 0;
+    double overlapped_s = 0;
     double bytes = 0;
   };
-  std::vector<Price> prices(const MeshShape& mesh) const;
-  Price transfer(const RecordedStep::StepOp& op, double bytes, const MeshShape& mesh) const;
+  std::vector<OpTime> op_times(const MeshShape& mesh) const;
+  OpTime transfer(const RecordedStep::StepOp& op, double bytes, const MeshShape& mesh) const;
 
   RecordedStep step_;
   const MachineRates& machine_;

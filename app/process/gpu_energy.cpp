@@ -16,7 +16,7 @@ namespace {
 template <typename... Arguments>
 void call(void* library, const char* function, Arguments... arguments) {
   void* const found = dlsym(library, function);
-  CHECK_INPUT(found != nullptr, "--energy: the driver's library has no {}, expected a driver of Hopper or newer",
+  CHECK_INPUT(found != nullptr, "--energy: the driver's library has no {}, expected a driver for Hopper or newer",
               function);
   const int status = reinterpret_cast<int (*)(Arguments...)>(found)(arguments...);
   CHECK_INPUT(status == 0, "--energy: {} fails: {}", function,
@@ -30,7 +30,7 @@ GpuEnergy::GpuEnergy(const std::string& pci_bus_id, const std::string& library)
         if (void* const shutdown = dlsym(opened, "nvmlShutdown")) reinterpret_cast<int (*)()>(shutdown)();
         dlclose(opened);
       }) {
-  CHECK_INPUT(library_ != nullptr, "--energy: the driver's library {} is not there, expected one that dlopen finds",
+  CHECK_INPUT(library_ != nullptr, "--energy: the driver's library {} was not found, expected it on the library path",
               library);
   call(library_.get(), "nvmlInit_v2");
   call(library_.get(), "nvmlDeviceGetHandleByPciBusId_v2", pci_bus_id.c_str(), &device_);
@@ -38,7 +38,7 @@ GpuEnergy::GpuEnergy(const std::string& pci_bus_id, const std::string& library)
 }
 
 std::optional<GpuUse> GpuEnergy::use(double min_ms) {
-  constexpr int kSmClock = 1;  // NVML_CLOCK_SM in nvml.h.
+  constexpr int kSmClock = 1;  // Value of NVML_CLOCK_SM in nvml.h.
   const double ms = host_clock_ms() - last_ms_;
   if (ms < min_ms) return std::nullopt;
   unsigned mhz = 0;

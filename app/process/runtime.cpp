@@ -26,7 +26,7 @@ namespace octavo {
 namespace {
 
 // Smallest loop that is divided among threads: about 50 microseconds of work for one thread.
-constexpr double kLeastSharedWork = 1 << 19;
+constexpr double kMinSharedWork = 1 << 19;
 
 Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
@@ -78,8 +78,10 @@ std::string host_name() {
 int choose_threads(ProcessGroup& group) {
   const std::optional<WidenedBinding> wider = widen_to_share(group.local_rank(), group.local_size());
   if (wider && group.is_root()) {
-    log_info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
-             wider->from_cores, wider->machine_cores, wider->to_cores);
+    log_info(
+        "mpirun bound a rank to {} of {} cores by default; it uses its share of {} cores instead (--bind-to or "
+        "OMP_NUM_THREADS change that)",
+        wider->from_cores, wider->machine_cores, wider->to_cores);
   }
   int cores = 1;
   const std::string set = core_set(cores);
@@ -88,11 +90,11 @@ int choose_threads(ProcessGroup& group) {
   const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
   if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
   // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
-  constexpr int kMostThreads = 4096;
+  constexpr int kMaxThreads = 4096;
   const int threads = omp_get_max_threads();
   group.agree([&] {
-    CHECK_INPUT(threads <= kMostThreads, "OMP_NUM_THREADS is {}, expected an integer from 1 to {}", threads,
-                kMostThreads);
+    CHECK_INPUT(threads <= kMaxThreads, "OMP_NUM_THREADS is {}, expected an integer from 1 to {}", threads,
+                kMaxThreads);
   });
   return threads;
 }
@@ -125,7 +127,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   ranks_per_machine_ = group.all_reduce_max(group.local_size());
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
-  set_least_shared_work(kLeastSharedWork);
+  set_least_shared_work(kMinSharedWork);
   stream_.set_deterministic(config.training.deterministic);
   if (timer != nullptr) timer->mark("device");
   if (choose_mesh && parallel_.chooses_replicas()) {
@@ -143,7 +145,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
     description_ = fmt::format("{} on cpu, {} thread{} each", ranks, threads, threads == 1 ? "" : "s");
     const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     if (group.is_root() && threads * group.local_size() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
-      log_warning("using {} of {} cores, as the launcher bound the ranks; mpirun --bind-to none gives them all",
+      log_warning("using {} of {} cores, because the launcher bound the ranks; mpirun --bind-to none allows all cores",
                   threads * group.local_size(), online);
     }
   }

@@ -81,7 +81,7 @@ class Runtime {
   int gpu_ = 0;
   int64_t ranks_per_machine_ = 1;
   Stream stream_;
-  std::unique_ptr<TuningFile> tuning_;  // Null on the CPU.
+  std::unique_ptr<TuningFile> tuning_;  // Null on the CPU, which needs no tuning.
   std::unique_ptr<Mesh> mesh_;
   std::string mesh_reason_;
   std::string description_;

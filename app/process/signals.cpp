@@ -122,7 +122,7 @@ int64_t waited_for_core_ms() {
 
 StopSignals::StopSignals(ProcessGroup& group) : group_(group) {
   int ends[2];
-  CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be made: {}", std::strerror(errno));
+  CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be created: {}", std::strerror(errno));
   received = 0;
   wake_up = ends[1];
   launcher = find_launcher();
@@ -175,7 +175,7 @@ void StopSignals::acknowledge() {
       log_event(EventKind::kNote, step, "{}: saving a checkpoint after the current step, then ending{}", what, again);
     return;
   }
-  if (group_.is_root()) log_info("{} before the first step: nothing is to be saved", what);
+  if (group_.is_root()) log_info("{} before the first step, so there is nothing to save", what);
   group_.watchdog().leave();
   ::_exit(kExitStopped);
 }

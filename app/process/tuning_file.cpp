@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostBytes = int64_t{8} << 20;
+constexpr int64_t kMaxBytes = int64_t{8} << 20;
 
 // Returns the folder that an environment variable names. Empty if the variable is not set or not an absolute path.
 fs::path folder_of(const char* variable) {
@@ -44,7 +44,7 @@ TuningFile::TuningFile(Stream& stream, ProcessGroup& group, std::string on, std:
   std::string text;
   if (group.is_root() && !path_.empty()) {
     try {
-      if (fs::exists(path_)) text = InputFile(path_).read_all(kMostBytes);
+      if (fs::exists(path_)) text = InputFile(path_).read_all(kMaxBytes);
       if (!text.empty()) TunedAlgorithms().add(text, on_);
     } catch (const std::exception& error) {
       log_warning("{} is not used: {}", path_, error.what());
@@ -86,7 +86,7 @@ void TuningFile::keep() noexcept {
   try {
     const auto& tuned = stream_.state<TunedAlgorithms>();
     if (const std::vector<std::string>& untimed = tuned.untimed(); untimed.size() > said_untimed_) {
-      log_warning("no memory was left to time the algorithms of {}: the library's first proposal runs",
+      log_warning("there was too little memory to time the algorithms of {}, so the library's first choice is used",
                   fmt::join(untimed.begin() + static_cast<std::ptrdiff_t>(said_untimed_), untimed.end(), ", of "));
       said_untimed_ = untimed.size();
     }
@@ -96,9 +96,9 @@ void TuningFile::keep() noexcept {
     if (path_.empty()) return;
     fs::create_directories(fs::path(path_).parent_path());
     write_output_file(path_, tuned.text(on_));
-    log_info("timed {} kinds of products; {} has the algorithms of {}", timed, path_, tuned.size());
+    log_info("timed {} kinds of matmuls; {} has the algorithms of {}", timed, path_, tuned.size());
   } catch (const std::exception& error) {
-    log_warning("the algorithms that were timed are not kept: {}", error.what());
+    log_warning("the algorithms that were timed are not stored: {}", error.what());
   }
 }
 

@@ -17,7 +17,7 @@ namespace octavo {
 namespace {
 
 constexpr int64_t kBlockBytes = 4096;
-constexpr int64_t kMostKeptBytes = int64_t{16} << 20;
+constexpr int64_t kMaxKeptBytes = int64_t{16} << 20;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
@@ -65,7 +65,7 @@ void AppendFile::drop_torn_line() {
     break;
   }
   if (end == size) return;
-  CHECK_INPUT(::ftruncate(descriptor_, end) == 0, "{} cannot be shortened: {}", path_, reason(errno));
+  CHECK_INPUT(::ftruncate(descriptor_, end) == 0, "{} cannot be truncated: {}", path_, reason(errno));
 }
 
 bool AppendFile::write(std::string_view record) {
@@ -73,7 +73,7 @@ bool AppendFile::write(std::string_view record) {
   kept_bytes_ += std::ssize(record);
   write_kept();
   // The first record may be partly in the file and must be completed, so the oldest of the others are dropped.
-  while (kept_bytes_ > kMostKeptBytes && std::ssize(kept_) > 1) {
+  while (kept_bytes_ > kMaxKeptBytes && std::ssize(kept_) > 1) {
     const auto oldest = kept_.begin() + (first_is_partial_ ? 1 : 0);
     kept_bytes_ -= std::ssize(*oldest);
     kept_.erase(oldest);

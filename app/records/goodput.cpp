@@ -22,14 +22,14 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr double kWriteInterval = 5;  // In seconds.
+constexpr double kWriteInterval = 5;  // Minimum time between two writes in seconds.
 
 constexpr std::array<const char*, Goodput::kUses> kNames = {"steps",      "start",  "tuning",   "data",   "saving",
                                                             "validation", "checks", "recovery", "skipped"};
 
 std::string key_of(size_t use) { return fmt::format("{}_s", kNames[use]); }
 
-constexpr double kMostRestarts = 1e15;  // Larger values cannot come from this program and might overflow an integer.
+constexpr double kMaxRestarts = 1e15;  // Larger values cannot come from this program and might overflow an integer.
 
 double number_at(const nlohmann::json& json, const std::string& key) {
   const auto found = json.find(key);
@@ -49,20 +49,20 @@ Goodput::Goodput(std::string dir, bool continues, double steps_s, Clocks clocks)
     : path_(std::move(dir) + "/" + kFileName), clocks_(std::move(clocks)) {
   if (!continues || !path_exists(path_)) return;
   try {
-    take_up(read_json_file(path_), steps_s);
+    add_earlier(read_json_file(path_), steps_s);
   } catch (const Error& error) {
-    log_warning("goodput is counted from zero: {}", error.what());
+    log_warning("goodput starts from zero: {}", error.what());
   }
 }
 
-void Goodput::take_up(const nlohmann::json& earlier, double steps_s) {
+void Goodput::add_earlier(const nlohmann::json& earlier, double steps_s) {
   CHECK_INPUT(earlier.is_object(), "{}: is {}, expected an object", path_, earlier.type_name());
   for (const char* key : {"wall_s", "updated"})
     CHECK_INPUT(number_at(earlier, key) > 0, "{}: has no {}, expected a number above 0", path_, key);
   for (size_t use = 0; use < kUses; ++use) seconds_[use] = number_at(earlier, key_of(use));
   earlier_wall_s_ = number_at(earlier, "wall_s");
-  restarts_ = static_cast<int64_t>(std::min(number_at(earlier, "restarts"), kMostRestarts)) + 1;
-  set_back(steps_s);
+  restarts_ = static_cast<int64_t>(std::min(number_at(earlier, "restarts"), kMaxRestarts)) + 1;
+  roll_back(steps_s);
   if (earlier.value("ended", nlohmann::json(false)) == true) return;
   const double gap = clocks_.wall() - clocks_.since_launch() - number_at(earlier, "updated");
   // The clocks of two machines differ, or the file was written by a process that has not ended yet.
@@ -71,7 +71,7 @@ void Goodput::take_up(const nlohmann::json& earlier, double steps_s) {
   earlier_wall_s_ += gap;
 }
 
-void Goodput::set_back(double steps_s) {
+void Goodput::roll_back(double steps_s) {
   const double lost = std::max(seconds_[kSteps] - steps_s, 0.0);
   seconds_[kSteps] -= lost;
   seconds_[kRecovery] += lost;
@@ -89,8 +89,8 @@ std::string Goodput::report() const {
   std::string text = fmt::format("goodput {:.1f}% of {}", 100 * share(), format_duration(wall));
   const char* separator = ": ";
   const auto append = [&](const char* name, double seconds) {
-    constexpr double kLeastShown = 0.0005;
-    if (seconds < kLeastShown * wall) return;
+    constexpr double kMinShown = 0.0005;
+    if (seconds < kMinShown * wall) return;
     text += fmt::format("{}{} {:.1f}%", std::exchange(separator, ", "), name, 100 * seconds / wall);
   };
   for (size_t use = kSteps + 1; use < kUses; ++use) append(kNames[use], seconds_[use]);

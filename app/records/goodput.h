@@ -37,7 +37,7 @@ class Goodput {
 
   void add(Use use, double seconds) { seconds_[use] += seconds; }
   // Records a rollback to a checkpoint. The time of steps beyond `steps_s` becomes recovery.
-  void set_back(double steps_s);
+  void roll_back(double steps_s);
 
   double steps_seconds() const { return seconds_[kSteps]; }
   double wall_seconds() const;
@@ -54,7 +54,7 @@ class Goodput {
   static constexpr const char* kFileName = "goodput.json";
 
  private:
-  void take_up(const nlohmann::json& earlier, double steps_s);
+  void add_earlier(const nlohmann::json& earlier, double steps_s);
 
   std::string path_;
   Clocks clocks_;

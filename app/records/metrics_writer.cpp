@@ -18,7 +18,7 @@ constexpr int64_t kReadBytes = int64_t{1} << 20;
 std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
 // Appends one line per logged step to metrics.jsonl. Existing lines are never changed. If a step has several lines, the
-// last one counts (app/records/metrics_course.h).
+// last one counts (app/records/metrics_history.h).
 class MetricsFile : public MetricSink {
  public:
   explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }
@@ -137,7 +137,8 @@ void MetricsWriter::write(const MetricRow& row) {
     const bool fails = !sink->failure().empty();
     if (fails && !failing) {
       log_warning("{}; {}", sink->failure(),
-                  sink->kept() > 0 ? "its lines are kept until it can be" : "the next logged step tries again");
+                  sink->kept() > 0 ? "its lines are kept in memory until it can be written"
+                                   : "the next logged step tries again");
     }
     if (!fails && failing) log_info("the metrics are written again, with all lines since then");
     failing = fails;

@@ -117,11 +117,10 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
   } catch (const InputError&) {  // config.yaml does not exist, or was written by another version.
   }
   const FolderUse use = use_of_folder(facts);
-  CHECK_INPUT(
-      use != FolderUse::kRefuse,
-      "logging.dir {} belongs to another run ({}); expected a logging.dir of its own for this run, the values of "
-      "that run to continue it, or checkpoint.resume=never to move it aside",
-      dir.string(), difference);
+  CHECK_INPUT(use != FolderUse::kRefuse,
+              "logging.dir {} belongs to another run ({}); expected another logging.dir for this run, the values of "
+              "that run to continue it, or checkpoint.resume=never to move its files aside",
+              dir.string(), difference);
   return use;
 }
 
@@ -212,7 +211,7 @@ void RunFolder::set_aside() const {
     fs::rename(file, earlier / file.filename(), error);
     CHECK(!error, "{} cannot be moved to {}: {}", file.string(), earlier.string(), error.message());
   }
-  log_info("the log and metrics of the run that was here are in {}", earlier.string());
+  log_info("the log and metrics of the earlier run were moved to {}", earlier.string());
 }
 
 void RunFolder::open() {
@@ -226,7 +225,7 @@ void RunFolder::open() {
     AppendFile starts((dir / "starts.jsonl").string());
     starts.drop_torn_line();
     if (!starts.write(printable_json(describe_start(runtime_, hosts)) + "\n")) {
-      log_warning("{}; this start is not in it", starts.failure());
+      log_warning("{}; this start is not recorded there", starts.failure());
     }
     write_output_file((dir / "config.yaml").string(), to_yaml(config_));
     write_output_file((dir / kMetricTableName).string(), metric_table_json());

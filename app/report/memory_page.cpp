@@ -42,9 +42,9 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
           {"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"arena_bytes", memory.arena_bytes},
-          {"outside_bytes", memory.room.outside},
+          {"outside_bytes", memory.budget.outside},
           {"total_bytes", memory.total_bytes()},
-          {"available_bytes", memory.room.available},
+          {"available_bytes", memory.budget.available},
           {"fits", memory.fits()},
           {"ranges", ranges},
           {"left_out", timeline.left_out}};

@@ -8,7 +8,7 @@
 
 #include "app/config/config_node.h"
 #include "app/records/goodput.h"
-#include "app/records/metrics_course.h"
+#include "app/records/metrics_history.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -74,20 +74,21 @@ void forget_from(RunRecords& run, double step) {
 void read_metrics(RunRecords& run) {
   const std::string path = run.dir + "/metrics.jsonl";
   CHECK_INPUT(is_directory_at(run.dir) && path_exists(path),
-              "{} is no folder of a run: it has no metrics.jsonl, expected a logging.dir of octavo train", run.dir);
+              "{} is not the folder of a run: it has no metrics.jsonl, expected a logging.dir of octavo train",
+              run.dir);
   InputFile file(path);
-  MetricsCourse course;
+  MetricsHistory history;
   for (std::string text; file.read_line(text);) {
     if (text.size() > kMaxLineBytes) continue;
     const json line = json::parse(text, nullptr, false);  // Becomes discarded JSON if a crash cut the line short.
     const auto step = line.is_object() ? line.find("step") : line.end();
     if (step == line.end() || !step->is_number_integer()) continue;
     const auto number = step->get<int64_t>();
-    if (course.parts(number, line)) forget_from(run, static_cast<double>(number));
+    if (history.diverges(number, line)) forget_from(run, static_cast<double>(number));
     add_line(run, static_cast<double>(number), line);
-    if (number == course.last_step()) run.last_line = text;
+    if (number == history.last_step()) run.last_line = text;
   }
-  run.last_step = course.last_step();
+  run.last_step = history.last_step();
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });
 }
 

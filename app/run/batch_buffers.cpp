@@ -40,16 +40,16 @@ BatchBuffers::Set BatchBuffers::view(const Tensor& memory) const {
 }
 
 void BatchBuffers::upload(const Batch& batch) {
-  const int64_t room = rows_ * shape_.seq_len;
+  const int64_t capacity = rows_ * shape_.seq_len;
   const auto tokens = std::ssize(batch.inputs);
-  CHECK(tokens > 0 && tokens <= room && tokens % shape_.tokens() == 0,
-        "a batch of {} tokens, room for {} in micro-batches of {}", tokens, room, shape_.tokens());
+  CHECK(tokens > 0 && tokens <= capacity && tokens % shape_.tokens() == 0,
+        "a batch has {} tokens, expected at most {} in micro-batches of {}", tokens, capacity, shape_.tokens());
   uploaded_rows_ = tokens / shape_.seq_len;
   current_ = 1 - current_;
   if (!batch.dataset.empty()) datasets_ = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
   uploaded_[slot].synchronize();  // Waits for the upload two batches ago, the last one that read this host memory.
-  const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), room});
+  const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), capacity});
   const Set set = view(host);
   std::copy(batch.inputs.begin(), batch.inputs.end(), set.inputs.data<int32_t>());
   std::copy(batch.targets.begin(), batch.targets.end(), set.targets.data<int32_t>());

@@ -18,7 +18,7 @@ namespace octavo {
 
 namespace fs = std::filesystem;
 
-MadeDirectories::MadeDirectories(const fs::path& dir, ProcessGroup& group) {
+CreatedDirectories::CreatedDirectories(const fs::path& dir, ProcessGroup& group) {
   group.agree([&] {
     std::error_code error;
     fs::path path = fs::absolute(dir).lexically_normal();
@@ -27,7 +27,7 @@ MadeDirectories::MadeDirectories(const fs::path& dir, ProcessGroup& group) {
   });
 }
 
-MadeDirectories::~MadeDirectories() {
+CreatedDirectories::~CreatedDirectories() {
   for (const fs::path& path : missing_) ::rmdir(path.c_str());
 }
 
@@ -74,12 +74,12 @@ void DiskCheckpoints::prepare(std::span<const CheckpointTensor> pieces, int64_t 
   int64_t bytes = 0;
   for (const CheckpointTensor& piece : pieces) bytes += piece.data.bytes();
   bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
-  runtime_.group().agree_on_files("looking at the room for checkpoints", [&] {
-    if (runtime_.group().is_root() && start_step < last_step) check_room(start_step, last_step);
+  runtime_.group().agree_on_files("checking the free disk space", [&] {
+    if (runtime_.group().is_root() && start_step < last_step) check_free_space(start_step, last_step);
   });
 }
 
-void DiskCheckpoints::leave_other_runs() {
+void DiskCheckpoints::set_other_runs_aside() {
   runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
     if (runtime_.group().is_root()) move_other_runs();
   });
@@ -111,7 +111,7 @@ int64_t DiskCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_st
   return std::min(saves, c.keep + 1 - std::min(there, c.keep) + kept_for_ever);
 }
 
-void DiskCheckpoints::check_room(int64_t start_step, int64_t last_step) {
+void DiskCheckpoints::check_free_space(int64_t start_step, int64_t last_step) {
   const std::string& dir = config_.checkpoint.dir;
   std::optional<int64_t> free = free_bytes(dir);
   if (!free) return;
@@ -122,14 +122,15 @@ void DiskCheckpoints::check_room(int64_t start_step, int64_t last_step) {
     writer_.wait_for_removals();
     free = free_bytes(dir).value_or(*free);
   }
-  CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
+  CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so not a single checkpoint fits", dir, describe_space());
   if (fit() >= to_come) return;
   log_warning(
-      "checkpoint.dir {}: {}; there is room for {} of the {} to come at a time (checkpoint.keep is {}, {} there)", dir,
-      room(), fit(), to_come, config_.checkpoint.keep, there);
+      "checkpoint.dir {}: {}; only {} of the {} further checkpoints that the run keeps at a time fit (checkpoint.keep "
+      "is {}, and {} exist)",
+      dir, describe_space(), fit(), to_come, config_.checkpoint.keep, there);
 }
 
-std::string DiskCheckpoints::room() const {
+std::string DiskCheckpoints::describe_space() const {
   const std::optional<int64_t> free = free_bytes(config_.checkpoint.dir);
   std::string text = fmt::format("a checkpoint takes {} bytes", with_thousands_separators(bytes_));
   if (free) text += fmt::format(", {} are free", with_thousands_separators(*free));
@@ -144,11 +145,11 @@ void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) 
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces);
   runtime_.group().agree([&] {
     const HostMemory host = runtime_.share_of_host_memory();
-    CHECK_INPUT(bytes <= host.available_bytes,
-                "a checkpoint is copied to host memory, {:.1f} GiB per rank, but {:.1f} GiB are available{}; {} takes "
-                "less",
-                gib(bytes), gib(host.available_bytes), host.describe_limit(),
-                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
+    CHECK_INPUT(
+        bytes <= host.available_bytes,
+        "a checkpoint is staged in host memory, {:.1f} GiB per rank, but {:.1f} GiB are available{}; {} needs less",
+        gib(bytes), gib(host.available_bytes), host.describe_limit(),
+        runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
   });
   runtime_.group().agree([&] { writer_.reserve(bytes); });
 }
@@ -221,15 +222,16 @@ void DiskCheckpoints::report_saved() {
 void DiskCheckpoints::count_failure(const std::string& reason) {
   ++failed_saves_;
   const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);
-  const std::string what = fmt::format("the checkpoint of step {} is not saved: {}; {}", saving_step_, reason, room());
+  const std::string what =
+      fmt::format("the checkpoint of step {} is not saved: {}; {}", saving_step_, reason, describe_space());
   runtime_.group().agree([&] {
-    CHECK(!is_final_, "{}; it is the final one, and the last good checkpoint is {}", what, last());
+    CHECK(!is_final_, "{}; it is the final checkpoint, and the last good one is {}", what, last());
     CHECK(failed_saves_ < most,
           "{}; {} in a row failed (checkpoint.max_failed_saves), and the last good checkpoint is {}", what,
           failed_saves_, last());
   });
   if (!runtime_.group().is_root()) return;
-  log_warning("{}; it is tried again when the next is due (failure {} of {})", what, failed_saves_, most);
+  log_warning("{}; the next due save tries again (failure {} of {})", what, failed_saves_, most);
 }
 
 void DiskCheckpoints::complete_pending_save() {
@@ -239,7 +241,8 @@ void DiskCheckpoints::complete_pending_save() {
     report_saved();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}; {}", error.what(), room());
+    if (runtime_.group().is_root())
+      log_warning("the pending checkpoint is lost: {}; {}", error.what(), describe_space());
   }
 }
 

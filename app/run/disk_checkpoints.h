@@ -22,13 +22,13 @@ namespace octavo {
 
 // Directories that a run creates. The destructor removes those that are still empty, so that a start that is refused
 // leaves nothing behind.
-class MadeDirectories {
+class CreatedDirectories {
  public:
   // Records which directories of the path `dir` do not exist on rank 0, before any rank creates them. A collective.
-  MadeDirectories(const std::filesystem::path& dir, ProcessGroup& group);
-  ~MadeDirectories();
-  MadeDirectories(const MadeDirectories&) = delete;
-  MadeDirectories& operator=(const MadeDirectories&) = delete;
+  CreatedDirectories(const std::filesystem::path& dir, ProcessGroup& group);
+  ~CreatedDirectories();
+  CreatedDirectories(const CreatedDirectories&) = delete;
+  CreatedDirectories& operator=(const CreatedDirectories&) = delete;
 
  private:
   std::vector<std::filesystem::path> missing_;  // Directories that did not exist, the innermost first.
@@ -52,7 +52,7 @@ class DiskCheckpoints {
   // Completes a pending save first.
   std::optional<Checkpoint> open_last(std::span<const TensorPart> needed);
   // Sets the checkpoint on disk that precedes the checkpoint in memory that the run resumes. Not a collective.
-  void resume_behind(std::optional<std::filesystem::path> newest) { resumed_ = std::move(newest); }
+  void set_resumed_on_disk(std::optional<std::filesystem::path> newest) { resumed_ = std::move(newest); }
   // Sets the files that checkpoints contain besides tensors. Only rank 0's files are written. Not a collective.
   void carry(std::vector<CarriedFile> files) { writer_.carry(std::move(files)); }
   // Reserves host memory for staging `pieces`, the tensors that this rank saves. Throws an InputError if the machine
@@ -62,7 +62,7 @@ class DiskCheckpoints {
   void prepare(std::span<const CheckpointTensor> pieces, int64_t start_step, int64_t last_step);
   // Moves checkpoints of other runs, which this run does not resume, to a separate directory. Called after all checks
   // of the start have passed.
-  void leave_other_runs();
+  void set_other_runs_aside();
 
   // Returns whether checkpoint.every requests a checkpoint after this step.
   bool due(int64_t step) const;
@@ -98,7 +98,7 @@ class DiskCheckpoints {
  private:
   std::optional<Checkpoint> resume(const CheckpointConfig& config, std::span<const TensorPart> needed);
   void reserve_staging(std::span<const CheckpointTensor> pieces);
-  void check_room(int64_t start_step, int64_t last_step);
+  void check_free_space(int64_t start_step, int64_t last_step);
   void move_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const;
   // Runs `work`, a part of a save. Counts a failure, which all ranks share.
@@ -106,11 +106,11 @@ class DiskCheckpoints {
   void report_saved();
   void count_failure(const std::string& reason);
   // Describes the size of a checkpoint and the free disk space.
-  std::string room() const;
+  std::string describe_space() const;
 
   const Config& config_;
   Runtime& runtime_;
-  MadeDirectories directories_;
+  CreatedDirectories directories_;
   CheckpointWriter writer_;
   std::optional<std::filesystem::path> resumed_;
   int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, summed over all ranks.

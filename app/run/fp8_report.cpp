@@ -17,7 +17,7 @@ double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 double badness(const Fp8TensorReport& report) {
   if (!std::isfinite(report.stats.amax)) return std::numeric_limits<double>::infinity();
   if (report.stats.amax == 0) return std::numeric_limits<double>::max();
-  return std::max(report.saturated_share() / kMostSaturated, report.flushed_share() / kMostFlushed);
+  return std::max(report.saturated_share() / kMaxSaturated, report.flushed_share() / kMaxFlushed);
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorRe
   if (worst == tensors.end() || badness(*worst) <= 1) return std::nullopt;
   const auto bad = std::count_if(tensors.begin(), tensors.end(), [](const auto& t) { return badness(t) > 1; });
   return fmt::format(
-      "step {}: {} of {} FP8 tensors do not fit their format, the worst the {} of {} in layer {}: {:.2f}% saturated, "
-      "{:.1f}% flushed to zero, amax {:.3g}",
+      "step {}: {} of {} FP8 tensors do not fit their format; the worst is the {} of {} in layer {}: {:.2f}% "
+      "saturated, {:.1f}% flushed to zero, amax {:.3g}",
       step, bad, tensors.size(), worst->tensor, worst->linear, worst->layer, 100 * worst->saturated_share(),
       100 * worst->flushed_share(), unsigned_nan(worst->stats.amax));
 }

@@ -28,11 +28,11 @@ struct Fp8TensorReport {
 // towards zero. In a normal distribution 0.1% of the values exceed 3.3 standard deviations, while the largest of a
 // million values is near 5. So this limit is reached only if the scale was computed for a tensor of two thirds the
 // magnitude, which does not happen while the amax history follows the tensor.
-inline constexpr double kMostSaturated = 1e-3;
+inline constexpr double kMaxSaturated = 1e-3;
 // Largest acceptable share of values that are flushed to zero. The smallest fifth of a normal distribution holds 0.4%
 // of its sum of squares. Setting these values to zero changes the tensor by 6.5% of its norm, more than twice the
 // change by rounding to e4m3 (2.6%).
-inline constexpr double kMostFlushed = 0.2;
+inline constexpr double kMaxFlushed = 0.2;
 
 // Returns one line that counts the tensors that exceed these limits or whose amax is zero or not finite, and names the
 // worst one. Returns nothing if there are none.

@@ -42,7 +42,7 @@ std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>&
         needed);
   } catch (const InputError& error) {
     if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("{}; the run goes on from disk", error.what());
+    if (runtime_.group().is_root()) log_warning("{}; the run resumes from disk instead", error.what());
   }
   if (!newest) {
     writer_.reset();
@@ -113,7 +113,7 @@ void MemoryCheckpoints::discard() {
 
 // Returns the directory in memory that an earlier start recorded, or an empty path.
 fs::path MemoryCheckpoints::left_directory() {
-  return found_by_root("looking for what is in memory", runtime_.group(),
+  return found_by_root("looking for a checkpoint in memory", runtime_.group(),
                        [&] { return memory_directory(config_.checkpoint.dir).string(); });
 }
 
@@ -136,7 +136,8 @@ void MemoryCheckpoints::free_left() {
     });
   } catch (const InputError& error) {
     if (config_.checkpoint.in_memory || !group.shares(error)) throw;
-    if (group.is_root()) log_warning("what an earlier start left in memory stays there: {}", error.what());
+    if (group.is_root())
+      log_warning("the checkpoint that an earlier start left in memory cannot be removed: {}", error.what());
   }
 }
 
@@ -172,7 +173,7 @@ void MemoryCheckpoints::attempt(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
     if (runtime_.group().is_root() && !std::exchange(warned_, true)) {
-      log_warning("the state is not kept in memory: {}", error.what());
+      log_warning("the state cannot be saved in memory: {}", error.what());
     }
   }
 }

@@ -53,7 +53,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
                           Lifetime::kStep)),
       scalars({{"z_loss", model.z_losses()}}, arena),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
-  if (o.config.training.check_every == 0) return;
+  if (o.config.training.corruption_check_every == 0) return;
   hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
 }
 

@@ -46,7 +46,7 @@ class TrainingState {
       // ranks.
       skip;
   // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
-  // (app/observers/corruption_check.h). Undefined if training.check_every is 0.
+  // (app/observers/corruption_check.h). Undefined if training.corruption_check_every is 0.
   Tensor hashes;
 };
 

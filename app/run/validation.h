@@ -19,7 +19,7 @@ struct ValidationBuffers {
   ValidationBuffers(const Config& config, const Mesh& mesh, Arena& arena);
 
   BatchBuffers batch;
-  Tensor sum;  // [1] float32
+  Tensor sum;  // [1] float32: sum of the losses.
 };
 
 // Mean loss of one dataset in nats per token.

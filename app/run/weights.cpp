@@ -134,8 +134,8 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
       is_named ? meta.at(section / "type").get<std::string>() : traits(OptimizerType::kAdamw).name;
   const std::string name = traits(type).name;
   CHECK_INPUT(saved == name,
-              "{}: was saved with optimizer.type {}, whose states are not those of {}, expected the same; with "
-              "checkpoint.resume never and model.init_from {} a run begins with its weights",
+              "{}: was saved with optimizer.type {}, whose states differ from those of {}, expected the same type; to "
+              "start a new run from its weights, set checkpoint.resume=never and model.init_from={}",
               checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 

@@ -40,8 +40,8 @@ class FileActions {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command) {
   std::array<int, 2> sockets{};
-  CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) == 0, "no socket for {}: {}",
-        command.front(), std::strerror(errno));
+  CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) == 0,
+        "no socket can be created for {}: {}", command.front(), std::strerror(errno));
   socket_ = sockets[0];
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);

@@ -65,7 +65,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
     child_.write(line_of(request));
     std::optional<std::string> answer = child_.read_line(kMaxAnswerBytes);
     CHECK_INPUT(!answer || static_cast<int64_t>(answer->size()) < kMaxAnswerBytes,
-                "the tokenizer {} gives more than {} bytes for one request", path_, kMaxAnswerBytes);
+                "the tokenizer {} returns more than {} bytes for one request", path_, kMaxAnswerBytes);
     return answer.value_or("");
   }
 
@@ -105,7 +105,7 @@ std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::
   if (files.empty() && resumed) {
     for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
-  if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  if (files.empty()) log_warning("data.tokenizer {} is not a file, so checkpoints contain no tokenizer", name);
   return files;
 }
 

@@ -37,7 +37,7 @@ void check_tokenizer_ready(std::string_view output, const std::string& tokenizer
 
 std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer) {
   const nlohmann::json list = answer_of(output, "ids", tokenizer);
-  CHECK_INPUT(list.is_array(), "the tokenizer {} gives no list of ids", tokenizer);
+  CHECK_INPUT(list.is_array(), "the tokenizer {} does not return a list of ids", tokenizer);
   std::vector<int32_t> ids;
   ids.reserve(list.size());
   const std::string where = "an id of the tokenizer " + tokenizer;
@@ -49,7 +49,7 @@ std::vector<int32_t> answered_ids(std::string_view output, const std::string& to
 
 std::string answered_text(std::string_view output, const std::string& tokenizer) {
   const nlohmann::json text = answer_of(output, "text", tokenizer);
-  CHECK_INPUT(text.is_string(), "the tokenizer {} gives no text", tokenizer);
+  CHECK_INPUT(text.is_string(), "the tokenizer {} does not return a text", tokenizer);
   return text.get<std::string>();
 }
 

@@ -17,17 +17,17 @@ Save final_save(const Facts& facts) { return facts.save_allowed ? Save::kFinal :
 // Decides the save of a run that continues.
 void decide_save(const Facts& facts, Actions& actions) {
   const bool unsettled = facts.skipping || facts.comparing;
-  actions.owes_save = facts.owes_save;
-  if (facts.due.save || facts.wishes.save) {
+  actions.save_postponed = facts.save_postponed;
+  if (facts.due.save || facts.requests.save) {
     if (unsettled || facts.save_pending) {
-      actions.owes_save = true;
-      if (facts.save_pending && !facts.owes_save && actions.notice == Notice::kNone) {
+      actions.save_postponed = true;
+      if (facts.save_pending && !facts.save_postponed && actions.notice == Notice::kNone) {
         actions.notice = Notice::kSavePending;
       }
     } else {
       // A refused save is not postponed: replicas that differ stay different, and the next due save compares them
       // again.
-      actions.owes_save = false;
+      actions.save_postponed = false;
       actions.save = facts.save_allowed ? Save::kOnDisk : Save::kNone;
     }
   } else if (facts.due.memory_save && !unsettled && facts.save_allowed) {
@@ -37,32 +37,33 @@ void decide_save(const Facts& facts, Actions& actions) {
 
 }  // namespace
 
-void Wishes::roll_back(Back to, int64_t step) {
-  back = std::max(back, to);
+void Requests::roll_back(RollBack to, int64_t step) {
+  roll_back_to = std::max(roll_back_to, to);
   spike = spike == 0 ? step : std::min(spike, step);
 }
 
-uint64_t Wishes::pack() const {
-  return (stop ? kStopBit : 0) | (save ? kSaveBit : 0) | static_cast<uint64_t>(back) << kBackShift |
+uint64_t Requests::pack() const {
+  return (stop ? kStopBit : 0) | (save ? kSaveBit : 0) | static_cast<uint64_t>(roll_back_to) << kBackShift |
          static_cast<uint64_t>(spike) << kSpikeShift;
 }
 
-Wishes Wishes::unpack(uint64_t bits) {
+Requests Requests::unpack(uint64_t bits) {
   return {.stop = (bits & kStopBit) != 0,
           .save = (bits & kSaveBit) != 0,
-          .back = static_cast<Back>(bits >> kBackShift & kBackMask),
+          .roll_back_to = static_cast<RollBack>(bits >> kBackShift & kBackMask),
           .spike = static_cast<int64_t>(bits >> kSpikeShift)};
 }
 
 Actions decide(const Facts& facts) {
   const Due& due = facts.due;
-  const Wishes& wishes = facts.wishes;
-  const bool rolls_back = wishes.back != Back::kNone;
-  if (facts.over_limit && wishes.back != Back::kComparison) return {.save = Save::kLastGood, .next = Next::kGiveUp};
-  if (wishes.stop && rolls_back && facts.has_checkpoint) return {.notice = Notice::kNotSaved, .next = Next::kStop};
-  if (wishes.stop) return {.save = final_save(facts), .next = Next::kStop};
-  if (wishes.back == Back::kComparison) return {.next = Next::kToComparison};
-  if (wishes.back == Back::kCheckpoint && facts.has_checkpoint) return {.next = Next::kToCheckpoint};
+  const Requests& requests = facts.requests;
+  const bool rolls_back = requests.roll_back_to != RollBack::kNone;
+  if (facts.over_limit && requests.roll_back_to != RollBack::kComparison)
+    return {.save = Save::kLastGood, .next = Next::kGiveUp};
+  if (requests.stop && rolls_back && facts.has_checkpoint) return {.notice = Notice::kNotSaved, .next = Next::kStop};
+  if (requests.stop) return {.save = final_save(facts), .next = Next::kStop};
+  if (requests.roll_back_to == RollBack::kComparison) return {.next = Next::kToComparison};
+  if (requests.roll_back_to == RollBack::kCheckpoint && facts.has_checkpoint) return {.next = Next::kToCheckpoint};
 
   Actions actions;
   if (rolls_back) actions.notice = Notice::kNoCheckpoint;
@@ -74,8 +75,8 @@ Actions decide(const Facts& facts) {
   decide_save(facts, actions);
   if (due.comparison) {
     actions.next = Next::kCompare;
-  } else if (due.fp8_again) {
-    actions.next = Next::kFp8Again;
+  } else if (due.resume_fp8) {
+    actions.next = Next::kResumeFp8;
   }
   return actions;
 }

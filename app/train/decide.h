@@ -23,45 +23,45 @@ struct Due {
   bool memory_save = false;  // checkpoint.in_memory_every is reached, and no earlier save in memory is being written.
   bool validation = false;   // validation.every is reached, or the step is the last one.
   bool comparison = false;   // precision.guard.every is reached, and no comparison is running.
-  bool fp8_again = false;    // The step is the last step of a fallback to bfloat16.
+  bool resume_fp8 = false;   // The step is the last step of a fallback to bfloat16.
 
-  bool any() const { return last || save || memory_save || validation || comparison || fp8_again; }
+  bool any() const { return last || save || memory_save || validation || comparison || resume_fp8; }
 };
 
-enum class Back : uint8_t {
+enum class RollBack : uint8_t {
   kNone,
   kCheckpoint,  // Roll back to the last checkpoint because of a loss spike.
   kComparison,  // Roll back to the state before the comparison with bfloat16, because the losses differ too much.
 };
 
-// Requests of a rank. The requests of all ranks are combined by a bitwise or of pack(), so only rank 0 sets `back` and
-// `spike`.
-struct Wishes {
+// Requests of a rank. The requests of all ranks are combined by a bitwise or of pack(), so only rank 0 sets
+// `roll_back_to` and `spike`.
+struct Requests {
   bool stop = false;  // A signal requests the run to save and stop.
   bool save = false;  // checkpoint.every_minutes have passed.
-  Back back = Back::kNone;
-  int64_t spike = 0;  // Step of the loss spike, if back is kCheckpoint.
+  RollBack roll_back_to = RollBack::kNone;
+  int64_t spike = 0;  // Step of the loss spike, if roll_back_to is kCheckpoint.
 
-  bool any() const { return stop || save || back != Back::kNone; }
+  bool any() const { return stop || save || roll_back_to != RollBack::kNone; }
   // Adds the request to roll back. The request of a comparison takes precedence over that of a spike. Among several
   // spikes the first one counts, because the steps that were in flight when it was found used the weights that it had
   // changed.
-  void roll_back(Back to, int64_t step);
+  void roll_back(RollBack to, int64_t step);
   uint64_t pack() const;
-  static Wishes unpack(uint64_t bits);
+  static Requests unpack(uint64_t bits);
 };
 
 struct Facts {
   Due due = {};
-  Wishes wishes = {};
+  Requests requests = {};
   // The step was skipped and changed nothing: its loss or gradient norm was not finite, or was a spike.
   bool skipping = false;
   bool over_limit = false;      // More than training.max_skipped_steps steps in a row were skipped.
   bool comparing = false;       // A comparison with bfloat16 is running.
-  bool has_checkpoint = false;  // A complete checkpoint exists. Known only if wishes.back is set.
+  bool has_checkpoint = false;  // A complete checkpoint exists. Known only if requests.roll_back_to is set.
   bool save_pending = false;    // An earlier save is still being written.
   bool save_allowed = true;     // The replicas of the state are equal, as far as is known.
-  bool owes_save = false;       // A save was due at an earlier step and was postponed.
+  bool save_postponed = false;  // A save was due at an earlier step and was postponed.
 };
 
 enum class Save : uint8_t {
@@ -73,7 +73,7 @@ enum class Save : uint8_t {
   kLastGood,  // Saves the state before the steps that were skipped in a row.
 };
 
-enum class Next : uint8_t { kContinue, kFp8Again, kCompare, kToCheckpoint, kToComparison, kStop, kDone, kGiveUp };
+enum class Next : uint8_t { kContinue, kResumeFp8, kCompare, kToCheckpoint, kToComparison, kStop, kDone, kGiveUp };
 
 enum class Notice : uint8_t {
   kNone,
@@ -86,7 +86,7 @@ enum class Notice : uint8_t {
 struct Actions {
   Notice notice = Notice::kNone;
   Save save = Save::kNone;
-  bool owes_save = false;
+  bool save_postponed = false;
   Next next = Next::kContinue;
 
   friend bool operator==(const Actions&, const Actions&) = default;

@@ -30,7 +30,7 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
       snapshot_(runtime.stream().device()) {
   if (!enabled_) {
     if (config.precision_guard.every > 0 && runtime.group().is_root())
-      log_warning("precision.guard.every is {}, but no product is in FP8, so there is nothing to compare",
+      log_warning("precision.guard.every is {}, but no matmul is in FP8, so there is nothing to compare",
                   config.precision_guard.every);
     return;
   }
@@ -38,8 +38,8 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
   runtime.group().agree([&] {
     const HostMemory host = runtime.share_of_host_memory();
     CHECK_INPUT(bytes <= host.available_bytes,
-                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB per rank, but {:.1f} GiB are "
-                "available{}; precision.guard.every=0 needs none",
+                "precision.guard keeps a snapshot of the state in host memory, {:.1f} GiB per rank, but {:.1f} GiB are "
+                "available{}; disable it with precision.guard.every=0",
                 gib(bytes), gib(host.available_bytes), host.describe_limit());
     snapshot_.reserve(bytes);
   });
@@ -98,7 +98,7 @@ void PrecisionComparison::add(int64_t step, double loss) {
   end();
   if (!runtime_.group().is_root()) return;
   const std::string found =
-      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
+      fmt::format("precision.guard: the losses of {} in FP8 differ from those in bfloat16 by {:.4g} of their mean",
                   describe_steps(before_.step + 1, step), unsigned_nan(*gap_));
   if (*gap_ <= config_.precision_guard.tolerance) return log_info("{}", found);
   log_event(EventKind::kWarning, step, "{}, more than {}", found, config_.precision_guard.tolerance);
@@ -120,7 +120,7 @@ void PrecisionComparison::roll_back() {
   run_.return_to(before_);
   switch_precision(before_.step);
   if (!runtime_.group().is_root()) return;
-  log_event(EventKind::kFallback, before_.step, "rolled back to step {} and continues in bfloat16 up to step {}",
+  log_event(EventKind::kFallback, before_.step, "rolled back to step {}; the run continues in bfloat16 until step {}",
             before_.step, before_.bfloat16_until);
 }
 
@@ -128,8 +128,8 @@ void PrecisionComparison::return_to_fp8(int64_t step) {
   snapshot_.take(run_.state(), runtime_.stream());
   switch_precision(step);
   if (runtime_.group().is_root())
-    log_event(EventKind::kNote, step + 1, "from step {} on in {} again", step + 1,
-              is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
+    log_event(EventKind::kNote, step + 1, "the run continues in {} from step {}",
+              is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8", step + 1);
 }
 
 void PrecisionComparison::cancel() {

@@ -35,8 +35,8 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
       !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
                             normal(recorded).string().starts_with(normal(config.init_from_given).string()));
   CHECK_INPUT(is_same,
-              "model.init_from={} is given, but the run resumes {}, which began with {}, expected no model.init_from; "
-              "another logging.dir or checkpoint.resume=never begins a run with these weights",
+              "model.init_from={} is given, but the run resumes {}, which began with {}; leave model.init_from out, or "
+              "start a new run from these weights with another logging.dir or checkpoint.resume=never",
               config.init_from_given, checkpoint.path().string(), recorded.empty() ? "random weights" : recorded);
 }
 
@@ -49,7 +49,7 @@ void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs
   } catch (const InputError& error) {  // The config was written by another version.
     std::string reason = error.what();
     std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
-    if (logs) log_warning("what changed since the checkpoint was saved is not known: {}", reason);
+    if (logs) log_warning("the config changes since the checkpoint was saved are unknown: {}", reason);
     return;
   }
   const Config now = whole_config(config);
@@ -58,7 +58,7 @@ void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs
   CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
   if (!logs) return;
   const std::string changes = describe(config_changes(before, now));
-  if (!changes.empty()) log_event(EventKind::kNote, step, "otherwise than when it was saved: {}", changes);
+  if (!changes.empty()) log_event(EventKind::kNote, step, "config changes since the checkpoint was saved: {}", changes);
   if (step == 0 || step >= config.total_steps()) return;
   log_event(EventKind::kNote, step, "learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr,
             step, schedule_of(now, step + 1).lr, step + 1);
@@ -96,10 +96,9 @@ std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& o
   } catch (const OtherData& error) {
     const std::vector<KeyClass>& allowed = config.checkpoint.allow_changes;
     if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {
-      throw InputError(
-          fmt::format("{}; with checkpoint.allow_changes=[data] the run continues with the data as it is, from its "
-                      "beginning",
-                      error.what()));
+      throw InputError(fmt::format(
+          "{}; with checkpoint.allow_changes=[data] the run continues with the current data from its beginning",
+          error.what()));
     }
     if (logs) log_warning("the data starts from the beginning with step {}: {}", options.steps_done + 1, error.what());
     return std::make_unique<Loader>(config.data, options);

@@ -13,12 +13,12 @@ RunActions::RunActions(const RunParts& parts) : parts_(parts), loader_state_(par
 
 std::optional<int64_t> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step) {
   say(actions.notice, facts, step);
-  if (facts.wishes.save) parts_.run.checkpoints().restart_clock();
+  if (facts.requests.save) parts_.run.checkpoints().restart_clock();
   save(actions.save, step);
   switch (actions.next) {
     case Next::kContinue:
       break;
-    case Next::kFp8Again:
+    case Next::kResumeFp8:
     case Next::kCompare: {
       const auto begin = std::chrono::steady_clock::now();
       actions.next == Next::kCompare ? parts_.comparison.begin(progress_after(step))
@@ -28,7 +28,7 @@ std::optional<int64_t> RunActions::perform(const Actions& actions, const Facts& 
     }
     case Next::kToCheckpoint:
     case Next::kToComparison:
-      roll_back(actions.next, facts.wishes.spike);
+      roll_back(actions.next, facts.requests.spike);
       step = parts_.run.start().step;
       break;
     case Next::kGiveUp:
@@ -49,16 +49,16 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
       break;
     case Notice::kNotSaved:
       log_event(EventKind::kWarning, step,
-                "step {} is not saved, as the run was to go back from it; it goes on from {}", step,
+                "step {} is not saved, because the run was about to roll back from it; the next start resumes {}", step,
                 parts_.run.checkpoints().last());
       break;
     case Notice::kNoCheckpoint:
-      log_event(EventKind::kWarning, facts.wishes.spike, "there is no checkpoint to roll back to from step {}",
-                facts.wishes.spike);
+      log_event(EventKind::kWarning, facts.requests.spike, "there is no checkpoint to roll back to from step {}",
+                facts.requests.spike);
       break;
     case Notice::kSavePending:
       log_event(EventKind::kWarning, step,
-                "step {}: the checkpoint that is due waits for the one before, which is still being written; larger "
+                "step {}: the due checkpoint is postponed, because the previous one is still being written; larger "
                 "intervals between checkpoints avoid this",
                 step);
       break;
@@ -84,8 +84,8 @@ void RunActions::save(Save which, int64_t step) {
 void RunActions::refuse_final_save(int64_t step) {
   parts_.run.checkpoints().complete_pending_save();
   throw AgreedError(
-      fmt::format("the checkpoint of step {} is not saved: its replicas differ; it is the final one, and the last "
-                  "good checkpoint is {}",
+      fmt::format("the checkpoint of step {} is not saved, because its replicas differ; it is the final checkpoint, "
+                  "and the last good one is {}",
                   step, parts_.run.checkpoints().last()));
 }
 
@@ -101,8 +101,8 @@ void RunActions::give_up(int64_t step) {
   }
   if (parts_.runtime.group().is_root()) write_goodput(true);
   throw AgreedError(
-      fmt::format("the loss or the gradient norm of {} is not finite or a spike, more than "
-                  "training.max_skipped_steps in a row; the last checkpoint is {}",
+      fmt::format("the loss or the gradient norm of {} is not finite or a spike, which are more steps in a row than "
+                  "training.max_skipped_steps; the last checkpoint is {}",
                   describe_steps(good_.step + 1, step), checkpoints.last()));
 }
 
@@ -117,7 +117,7 @@ void RunActions::roll_back(Next to, int64_t spike) {
   parts_.guard.from_json(parts_.run.start().guard);
   loader_state_ = parts_.run.start().loader_state;
   parts_.runtime.stream().synchronize();
-  parts_.goodput.set_back(parts_.run.start().steps_s);
+  parts_.goodput.roll_back(parts_.run.start().steps_s);
   account(Goodput::kRecovery, begin);
 }
 

@@ -31,7 +31,7 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
                  context.console);
   });
   if (folder != nullptr && first_of_process_) folder->open();
-  context.checkpoints.leave_other_runs();
+  context.checkpoints.set_other_runs_aside();
   context.memory_checkpoints.begin();
   if (!goodput_) goodput_.emplace(config.logging.dir, continues && is_root, run_.start().steps_s);
   timer_.mark("memory");
@@ -77,7 +77,7 @@ void Trainer::log_start() {
   if (!runtime_.group().is_root()) return;
   const StageSpan& stage = config_.stage;
   if (stage.number > 0)
-    log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
+    log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens per step", stage.number, config_.stages.size(),
              stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size, config_.data.seq_len);
   if (first_of_process_) log_info("started in {}", timer_.report());
 }

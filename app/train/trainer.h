@@ -24,7 +24,7 @@ struct RunContext {
   MemoryCheckpoints& memory_checkpoints;
   Console* console = nullptr;           // Shows the progress line if it is a terminal.
   RunFolder* folder = nullptr;          // The first stage locks, claims and opens the folder.
-  std::optional<Goodput> goodput = {};  // Set by the first stage.
+  std::optional<Goodput> goodput = {};  // Created when the first stage begins.
 };
 
 class Trainer {
@@ -55,7 +55,7 @@ class Trainer {
   Runtime& runtime_;
   StartupTimer& timer_;
   MemoryCheckpoints& memory_checkpoints_;
-  std::optional<Validator> validator_;  // Created by run_.
+  std::optional<Validator> validator_;  // Created by the constructor of run_.
   TrainingRun run_;
   StepGuard guard_;
   PrecisionComparison comparison_;

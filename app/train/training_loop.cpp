@@ -11,11 +11,11 @@ TrainingLoop::TrainingLoop(const RunParts& parts)
 
 RunOutcome TrainingLoop::run(StopSignals& signals) {
   std::optional<int64_t> done = parts_.run.start().step;
-  bool owes_save = false;
+  bool save_postponed = false;
   bool stopped = false;
   while (done) {
     const int64_t step = *done + 1;
-    const Due due = due_after(step, owes_save);
+    const Due due = due_after(step, save_postponed);
     queue_step(step, signals);
     // The loop waits for a step before a save or validation, so that weights that a bad step has changed are never
     // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
@@ -29,32 +29,32 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
       continue;
     }
     if (is_watched(step)) watch_while_idle(step);
-    Facts facts = collect(due, agree(signals), owes_save);
+    Facts facts = collect(due, agree(signals), save_postponed);
     if (validates(facts)) {
       validate(*newest, signals);
-      facts = collect(due, agree(signals), owes_save);
+      facts = collect(due, agree(signals), save_postponed);
     }
-    report(*newest, due.last || due.validation || facts.wishes.stop);
+    report(*newest, due.last || due.validation || facts.requests.stop);
     compare_replicas(facts, step);
     const Actions actions = decide(facts);
     done = actions_.perform(actions, facts, step);
-    wanted_ = {};
-    owes_save = actions.owes_save;
+    requests_ = {};
+    save_postponed = actions.save_postponed;
     stopped = actions.next == Next::kStop;
   }
   return stopped ? RunOutcome::kStopped : RunOutcome::kDone;
 }
 
-Due TrainingLoop::due_after(int64_t step, bool owes_save) const {
+Due TrainingLoop::due_after(int64_t step, bool save_postponed) const {
   const DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Due due;
   due.last = step == parts_.config.training.steps;
-  due.save = checkpoints.due(step) || (owes_save && !checkpoints.pending());
+  due.save = checkpoints.due(step) || (save_postponed && !checkpoints.pending());
   due.memory_save = parts_.memory_checkpoints.due(step);
   due.validation = parts_.validator && parts_.config.validation.every > 0 &&
                    (due.last || step % parts_.config.validation.every == 0);
   due.comparison = parts_.comparison.due(step) && !due.last;
-  due.fp8_again = parts_.comparison.ends_fallback(step);
+  due.resume_fp8 = parts_.comparison.ends_fallback(step);
   return due;
 }
 
@@ -109,40 +109,40 @@ void TrainingLoop::judge(Step& step) {
   if (parts_.guard.skipped() > 0) step.row.set("skipped_steps", parts_.guard.skipped());
   if (!parts_.runtime.group().is_root()) return;
   if (parts_.comparison.wants_rollback() || (parts_.guard.has_given_up() && parts_.comparison.can_roll_back())) {
-    wanted_.roll_back(Back::kComparison, 0);
+    requests_.roll_back(RollBack::kComparison, 0);
   }
-  warn_of(step);
+  log_step_warnings(step);
   if (step.judgement.spike && parts_.config.training.on_loss_spike == OnLossSpike::kRollback) {
-    wanted_.roll_back(Back::kCheckpoint, step.number);
+    requests_.roll_back(RollBack::kCheckpoint, step.number);
   }
 }
 
 // Combines the requests, so that all ranks act at the same step, whichever rank received a signal. The batches of a
 // comparison are kept until all ranks know that the run does not repeat its steps.
-Wishes TrainingLoop::agree(const StopSignals& signals) {
-  Wishes wishes = wanted_;
-  wishes.stop = signals.requested();
-  wishes.save = parts_.run.checkpoints().has_time_passed();
-  wishes = Wishes::unpack(parts_.runtime.group().all_reduce_or(wishes.pack()));
-  if (wishes.back != Back::kComparison) parts_.comparison.settle();
-  return wishes;
+Requests TrainingLoop::agree(const StopSignals& signals) {
+  Requests requests = requests_;
+  requests.stop = signals.requested();
+  requests.save = parts_.run.checkpoints().has_time_passed();
+  requests = Requests::unpack(parts_.runtime.group().all_reduce_or(requests.pack()));
+  if (requests.roll_back_to != RollBack::kComparison) parts_.comparison.settle();
+  return requests;
 }
 
-Facts TrainingLoop::collect(const Due& due, const Wishes& wishes, bool owes_save) {
+Facts TrainingLoop::collect(const Due& due, const Requests& requests, bool save_postponed) {
   DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Facts facts{.due = due,
-              .wishes = wishes,
+              .requests = requests,
               .skipping = parts_.guard.skipped_in_a_row() > 0,
               .over_limit = parts_.guard.has_given_up(),
               .comparing = parts_.comparison.running(),
-              .owes_save = owes_save};
+              .save_postponed = save_postponed};
   parts_.run.poll_saves();
-  if ((due.save || wishes.save) && checkpoints.pending()) {
+  if ((due.save || requests.save) && checkpoints.pending()) {
     const auto begin = std::chrono::steady_clock::now();
     checkpoints.wait_briefly();
     actions_.account(Goodput::kSaving, begin);
   }
-  if (wishes.back != Back::kNone) {
+  if (requests.roll_back_to != RollBack::kNone) {
     checkpoints.complete_pending_save();
     facts.has_checkpoint = checkpoints.last_path().has_value();
   }

@@ -23,7 +23,7 @@ class TrainingLoop {
 
  private:
   // Returns the work that the config requests after a step that is about to be queued.
-  Due due_after(int64_t step, bool owes_save) const;
+  Due due_after(int64_t step, bool save_postponed) const;
   void queue_step(int64_t step, StopSignals& signals);
   // Returns whether an observer needs the step's result before the next step is queued.
   bool is_watched(int64_t step) const;
@@ -36,8 +36,8 @@ class TrainingLoop {
   Step pop_step();
   void judge(Step& step);
   // Combines the requests of all ranks. Called at least once per step.
-  Wishes agree(const StopSignals& signals);
-  Facts collect(const Due& due, const Wishes& wishes, bool owes_save);
+  Requests agree(const StopSignals& signals);
+  Facts collect(const Due& due, const Requests& requests, bool save_postponed);
   // Compares the replicas if the facts lead to a save, and updates the facts with the result.
   void compare_replicas(Facts& facts, int64_t step);
   // Adds the validation loss to the step, unless a signal stops the run during the validation.
@@ -49,7 +49,7 @@ class TrainingLoop {
   const RunParts parts_;
   RunActions actions_;
   const int64_t steps_in_flight_;  // Number of steps that may be in flight while the host queues the next step.
-  Wishes wanted_;                  // Requests of this rank, except those by signals and the clock.
+  Requests requests_;              // Requests of this rank, except those by signals and the clock.
 };
 
 }  // namespace octavo

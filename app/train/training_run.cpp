@@ -23,7 +23,7 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t kRecentSteps = 8;  // More than the maximum number of pending steps.
+constexpr size_t kRecentSteps = 8;  // Number of steps whose samples are remembered, more than can be pending.
 
 // Key in a checkpoint's manifest for the sample ranges that rollbacks skip, in the format of data.skip.
 constexpr SampleRanges kRolledBack{"rolled_back"};
@@ -132,7 +132,8 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) switch_precision();
   load_state(checkpoint, state_, runtime_.stream());
   if (config_.optimizer.ema_decay > 0 && !checkpoint.has_average() && runtime_.group().is_root()) {
-    log_info("{} has no average of the weights, so it begins with these", checkpoint.path().string());
+    log_info("{} has no moving average of the weights, so the average starts from its weights",
+             checkpoint.path().string());
   }
 }
 
@@ -184,8 +185,8 @@ void TrainingRun::log_events(const Batch& batch, int64_t step) {
     log_info("training.batch_size_warmup: {} sequences per step from step {} on", size, step);
 }
 
-void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
-  if (!runtime_.group().is_root() || std::exchange(warned_of_no_targets_, true)) return;
+void TrainingRun::warn_about_no_targets(int64_t step, SampleRange samples) {
+  if (!runtime_.group().is_root() || std::exchange(warned_about_no_targets_, true)) return;
   log_event(
       EventKind::kWarning, step,
       "step {}: all targets of samples {} to {} are masked (data.document_mask), so its loss and gradients are 0 and "
@@ -201,7 +202,7 @@ void TrainingRun::queue_step(Step step, float loss_limit) {
   step.targets = targets_of_step(batch);
   recent_samples_.emplace_back(step.number, step.samples);
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
-  if (step.num_targets() == 0) warn_of_no_targets(step.number, step.samples);
+  if (step.num_targets() == 0) warn_about_no_targets(step.number, step.samples);
   TrainingStep work = work_of(step);
   work.loss_limit = loss_limit;
   work.update_after = staged_;
@@ -282,7 +283,7 @@ void TrainingRun::roll_back(int64_t step) {
     CHECK(checkpoint.has_value(), "there is no checkpoint to roll back to from step {}", step);
     const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
                                     [&](const auto& recent) { return recent.first == step; });
-    CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
+    CHECK(found != recent_samples_.end(), "the samples of step {} are unknown", step);
     CHECK(stage_of_step(config_, checkpoint->step() + 1) == stage_of_step(config_, start_.step + 1),
           "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
           checkpoint->path().string(), step);

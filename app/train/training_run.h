@@ -33,7 +33,7 @@ struct Progress {
   int64_t tokens = 0;  // Number of tokens that all ranks have trained on.
   double steps_s = 0;  // Time of the steps in seconds.
   nlohmann::json loader_state = {};
-  nlohmann::json guard = {};   // StepGuard::to_json
+  nlohmann::json guard = {};   // Result of StepGuard::to_json().
   int64_t bfloat16_until = 0;  // Last step of a fallback from FP8 to bfloat16. 0 if there is none.
 };
 
@@ -104,7 +104,7 @@ class TrainingRun {
   void open_data(const nlohmann::json* loader_state);
   void load(Checkpoint& checkpoint);
   void log_events(const Batch& batch, int64_t step);
-  void warn_of_no_targets(int64_t step, SampleRange samples);
+  void warn_about_no_targets(int64_t step, SampleRange samples);
   std::vector<int64_t> targets_of_step(const Batch& batch);
   TrainingStep work_of(const Step& step) const;
 
@@ -112,7 +112,7 @@ class TrainingRun {
   Runtime& runtime_;
   StartupTimer& timer_;
   TrainingModel model_;
-  TrainingState& state_;  // Part of model_.
+  TrainingState& state_;  // State of model_.
   StepResults results_;
   DiskCheckpoints& checkpoints_;
   MemoryCheckpoints& memory_checkpoints_;
@@ -123,7 +123,7 @@ class TrainingRun {
   std::optional<DataReport> data_report_;
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // Samples of the last steps, by step.
   std::vector<SampleRange> rolled_back_;  // Samples that rollbacks skip, in addition to data.skip.
-  bool warned_of_no_targets_ = false;
+  bool warned_about_no_targets_ = false;
   Progress start_;
 };
 

@@ -24,7 +24,7 @@ struct OptimizerConfig {
   int64_t warmup_steps = 200;
   Schedule schedule = Schedule::kCosine;
   int64_t decay_steps = 0;  // 0 means a tenth of the steps
-  Decay decay = Decay::kLinear;
+  Decay decay_type = Decay::kLinear;
   double momentum = 0.95;  // Muon only
   double beta1 = 0.9;
   double beta2 = 0.95;

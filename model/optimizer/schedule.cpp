@@ -26,7 +26,7 @@ double learning_rate(const OptimizerConfig& config, int64_t step, int64_t total_
       const int64_t decay_steps = config.decay_steps > 0 ? config.decay_steps : std::max<int64_t>(total_steps / 10, 1);
       const double decay = static_cast<double>(decay_steps);
       const double into_decay = std::clamp((s - (n - decay)) / decay, 0.0, 1.0);
-      return config.lr * (1 - (1 - r) * (config.decay == Decay::kSqrt ? std::sqrt(into_decay) : into_decay));
+      return config.lr * (1 - (1 - r) * (config.decay_type == Decay::kSqrt ? std::sqrt(into_decay) : into_decay));
     }
   }
   return config.lr;

@@ -35,11 +35,11 @@ TEST_F(ConfigChangesTest, EveryKeyHasAClass) {
                                                            "resume_from_sample", "reader_threads", "tokenizer"}));
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "training"),
             (Names{"micro_batch_size", "deterministic", "max_skipped_steps", "loss_spike_z", "loss_spike_window",
-                   "check_every", "on_corruption"}));
+                   "corruption_check_every", "on_corruption"}));
   EXPECT_EQ(keys_of(KeyClass::kSchedule, "training"), (Names{"steps", "global_batch_size", "batch_size_warmup"}));
   EXPECT_EQ(keys_of(KeyClass::kTraining, "training"), (Names{"seed", "z_loss", "on_loss_spike"}));
   EXPECT_EQ(keys_of(KeyClass::kSchedule, "optimizer"),
-            (Names{"lr", "min_lr_ratio", "warmup_steps", "schedule", "decay_steps", "decay"}));
+            (Names{"lr", "min_lr_ratio", "warmup_steps", "schedule", "decay_steps", "decay_type"}));
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "precision"),
             (Names{"fp8_all_gather", "guard.every", "guard.steps", "guard.tolerance", "guard.fallback_steps"}));
   const std::vector<std::pair<std::string, KeyClass>> sections = {{"model", KeyClass::kModel},
@@ -142,7 +142,7 @@ TEST_F(ConfigChangesTest, OnlyFutureStepsOfAScheduleAreCompared) {
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 5, true},
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 4, false},
            // These changes affect steps that are not yet done.
-           {{wsd, "optimizer.decay=sqrt"}, {wsd}, 50, false},
+           {{wsd, "optimizer.decay_type=sqrt"}, {wsd}, 50, false},
            // The value equals the default.
            {{wsd, "optimizer.decay_steps=10"}, {wsd}, 50, true},
            {{constant}, {constant, "training.global_batch_size=16"}, 50, false},

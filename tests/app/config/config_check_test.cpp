@@ -18,8 +18,8 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"optimizer.momentum=0.5"},
                  "optimizer.momentum is 0.5, but optimizer.type is adamw, which has no momentum; leave the key out");
   expect_invalid({"optimizer.state_dtype=float8", "optimizer.betas=[0.95, 0.9]"},
-                 "more than optimizer.state_dtype float8 holds");
-  expect_invalid({"optimizer.decay=sqrt"}, "optimizer.schedule is cosine");
+                 "the maximum of optimizer.state_dtype float8");
+  expect_invalid({"optimizer.decay_type=sqrt"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
   expect_invalid({"data.train=[]"}, "data.train names no dataset");
   expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");
@@ -38,7 +38,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
 TEST_F(ConfigTest, ModelIsNeededUnlessTheWeightsBringIt) {
   const std::string rest = "data: {train: x}\n";
   const std::string message = error_of(rest, {}, [](const Config& config) { validate(config, 1); });
-  EXPECT_NE(message.find("has no model"), std::string::npos) << message;
+  EXPECT_NE(message.find("describes no model"), std::string::npos) << message;
   validate(load(rest, {"model.init_from=hf"}), 1);
   validate(load(rest, {"model.init_from=hf", "model.vocab_size=272"}), 1);
   const std::string no_validation =
@@ -88,7 +88,8 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
     return more;
   };
   const std::string sentence =
-      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two chunks of a sequence; ";
+      "expected a multiple of 6 with parallel.context_parallel 3, because each context-parallel rank has two equal "
+      "chunks of a sequence; ";
   expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30 or 36 would work", 3);
   expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "30 or 36 would work", 3);
   expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6 would work", 3);
@@ -101,11 +102,11 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
       "is 4, expected a divisor of the tokens of a micro-batch, training.micro_batch_size 1 times data.seq_len "
       "54 over parallel.context_parallel 3 = 18; 2 would work",
       12);
-  expect_invalid(
-      keys("384", {"precision.linear=fp8_blockwise"}),
-      "data.seq_len is 384, expected a multiple of 768 with parallel.context_parallel 3, as each of its ranks "
-      "has two chunks of a sequence and fp8_blockwise scales 128 tokens at a time; 768 would work",
-      3);
+  expect_invalid(keys("384", {"precision.linear=fp8_blockwise"}),
+                 "data.seq_len is 384, expected a multiple of 768 with parallel.context_parallel 3, because each "
+                 "context-parallel rank has two equal chunks of a sequence, and fp8_blockwise scales 128 tokens at a "
+                 "time; 768 would work",
+                 3);
   validate(load(kTrainable, keys("36")), 3);
   validate(load(kTrainable, keys("36", {"parallel.tensor_parallel=2", "training.global_batch_size=8"})), 12);
 }
@@ -120,12 +121,13 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
     });
     EXPECT_NE(found.find(message), std::string::npos) << found;
   };
-  refuse(
-      {"parallel.context_parallel=2", "data.seq_len=640"},
-      "data.seq_len is 640, expected a multiple of 512 with parallel.context_parallel 2, as each of its ranks has two "
-      "chunks of a sequence of whole tiles of 128 tokens on GPUs; 512 or 1024 would work");
-  refuse({"data.seq_len=1"}, "data.seq_len is 1, which attention's backward has no kernels for on GPUs");
-  refuse({"stages=[{steps: 50}, {steps: 50, data: {seq_len: 1}}]"}, "data.seq_len is 1 in stage 2, which attention's");
+  refuse({"parallel.context_parallel=2", "data.seq_len=640"},
+         "data.seq_len is 640, expected a multiple of 512 with parallel.context_parallel 2, because each "
+         "context-parallel rank has two equal chunks of a sequence, which consist of whole tiles of 128 tokens on "
+         "GPUs; 512 or 1024 would work");
+  refuse({"data.seq_len=1"}, "data.seq_len is 1, expected at least 2 on GPUs");
+  refuse({"stages=[{steps: 50}, {steps: 50, data: {seq_len: 1}}]"},
+         "data.seq_len is 1 in stage 2, expected at least 2");
   Config config = load(kTrainable, {"parallel.context_parallel=2", "data.seq_len=1024", "data.document_mask=true"});
   resolve_device(config, Device::kCuda);
 }
@@ -134,7 +136,7 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
 TEST_F(ConfigTest, MicroBatchesOfTooManyTokensAreRefused) {
   const std::vector<std::string> keys = {"data.seq_len=16777216", "training.micro_batch_size=128",
                                          "training.global_batch_size=128"};
-  expect_invalid(keys, "is 2147483648 tokens of a rank, expected fewer than 2147483648");
+  expect_invalid(keys, "is 2147483648 tokens per rank, expected fewer than 2147483648");
   std::vector<std::string> shared = keys;
   shared.push_back("parallel.context_parallel=2");
   validate(load(kTrainable, shared), 2);
@@ -152,7 +154,7 @@ TEST_F(ConfigTest, SmallerBatchesAtTheStart) {
                  "data-parallel ranks = 2; 10 would work", 2);
   expect_invalid({batch, warmup("[{batch_size: 31, steps: 5}]")}, "data-parallel ranks = 2; 30 would work", 2);
   expect_invalid({batch, warmup("[{batch_size: 16, steps: 5}, {batch_size: 8, steps: 9}]")},
-                 "training.batch_size_warmup has the batch_size 8, expected sizes that rise", 2);
+                 "training.batch_size_warmup has the batch_size 8, expected sizes that increase", 2);
   expect_invalid({batch, warmup("{batch_size: 32, steps: 5}")}, "stay below training.global_batch_size 32", 2);
   expect_invalid({batch, warmup("[{batch_size: 8}]")}, "expected a list of {batch_size: SEQUENCES, steps: STEPS}", 2);
   expect_invalid({batch, warmup("[{batch_size: 8, steps: 0}]")}, "training.batch_size_warmup.steps is '0'", 2);
@@ -215,7 +217,7 @@ TEST_F(ConfigTest, GpusWithoutKernelsAreRefused) {
             std::string::npos);
   EXPECT_EQ(message(LinearPrecision::kBFloat16).find("FP8 for"), std::string::npos);
   EXPECT_NE(message_of({.lm_head = LmHeadPrecision::kFp8}).find("no FP8 for precision.lm_head fp8"), std::string::npos);
-  EXPECT_NE(message(LinearPrecision::kBFloat16).find("NVIDIA A100 of compute capability 8.0"), std::string::npos);
+  EXPECT_NE(message(LinearPrecision::kBFloat16).find("NVIDIA A100 has compute capability 8.0"), std::string::npos);
   gpu = gpu_of("NVIDIA L40S", 8, 9);
   EXPECT_EQ(message(LinearPrecision::kFp8Rowwise).find("no FP8"), std::string::npos);
 }

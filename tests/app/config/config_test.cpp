@@ -46,7 +46,7 @@ data:
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
 training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, batch_size_warmup: [{batch_size: 3, steps: 2}], seed: 9, deterministic: true, z_loss: 0.001,
-           max_skipped_steps: 4, on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, check_every: 11, on_corruption: exclude}
+           max_skipped_steps: 4, on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, corruption_check_every: 11, on_corruption: exclude}
 optimizer:
   type: muon
   momentum: 0.9
@@ -55,7 +55,7 @@ optimizer:
   warmup_steps: 3
   schedule: wsd
   decay_steps: 2
-  decay: sqrt
+  decay_type: sqrt
   betas: [0.8, 0.85]
   eps: 1e-7
   weight_decay: 0
@@ -66,7 +66,7 @@ precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_f
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
-           nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
+           nccl_memory: registered, overlap_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
@@ -113,7 +113,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config.training.batch_size_warmup, (std::vector<BatchPhase>{{.batch_size = 3, .steps = 2}}));
   EXPECT_TRUE(config.training.deterministic);
   EXPECT_EQ(config.training.z_loss, 0.001);
-  EXPECT_EQ(config.training.check_every, 11);
+  EXPECT_EQ(config.training.corruption_check_every, 11);
   EXPECT_EQ(config.training.on_corruption, OnCorruption::kExclude);
 }
 
@@ -126,7 +126,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.optimizer.warmup_steps, 3);
   EXPECT_EQ(config.optimizer.schedule, Schedule::kWsd);
   EXPECT_EQ(config.optimizer.decay_steps, 2);
-  EXPECT_EQ(config.optimizer.decay, Decay::kSqrt);
+  EXPECT_EQ(config.optimizer.decay_type, Decay::kSqrt);
   EXPECT_EQ(config.optimizer.beta1, 0.8);
   EXPECT_EQ(config.optimizer.beta2, 0.85);
   EXPECT_EQ(config.optimizer.eps, 1e-7);
@@ -154,7 +154,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
   EXPECT_TRUE(config.parallel.accumulate_unsharded);
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
-  EXPECT_EQ(config.parallel.cover_multiprocessors, 116);
+  EXPECT_EQ(config.parallel.overlap_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);
   EXPECT_EQ(config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
   EXPECT_EQ(config.activation_checkpointing.ratio, 0.5);
@@ -296,10 +296,10 @@ TEST_F(ConfigTest, HeadsAreDerived) {
   EXPECT_EQ(config.model.num_kv_heads, 4);
   EXPECT_EQ(load(kTrainable, {"model.num_heads=3", "model.head_dim=64"}).model.head_dim, 64);
   expect_error(kTrainable,
-               {"model.hidden_size is 128, which model.num_heads 3 does not divide, expected a multiple of it; 96 or "
+               {"model.hidden_size is 128, expected a multiple of model.num_heads 3; 96 or "
                 "192 would work"},
                {"model.num_heads=3"});
-  expect_error(kTrainable, {"expected a multiple of it; 512 would work"},
+  expect_error(kTrainable, {"expected a multiple of model.num_heads 8; 512 would work"},
                {"model.hidden_size=700", "model.num_heads=8"});
 }
 
@@ -342,9 +342,9 @@ TEST_F(ConfigTest, NamesOfOtherProgramsLeadToTheKey) {
       {"precision.fp8_recipe=delayed", "Octavo's name for it is precision.linear"},
       {"checkpoint.interval=5", "Octavo's name for it is checkpoint.every"},
       {"model.num_attention_heads=8", "Octavo's name for it is model.num_heads"},
-      {"optimizer.min_lr=1e-5", "Octavo's name for it is optimizer.min_lr_ratio, and it is a ratio to optimizer.lr"},
+      {"optimizer.min_lr=1e-5", "Octavo's name for it is optimizer.min_lr_ratio, which is relative to optimizer.lr"},
       {"model.dropout=0.1", "unknown key model.dropout; Octavo trains without dropout"},
-      {"training.gradient_accumulation_steps=4", "it follows from training.global_batch_size"}};
+      {"training.gradient_accumulation_steps=4", "follows from training.global_batch_size"}};
   for (const auto& [argument, hint] : cases) expect_error("device: cpu\n", {hint}, {argument});
 }
 
@@ -362,7 +362,7 @@ TEST_F(ConfigTest, EveryOtherNameLeadsToAKeyThatExists) {
 TEST_F(ConfigTest, AllErrorsAreReportedTogether) {
   const std::string message = error_of("training: {step: 5, seed: -1}\noptimizer: {lr: fast}\ndata: {lanes: 3}\n");
   for (const char* part :
-       {"unknown key training.step;", "training.seed is '-1'", "optimizer.lr is 'fast'", "data.lanes is"})
+       {"unknown key training.step;", "training.seed is '-1'", "optimizer.lr is 'fast'", "data.lanes was removed"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
   EXPECT_EQ(std::count(message.begin(), message.end(), kErrorSeparator), 3);
   expect_invalid({"optimizer.decay_steps=5", "data.train=[]"}, "data.train names no dataset");
@@ -521,10 +521,11 @@ TEST_F(ConfigTest, BadFilesAreNamed) {
   expect_error("training:\n\tsteps: 1\n", {"small.yaml, line 2", "not valid YAML"});
   expect_error("training:\n  steps: 1\n  steps: 2\n", {"small.yaml:3", "'steps' is given twice"});
   expect_error("training: {steps: 1}\ntraining: {seed: 2}\n", {"small.yaml:2", "'training' is given twice"});
-  expect_error("device: cpu\n---\ndevice: cuda\n", {"more than one YAML document"});
-  for (const char* text : {"{device: cpu}, x", "[a], b", "{device: cpu}, x}"}) expect_error(text, {"expected one"});
-  expect_error("data: {tokenizer: \"\xff\"}\n", {":1: the value", "\\xff", "is not UTF-8"});
-  expect_error("\xc3: 1\n", {":1: the key '\\xc3' is not UTF-8"});
+  expect_error("device: cpu\n---\ndevice: cuda\n", {"more text after its first YAML document"});
+  for (const char* text : {"{device: cpu}, x", "[a], b", "{device: cpu}, x}"})
+    expect_error(text, {"expected a single document"});
+  expect_error("data: {tokenizer: \"\xff\"}\n", {":1: the value", "\\xff", "is invalid UTF-8"});
+  expect_error("\xc3: 1\n", {":1: the key '\\xc3' is invalid UTF-8"});
   expect_error("? [a]\n: 1\n", {"a key is a list"});
   expect_error("training: &loop\n  steps: *loop\n", {"nested"});
 }
@@ -576,18 +577,17 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
 }
 
 TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
-  expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
-  expect_error("logging: {links_every: 0}\n",
-               {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});
-  expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas is a key no more", "NCCL_MAX_CTAS"});
+  expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes was removed", "windows"});
+  expect_error("logging: {links_every: 0}\n", {"small.yaml:1", "logging.links_every was removed", "slow_rank_every"});
+  expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas was removed", "NCCL_MAX_CTAS"});
   expect_error("parallel: {nccl_memory: copy_engine}\n",
-               {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is a value no more", "registered"});
+               {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is no longer a valid value", "registered"});
   // The config has retired keys with their old defaults.
   const Config dumped =
       load(std::string(kTrainable) + "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain}\n");
   ASSERT_EQ(dumped.notes.size(), 2U);
   EXPECT_EQ(dumped.parallel.nccl_memory, NcclMemory::kPlain);
-  EXPECT_NE(dumped.notes[0].find("logging.links_every is a key no more and is ignored"), std::string::npos);
+  EXPECT_NE(dumped.notes[0].find("logging.links_every was removed and is ignored"), std::string::npos);
   // A suggestion never names a retired key.
   for (const char* key : {"lane", "unheard_of"}) {
     const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
@@ -598,6 +598,27 @@ TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
   json["data"]["lanes"] = 64;
   json["parallel"]["nccl_memory"] = "copy_engine";
   EXPECT_EQ(to_json(config_from_json(json)), without);
+}
+
+TEST_F(ConfigTest, OldNamesOfKeysAreRead) {
+  const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
+  const std::string wsd = model + "optimizer: {schedule: wsd, decay: sqrt}\n";
+  const Config config = load(wsd, {"parallel.cover_multiprocessors=4"});
+  EXPECT_EQ(config.optimizer.decay_type, Decay::kSqrt);
+  EXPECT_EQ(config.parallel.overlap_multiprocessors, 4);
+  ASSERT_EQ(config.notes.size(), 2U);
+  EXPECT_NE(config.notes[0].find("optimizer.decay is named optimizer.decay_type now"), std::string::npos);
+  EXPECT_NE(config.notes[1].find("command line: parallel.cover_multiprocessors"), std::string::npos);
+  // The last value counts, whether it has the old or the new name.
+  EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear"}).optimizer.decay_type, Decay::kLinear);
+  EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear", "optimizer.decay=sqrt"}).optimizer.decay_type, Decay::kSqrt);
+  // Checkpoints and stages may have old names too.
+  nlohmann::json json = to_json(config);
+  json["training"]["check_every"] = 7;
+  json["training"].erase("corruption_check_every");
+  EXPECT_EQ(config_from_json(json).training.corruption_check_every, 7);
+  const Config staged = load(model + "stages: [{steps: 4}, {steps: 4, optimizer: {schedule: wsd, decay: sqrt}}]\n");
+  EXPECT_EQ(staged.stages[1].changes.at("optimizer.decay_type"), "sqrt");
 }
 
 TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {

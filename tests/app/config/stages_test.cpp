@@ -100,7 +100,7 @@ TEST_F(StagesTest, WhatIsWrongIsRefusedByName) {
   };
   expect_error(with("[{steps: 5, data: {seqlen: 3}}]"), {"unknown key stages.data.seqlen", "stages.data.seq_len"});
   expect_error(with("[{steps: 5, model: {}}]"), {"unknown key stages.model"});
-  expect_error(with("[{data: {seq_len: 3}}]"), {"stages is a map", "steps of the stage"});
+  expect_error(with("[{data: {seq_len: 3}}]"), {"stages is a map", "expected a map that includes steps"});
   expect_error(with("[{steps: 0}]"), {"stages.steps is '0'"});
   expect_error(with("[{steps: 5, data: {seq_len: x}}]"), {"stages.data.seq_len is 'x'"});
   expect_error(with("[{steps: 5, optimizer: cosine}]"), {"stages.optimizer is 'cosine'"});

@@ -69,8 +69,8 @@ class DamagedCheckpointTest(Resuming):
                     shutil.rmtree(self.dir / "log")
                     result = self.train(config, "training.steps=7", ranks=ranks)
                     self.assertIn("resuming checkpoints/step_00000004", result.out)
-                    self.assertRegex(result.out, "checkpoints/step_00000006 is skipped for checkpoints/step_00000004, and "
-                                                 "is checkpoints/damaged_step_00000006 from now on: checkpoints/step_00000006/")
+                    self.assertRegex(result.out, "checkpoints/step_00000006 is damaged and was renamed to checkpoints/damaged_step_00000006; "
+                                                 "checkpoints/step_00000004 is used instead: checkpoints/step_00000006/")
                     self.assertEqual(sorted(self.losses()), [5, 6, 7])
                     self.assertEqual({step: self.losses()[step] for step in (5, 6)}, {step: losses[step] for step in (5, 6)})
                     self.assertEqual(checkpoints(directory), [f"step_{step:08}" for step in (2, 4, 6, 7)])

@@ -78,7 +78,7 @@ class CorruptionTest(Corpus):
     def start_and_corrupt(self, *overrides, ranks=3, victim=1):
         config = self.config(
             self.corpus,
-            training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "check_every": 5},
+            training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "corruption_check_every": 5},
             optimizer=self.STILL,
             checkpoint={"every": 10, "keep": 0},  # The test reads a checkpoint while the run continues.
         )
@@ -119,12 +119,12 @@ class CorruptionTest(Corpus):
         result = self.finish(process, timeout=180)
         self.assertEqual(result.code, FAILED, result.err)  # The final checkpoint is not saved.
         (line,) = result.octavo_lines()
-        self.assertRegex(line, r"the checkpoint of step \d+ is not saved: its replicas differ; it is the final one, and the last good "
-                               r"checkpoint is \S+" + checkpoints(self.dir / "checkpoints")[-1])
+        self.assertRegex(line, r"the checkpoint of step \d+ is not saved, because its replicas differ; it is the final checkpoint, "
+                               r"and the last good one is \S+" + checkpoints(self.dir / "checkpoints")[-1])
         text = result.out + result.err
         found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: replicas differ in weights", text)
         self.assertTrue(found, text)
-        self.assertRegex(text, r"no checkpoint of step \d+: its replicas differ")
+        self.assertRegex(text, r"the checkpoint of step \d+ is not saved, because its replicas differ")
         self.assertLess(int(checkpoints(self.dir / "checkpoints")[-1][-8:]), int(found[1]))
 
     def test_a_sound_run_is_not_changed(self):
@@ -140,7 +140,7 @@ class CorruptionTest(Corpus):
             runs = []
             for every in (0, 1):
                 log = f"log{rows}_{every}"
-                self.train(config, f"training.check_every={every}", f"logging.dir={log}", f"checkpoint.dir={log}_saved",
+                self.train(config, f"training.corruption_check_every={every}", f"logging.dir={log}", f"checkpoint.dir={log}_saved",
                            ranks=2)
                 timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib", "goodput")
                 runs.append([{key: value for key, value in entry.items() if key not in timing}

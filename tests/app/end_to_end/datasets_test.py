@@ -107,7 +107,7 @@ class DatasetsTest(Corpus):
         config = self.config(self.corpus, training={"steps": 2}, optimizer={"schedule": "constant"})
         self.train(config)
         result = self.train(config, "training.steps=3", "data.resume_from_sample=100")
-        self.assertIn("the data goes on at sample 100", result.out)
+        self.assertIn("the data continues at sample 100", result.out)
         # A requeued job repeats the override, which then has no effect.
         self.train(config, "training.steps=4", "data.resume_from_sample=100")
         manifest = json.loads((self.dir / "checkpoints/step_00000004/manifest.json").read_text())
@@ -121,7 +121,7 @@ class DatasetsTest(Corpus):
         process = self.start("train", config)
         result = self.finish(process)
         self.assertEqual(result.code, DONE)
-        self.assertEqual((result.out + result.err).count("exceeds the 2 epochs of its max_epochs"), 1)
+        self.assertEqual((result.out + result.err).count("exceeds the dataset's max_epochs 2"), 1)
         self.assertIn("data few: pass 2 begins", result.out)
 
     def test_names_are_told_apart(self):

@@ -51,7 +51,7 @@ class DoctorTest(Scratch):
         result = self.doctor("--json", "--save", "machine.json", ranks=ranks)
         report = json.loads(result.out)
         self.assertTrue(report["ok"])
-        self.assertFalse([finding for finding in report["findings"] if finding["hinders"]])
+        self.assertFalse([finding for finding in report["findings"] if finding["prevents_training"]])
         self.assertEqual([rank["rank"] for rank in report["ranks"]], list(range(ranks)))
         for rank in report["ranks"]:
             self.assertGreater(min(rank[key] for key in ("cores", "threads", "memory_bytes", "open_files_limit")), 0)

@@ -18,7 +18,7 @@ class DryRunTest(Corpus):
         config = self.config(self.corpus, data={"validation": [{"path": self.held_out}]})
         out = self.dry_run(config, "checkpoint.dir=deep/below/checkpoints", "optimizer.warmup_steps=7")
         for line in ("octavo train ", "  weights     random, seed 42\n", "  mesh        1 rank on cpu; ", "optimizer.warmup_steps is 7, ",
-                     "the run would begin with step 1\n", "dry run: nothing is wrong, and nothing was written\n"):
+                     "the run would begin with step 1\n", "dry run: no problem was found, and nothing was written\n"):
             self.assertIn(line, out)
         screen = [line for line in out.splitlines() if line.startswith("  ") and not line.startswith(("  memory", "  checkpoints"))]
         trained = self.train(config).out.splitlines()
@@ -26,14 +26,14 @@ class DryRunTest(Corpus):
         self.assertEqual([line for line in screen if not line.startswith(ignored) and line not in trained], [])
         self.assertIn("the run would have nothing to do: step 6 of 6 is reached in checkpoints/step_00000006\n", self.dry_run(config))
         out = self.dry_run(config, "training.steps=8", ALLOW_SCHEDULE)
-        self.assertIn("otherwise than when it was saved: training.steps 6 -> 8\n", out)
+        self.assertIn("config changes since the checkpoint was saved: training.steps 6 -> 8\n", out)
         self.assertIn("the run would resume checkpoints/step_00000006 after step 6\n", out)
         self.assertIn("would be moved aside\n", self.dry_run(config, "checkpoint.resume=never"))
         # A dry run does not rename damaged checkpoints.
         manifest = copy_tree(self.dir / "checkpoints/step_00000006", self.dir / "checkpoints/step_00000007") / "manifest.json"
         manifest.write_bytes(manifest.read_bytes()[:-20])
         out = self.dry_run(config, "training.steps=8", ALLOW_SCHEDULE)
-        self.assertIn("checkpoints/step_00000007 is skipped for checkpoints/step_00000006: ", out)
+        self.assertIn("checkpoints/step_00000007 is damaged, and checkpoints/step_00000006 is used instead: ", out)
 
     def test_needs_neither_gpus_nor_ranks(self):
         config = self.config(self.corpus, device="cuda", parallel={"tensor_parallel": 2})

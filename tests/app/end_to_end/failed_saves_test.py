@@ -62,12 +62,12 @@ class FailedSaveTest(Resuming):
                 self.assertEqual(max(self.losses()), 10, "no step is lost")
                 warnings = self.warnings(result.out)
                 # The save of step 8 may still be running when the last step ends.
-                self.assertEqual(len(warnings) + result.out.count("the checkpoint on its way is lost"), 2, result.out)
+                self.assertEqual(len(warnings) + result.out.count("the pending checkpoint is lost"), 2, result.out)
                 self.assertRegex(warnings[0], r"step 6 is not saved: .*rank_00000.safetensors.*File too large; a "
                                               r"checkpoint takes [\d,]+ bytes, [\d,]+ are free")
                 [sentence] = result.octavo_lines()
-                self.assertRegex(sentence, "step 10 is not saved: .* it is the final one, and the last good "
-                                           "checkpoint is checkpoints/step_00000004")
+                self.assertRegex(sentence, "step 10 is not saved: .* it is the final checkpoint, and the last good "
+                                           "one is checkpoints/step_00000004")
                 self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier checkpoints are unchanged, and no files are left")
                 self.assert_resumes_exactly(reference)
 
@@ -169,14 +169,14 @@ class FailedSaveTest(Resuming):
         directory = self.small_disk("checkpoints", "3000k")
         result = self.run_octavo("train", config, code=FAILED)
         self.assertRegex(result.out, r"checkpoint.dir checkpoints: a checkpoint takes [\d,]+ bytes, [\d,]+ are free; "
-                                     r"there is room for 2 of the 4 to come at a time")
-        self.assertLess(result.out.index("there is room for"), result.out.index("step 1/10"))
+                                     r"only 2 of the 4 further checkpoints that the run keeps at a time fit")
+        self.assertLess(result.out.index("further checkpoints that the run keeps"), result.out.index("step 1/10"))
         for ranks in (1, 2):
             for resume in ("auto", "never"):
                 sentence = self.refused("train", config, f"checkpoint.resume={resume}", ranks=ranks)
-                self.assertRegex(sentence, r"takes [\d,]+ bytes, [\d,]+ are free, [\d,]+ too few, so that not even one fits")
+                self.assertRegex(sentence, r"takes [\d,]+ bytes, [\d,]+ are free, [\d,]+ too few, so not a single checkpoint fits")
         for enough in ("checkpoint.keep=1", "checkpoint.every=0"):
             for name in checkpoints(directory):
                 shutil.rmtree(directory / name)
             result = self.run_octavo("train", config, enough)
-            self.assertNotIn("there is room for", result.out)
+            self.assertNotIn("further checkpoints that the run keeps", result.out)

@@ -59,7 +59,7 @@ class GuardsTest(Scratch):
             with self.subTest(ranks=ranks):
                 log = f"skip{ranks}"
                 result = self.noisy(ranks=ranks, log=log, on_loss_spike="skip")
-                self.assertIn(f"samples {first} to {first + BATCH - 1}; it changes nothing", result.out)
+                self.assertIn(f"samples {first} to {first + BATCH - 1}; the step is skipped", result.out)
                 metrics = self.metrics(log)
                 self.assertEqual(metrics[NOISY_STEP]["skipped_steps"], 1)
                 self.assertEqual(metrics[STEPS]["skipped_steps"], 1)

@@ -92,8 +92,8 @@ class Hostile(BadInput):
 class HostileTextTest(Hostile):
     def test_yaml_that_continues_after_its_end(self):
         for text in ("{device: cpu}, x", "[a], b", "{device: cpu}, x}"):
-            self.refused_soon("config", self.write("behind.yaml", text), mentions=["behind.yaml", "expected one"])
-            self.refused_soon("config", self.path, "data.train=" + text, mentions=["data.train", "expected one"])
+            self.refused_soon("config", self.write("behind.yaml", text), mentions=["behind.yaml", "expected a single document"])
+            self.refused_soon("config", self.path, "data.train=" + text, mentions=["data.train", "expected a single document"])
 
     def test_yaml(self):
         cases = {

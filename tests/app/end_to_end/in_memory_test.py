@@ -72,7 +72,7 @@ class InMemoryTest(Resuming):
             shard.write_bytes(content)
         result = self.train(config, "training.steps=40")
         self.assertIn("resuming checkpoints/step_00000025", result.out)
-        self.assertIn("the run goes on from disk", result.out)
+        self.assertIn("the run resumes from disk instead", result.out)
 
     def test_a_run_that_keeps_nothing_frees_what_was_left(self):
         config = self.endless()

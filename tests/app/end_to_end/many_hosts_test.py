@@ -129,7 +129,7 @@ class SeveralHostsTest(LaunchedHosts):
                 # By default the program chooses three replicas, the most that fit into memory.
                 result = self.train_on(2, config, *([key] if copies == 1 else []))
                 self.assertIn(f"replicate {copies} x shard {6 // copies} x tensor 1", result.out)
-                self.assertEqual("a copy on each of 3 nodes, as it fits: gathers stay within nodes" in result.out, copies == 3)
+                self.assertEqual("a replica on each of 3 nodes, because it fits: gathers stay within nodes" in result.out, copies == 3)
                 if copies == 3:
                     self.assert_same_run(reference)
                 # Between machines, the gradient of the embedding is summed in another order.
@@ -160,7 +160,7 @@ class ExcludedHostsTest(LaunchedHosts):
         self.start_hosts(3)
         config = self.config(
             self.corpus,
-            training={"steps": 100000, "global_batch_size": 18, "micro_batch_size": 1, "check_every": 5,
+            training={"steps": 100000, "global_batch_size": 18, "micro_batch_size": 1, "corruption_check_every": 5,
                       "on_corruption": "exclude"},
             optimizer={"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0},
             checkpoint={"every": 10, "keep": 0},  # The test reads a checkpoint while the run continues.
@@ -179,5 +179,5 @@ class ExcludedHostsTest(LaunchedHosts):
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
         self.assertRegex((self.dir / "checkpoints/excluded_hosts").read_text(), r"\Ahost1 # step \d+: silent corruption on rank [345] on host1: ")
-        self.assertRegex(result.err, r"host1 is in \S+/excluded_hosts from now on")
+        self.assertRegex(result.err, r"host1 was added to \S+/excluded_hosts, and is excluded")
         self.assertRegex(result.out, r"9 ranks on cpu(.|\n)*6 ranks on cpu")

@@ -96,21 +96,21 @@ class PlanTest(Scratch):
         worse = self.plan(*arguments, "--gpu-mtbf-hours", 240, "--restart-seconds", 900, "--save-seconds", 20)["goodput"]
         self.assertLess(worse["goodput"], goodput["goodput"])
         self.assertEqual(worse["restart_seconds"], 900)
-        self.assertIn("none in this run", self.run_octavo("plan", *arguments).out.splitlines()[-1])
+        self.assertIn("none during this run", self.run_octavo("plan", *arguments).out.splitlines()[-1])
         text = self.run_octavo("plan", *arguments, "--gpu-mtbf-hours", 240).out.splitlines()[-1]
-        self.assertRegex(text, r"^with a failure in .*, goodput \d\d\.\d% with restarts of .* every 1000 steps; \d\d\.\d% with one every \d+ steps$")
+        self.assertRegex(text, r"^with a failure every .*, goodput \d\d\.\d% with restarts of .* every 1000 steps; \d\d\.\d% with a save every \d+ steps$")
         never = self.run_octavo("plan", *arguments, "--gpu-mtbf-hours", 0.24, "checkpoint.every=0").out.splitlines()[-1]
-        self.assertIn("the run does not end: save more often", never)
+        self.assertIn("the run would never end; save more often", never)
 
     def test_the_mesh_that_a_run_on_several_nodes_takes(self):
         arguments = (MODEL_8B, "--gpus", 64, "training.global_batch_size=128")
         plan = self.plan(*arguments)
         self.assertEqual(plan["mesh"], {"replicate": 8, "shard": 8, "context": 1, "tensor": 1})
-        self.assertEqual(plan["mesh_reason"], "a copy on each of 8 nodes, as it fits: gathers stay within nodes")
+        self.assertEqual(plan["mesh_reason"], "a replica on each of 8 nodes, because it fits: gathers stay within nodes")
         self.assertIn(plan["mesh_reason"] + "\nreplicate 8 x shard 8 x tensor 1;", self.run_octavo("plan", *arguments).out)
         short = self.plan(*arguments, "--gpu-memory", "24GiB")
         self.assertEqual(short["mesh"], {"replicate": 1, "shard": 64, "context": 1, "tensor": 1})
-        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one copy: a copy on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
+        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one replica: a replica on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
         given = self.plan(*arguments, "parallel.data_parallel_shard=16")
         self.assertEqual(given["mesh"], {"replicate": 4, "shard": 16, "context": 1, "tensor": 1})
         self.assertNotIn("mesh_reason", given)
@@ -186,7 +186,7 @@ class PlanTest(Scratch):
         self.assertTrue(out.startswith("fits on 8 x NVIDIA H200: "), out)
         all_of_it = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--all").out
         for text, rows in ((out, 10), (all_of_it, 30)):
-            table = text.split("\nmemory, one rank ")[1].split("\n\n")[0].splitlines()
+            table = text.split("\nmemory per rank ")[1].split("\n\n")[0].splitlines()
             items = [line for line in table if line.endswith(("whole run", "one step", "one block"))]
             (self.assertEqual if rows == 10 else self.assertGreater)(len(items), rows, text)
             self.assertEqual("more, with --all" in text, rows == 10)

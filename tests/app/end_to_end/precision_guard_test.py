@@ -24,7 +24,7 @@ class PrecisionGuardTest(Corpus):
     def test_a_comparison_changes_nothing(self):
         self.guarded(log="plain")
         result = self.guarded(log="compared", every=6, steps=3)
-        gaps = re.findall(r"the losses of steps (\d+) to (\d+) in FP8 and in bfloat16 differ by (\S+) of themselves", result.out)
+        gaps = re.findall(r"the losses of steps (\d+) to (\d+) in FP8 differ from those in bfloat16 by (\S+) of their mean", result.out)
         self.assertEqual([gap[:2] for gap in gaps], [("7", "9"), ("13", "15"), ("19", "21")])
         self.assertEqual(self.losses("compared"), self.losses("plain"))
         self.assertEqual(checkpoint_tensors(self.dir / "compared_checkpoints/step_00000024"),
@@ -36,8 +36,8 @@ class PrecisionGuardTest(Corpus):
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
         constant = "optimizer.schedule=constant"
         result = self.guarded(constant, log="back", ranks=2, **guard)
-        self.assertIn("rolled back to step 10 and continues in bfloat16 up to step 18", result.out)
-        self.assertIn("from step 19 on in fp8_delayed again", result.out)
+        self.assertIn("rolled back to step 10; the run continues in bfloat16 until step 18", result.out)
+        self.assertIn("the run continues in fp8_delayed from step 19", result.out)
         # The expected run takes ten steps in FP8 and then eight in bfloat16.
         for steps, linear in ((10, "fp8_delayed"), (18, "bfloat16")):
             self.guarded(f"training.steps={steps}", constant, f"precision.linear={linear}",

@@ -94,7 +94,7 @@ class ResumeTest(Resuming):
         """The second of three ranks has one query head of each key/value head, at other positions than the other ranks."""
         model = {"hidden_size": 48, "num_heads": 6, "num_kv_heads": 2, "vocab_size": 276}
         config = self.ten_steps(model=model, data={"seq_len": 33}, optimizer={"state_dtype": "float8"},
-                                training={"steps": 10, "micro_batch_size": 1, "check_every": 1})
+                                training={"steps": 10, "micro_batch_size": 1, "corruption_check_every": 1})
         reference, _ = self.reference(config)
         self.train(config, "logging.dir=three", "checkpoint.dir=of_three", "parallel.tensor_parallel=3", ranks=3)
         self.assert_close(self.losses("three"), reference, 3e-6)
@@ -199,7 +199,7 @@ class ResumeTest(Resuming):
             result = self.train(config, use_other, "checkpoint.allow_changes=data", f"checkpoint.dir={directory.name}",
                                 f"logging.dir=log_{ranks}", ranks=ranks)
             self.assertIn("the data starts from the beginning with step 5", result.out + result.err)
-            self.assertRegex(result.out, r"otherwise than when it was saved: .*data\.train \S*.*corpus.* -> .*other")
+            self.assertRegex(result.out, r"config changes since the checkpoint was saved: .*data\.train \S*.*corpus.* -> .*other")
             self.assertEqual(sorted(self.metrics(f"log_{ranks}")), list(range(5, 11)))
             # The run continues with the other data from the sample that it had reached.
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
@@ -235,7 +235,7 @@ class ResumeTest(Resuming):
                 self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
         out = self.train(config, ALLOW_SCHEDULE).out
-        self.assertIn("otherwise than when it was saved: training.steps 4 -> 10", out)
+        self.assertIn("config changes since the checkpoint was saved: training.steps 4 -> 10", out)
         found = re.search(r"learning rate: (\S+) at step 4, (\S+) at step 5\n", out)
         rates = [entry["lr"] for entry in (self.metrics()[4], self.metrics()[5])]
         for printed, rate in zip(found.groups(), rates):
@@ -250,7 +250,7 @@ class ResumeTest(Resuming):
         changes = ("training.micro_batch_size=2", "optimizer.warmup_steps=3")
         self.refused("train", config, *changes, "training.steps=12", mentions=["training.steps 10 -> 12", "(step 9 has the"])
         result = self.train(config, *changes, "training.steps=12", ALLOW_SCHEDULE)
-        self.assertIn("otherwise than when it was saved: training.steps 10 -> 12, training.micro_batch_size 4 -> 2, "
+        self.assertIn("config changes since the checkpoint was saved: training.steps 10 -> 12, training.micro_batch_size 4 -> 2, "
                       "optimizer.warmup_steps 2 -> 3", result.out)
         self.assertIn("learning rate: 0.003 at step 4, 0.003 at step 5", result.out)
         self.assertEqual(self.metrics()[10]["lr"], 3e-3)
@@ -479,7 +479,7 @@ class AverageTest(Resuming):
         self.train(config, "optimizer.ema_decay=0", "training.steps=1")
         resumed = self.train(config, "checkpoint.every=1", "checkpoint.keep=0", "training.steps=3",
                              "checkpoint.allow_changes=[optimizer]", ranks=2)
-        self.assertIn("step_00000001 has no average of the weights, so it begins with these", resumed.out)
+        self.assertIn("step_00000001 has no moving average of the weights, so the average starts from its weights", resumed.out)
         self.assertNotIn("no average", self.train(config, "checkpoint.keep=0", ranks=2).out)
         weights = {step: checkpoint_tensors(self.dir / f"checkpoints/step_0000000{step}") for step in (1, 2, 3, 4)}
         name = "model.layers.1.mlp.down_proj.weight"

@@ -38,16 +38,16 @@ class RunFolderTest(Corpus):
         self.assertIn("  dir: checkpoints\n", self.run_octavo("config", config).out)
         for steps in (3, 4):
             out = self.train(config, f"training.steps={steps}").out
-            self.assertIn("the checkpoints of this run are in ./checkpoints, the default of earlier versions, and stay "
-                          "there; log/checkpoints holds none\n", out)
+            self.assertIn("this run keeps its checkpoints in ./checkpoints, the default directory of earlier versions, "
+                          "because log/checkpoints holds none\n", out)
             self.assertIn(f"resuming checkpoints/step_0000000{steps - 1} ", out)
         self.assertFalse((self.dir / "log/checkpoints").exists())
         before = snapshot(self.dir / "checkpoints")
         # Once the run has its own checkpoints, the others are not mentioned.
         for expected in (True, False):
             out = self.train(config, "logging.dir=other").out
-            self.assertEqual("the checkpoints in ./checkpoints are of another run, with logging.dir log, and are ignored; "
-                             "those of this run are in other/checkpoints\n" in out, expected, out)
+            self.assertEqual("the checkpoints in ./checkpoints belong to another run (logging.dir log) and are ignored; "
+                             "this run's checkpoints are in other/checkpoints\n" in out, expected, out)
         self.assertEqual(checkpoints(self.dir / "other/checkpoints"), ["step_00000004"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
 
@@ -93,7 +93,7 @@ class RunFolderTest(Corpus):
         first = snapshot(self.dir / "log")
         (self.dir / "log/notes.txt").write_text("mine")
         out = self.train(config, "checkpoint.resume=never", "training.seed=7").out
-        self.assertIn("the log and metrics of the run that was here are in log/earlier\n", out)
+        self.assertIn("the log and metrics of the earlier run were moved to log/earlier\n", out)
         for path, content in first.items():
             if path.parent == self.dir / "log" and path.name != "log.lock":
                 self.assertEqual((self.dir / "log/earlier" / path.name).read_bytes(), content)

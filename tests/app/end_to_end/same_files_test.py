@@ -72,7 +72,7 @@ class SameFilesTest(Corpus):
         shutil.rmtree(self.a / "checkpoints/step_00000004")
         before = snapshot(self.a), snapshot(self.b)
         lines = self.apart("train", self.path, "training.steps=6", code=BAD_INPUT).octavo_lines()
-        self.assertRegex(lines[0], r"checkpoint.dir checkpoints of rank 1 is not that of rank 0")
+        self.assertRegex(lines[0], r"checkpoint.dir checkpoints on rank 1 is not the directory of rank 0")
         self.assertEqual((snapshot(self.a), snapshot(self.b)), before)
 
     def test_other_ranks_read_the_end_of_the_manifest_alone(self):
@@ -89,7 +89,7 @@ class SameFilesTest(Corpus):
         for other in (b"?" * 30 + content[30:-40] + b"?" * 10 + content[-30:], content[:-64] + b" " + content[-64:]):
             manifest.write_bytes(other)
             for command in (("train", self.path, "training.steps=6"), ("generate", "checkpoints", "--prompt", "page")):
-                self.refused_apart(*command, mentions=["has the checkpoint checkpoints/step_00000004 of another manifest"])
+                self.refused_apart(*command, mentions=["has the checkpoint checkpoints/step_00000004 with another manifest"])
 
     def test_rank_0_decides(self):
         """All ranks use the newest checkpoint of rank 0, even if another rank has a newer one."""
@@ -105,7 +105,7 @@ class SameFilesTest(Corpus):
         for command in (("train", self.path, "training.steps=6"), ("train", self.path, "checkpoint.dir=new")):
             lines = self.apart(*command, code=BAD_INPUT).octavo_lines()
             self.assertEqual(len(lines), 1, lines)
-            self.assertRegex(lines[0], r"checkpoint.dir (checkpoints|new) of rank 1 is not that of rank 0")
+            self.assertRegex(lines[0], r"checkpoint.dir (checkpoints|new) on rank 1 is not the directory of rank 0")
             self.assertEqual([path.name for path in self.a.rglob(".*")], [])
 
     def test_a_checkpoint_of_another_run(self):

@@ -57,7 +57,7 @@ class StagesTest(Resuming):
         self.assertEqual([round(metrics[step]["lr"] / 1e-3, 9) for step in (8, 9, 10)], [round(x / 3, 9) for x in (2, 1, 0)])
         self.assertEqual(json.loads((self.dir / "whole/goodput.json").read_text())["restarts"], 0)
         out = self.train(config, "checkpoint.every=3", "checkpoint.keep=0").out
-        self.assertIn("stage 2 of 3: steps 5 to 7, 16 sequences of 16 tokens a step", out)
+        self.assertIn("stage 2 of 3: steps 5 to 7, 16 sequences of 16 tokens per step", out)
         self.assertIn("step 10/10", out)
         self.assert_same_run(reference)
         # Later checkpoints are removed.

@@ -82,16 +82,16 @@ class ShardingTest(Meshes):
                 self.assert_close(reduced, one, 2e-3)
 
     def test_gradients_summed_over_replicas_in_bfloat16_are_close(self):
-        """The replicas also stay equal bit for bit, which check_every verifies."""
+        """The replicas also stay equal bit for bit, which corruption_check_every verifies."""
         one = self.run_mesh()
         for ranks, copies in ((2, 2), (3, 3), (4, 2), (8, 4)):
             keys = [f"parallel.data_parallel_replicate={copies}", "training.global_batch_size=12" if ranks == 3 else "training.global_batch_size=8"]
             expected = self.run_mesh(keys[1]) if ranks == 3 else one
             with self.subTest(ranks=ranks, copies=copies):
-                reduced = self.run_mesh("precision.reduce=bfloat16", "training.check_every=2", *keys, ranks=ranks)
+                reduced = self.run_mesh("precision.reduce=bfloat16", "training.corruption_check_every=2", *keys, ranks=ranks)
                 self.assertNotEqual(reduced, expected)
                 self.assert_close(reduced, expected, 2e-3)
-                again = self.run_mesh("precision.reduce=bfloat16", "training.check_every=2", *keys, ranks=ranks)
+                again = self.run_mesh("precision.reduce=bfloat16", "training.corruption_check_every=2", *keys, ranks=ranks)
                 self.assertEqual(again, reduced, "it does not depend on who comes first")
 
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):

@@ -112,8 +112,8 @@ TEST_F(ResumableTest, OneStateOfAMatrixIsEnoughForMuon) {
 
 TEST_F(ResumableTest, NamesTheTensorThatIsMissing) {
   expect_mentions(said_without("model.norm.weight"), {"saved/step_00000003/manifest.json", "model.norm.weight"});
-  expect_mentions(said_without("exp_avg.model.norm.weight"), {"optimizer's states of model.norm.weight"});
-  expect_mentions(said_without("exp_avg_sq."), {"optimizer's states", "model.init_from saved/step_00000003"});
+  expect_mentions(said_without("exp_avg.model.norm.weight"), {"optimizer states of model.norm.weight"});
+  expect_mentions(said_without("exp_avg_sq."), {"optimizer states", "model.init_from=saved/step_00000003"});
   add("ema.");
   expect_mentions(said_without("ema.model.norm.weight"), {"moving average", "model.norm.weight"});
   expect_mentions(said([](CheckpointManifest& manifest) {

@@ -51,7 +51,7 @@ class StartScreenTest : public testing::Test {
             .mesh = {},
             .options = options_,
             .planned_bytes = 3 * kGiB,
-            .room = {.available = 16 * kGiB, .outside = 0, .margin = kGiB},
+            .budget = {.available = 16 * kGiB, .outside = 0, .margin = kGiB},
             .datasets = {{"text", 683'000, 3, 0, 0.25}, {"a_longer_name", 1'025'997, 1, 0, 1.5}},
             .validation = {},
             .resumes_from = "",

@@ -45,10 +45,10 @@ std::vector<RankFacts> healthy_ranks(int count) {
 }
 
 // Expects exactly one finding, whose text contains all of `parts`.
-void expect_only(const std::vector<RankFacts>& ranks, bool hinders, const std::vector<std::string>& parts) {
+void expect_only(const std::vector<RankFacts>& ranks, bool prevents_training, const std::vector<std::string>& parts) {
   const std::vector<Finding> findings = find_problems(ranks);
   ASSERT_EQ(findings.size(), 1u) << parts.front();
-  EXPECT_EQ(findings[0].hinders, hinders) << findings[0].text;
+  EXPECT_EQ(findings[0].prevents_training, prevents_training) << findings[0].text;
   for (const std::string& part : parts) expect_words(findings[0].text, part);
 }
 
@@ -138,7 +138,7 @@ TEST(DoctorChecks, MemoryOfTheHost) {
   ranks[0].memory_available_bytes = 90 * kGiB;
   ranks[0].memory_errors = 2;
   ranks[1].memory_errors = 2;  // The count belongs to the host, so both ranks report it.
-  expect_only(ranks, true, {"node7: 2 errors of the memory"});
+  expect_only(ranks, true, {"node7: 2 errors of the host's memory"});
 }
 
 TEST(DoctorChecks, DiskForCheckpoints) {
@@ -160,7 +160,7 @@ TEST(DoctorChecks, HealthOfGpus) {
   };
   EXPECT_TRUE(find_problems(with({"driver 580", 0, false, false, {}})).empty());
   expect_only(with({"", 3, false, false, {}}), true, {"node7: GPU 0000:1b:00.0", "3 uncorrected memory errors"});
-  expect_only(with({"", 0, true, true, {}}), true, {"no spare row", "replaced"});
+  expect_only(with({"", 0, true, true, {}}), true, {"could not remap a faulty row", "replace"});
   expect_only(with({"", 0, true, false, {}}), false, {"next reset"});
   expect_only(with({"", 0, false, false, {"HW Thermal Slowdown"}}), true, {"0000:1b:00.0", "HW Thermal Slowdown"});
   expect_only(with({"", 0, false, false, {"SW Thermal Slowdown"}}), false, {"SW Thermal Slowdown"});
@@ -264,7 +264,7 @@ TEST(DoctorChecks, MoreThreadsThanCores) {
   for (RankFacts& r : ranks) r.threads = 5;
   EXPECT_TRUE(find_problems(ranks).empty());  // The program itself chose the number of threads.
   for (RankFacts& r : ranks) r.omp_num_threads_is_set = true;
-  expect_only(ranks, false, {"OMP_NUM_THREADS=5", "4 ranks", "16 cores", "set it to 4"});
+  expect_only(ranks, false, {"OMP_NUM_THREADS=5", "4 ranks", "16 cores", "set it to at most 4"});
   for (RankFacts& r : ranks) r.threads = 4;
   EXPECT_TRUE(find_problems(ranks).empty());
 }
@@ -294,7 +294,7 @@ TEST(DoctorChecks, MatmulsBelowTheRateOfTheCores) {
   for (MachineRates& r : rates) r.product_flops["float32"] = 25e9;
   const std::vector<Finding> findings = find_slow_products(ranks, rates);
   ASSERT_EQ(findings.size(), 1u);  // The two ranks are on one host, so there is one finding.
-  EXPECT_FALSE(findings[0].hinders);
+  EXPECT_FALSE(findings[0].prevents_training);
   for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
     expect_words(findings[0].text, part);
   }

@@ -30,18 +30,18 @@ class MeshChoiceTest : public testing::Test {
 };
 
 TEST_F(MeshChoiceTest, AReplicaOnEachNodeIfItFits) {
-  expect_mesh(choose({}, 32, 8), 4, 8, "a copy on each of 4 nodes, as it fits: gathers stay within nodes");
-  expect_mesh(choose({}, 16, 4, 140 * kGiB), 4, 4, "a copy on each of 4 nodes");
-  expect_mesh(choose({"parallel.tensor_parallel=2"}, 32, 8), 4, 4, "a copy on each of 4 nodes");
+  expect_mesh(choose({}, 32, 8), 4, 8, "a replica on each of 4 nodes, because it fits: gathers stay within nodes");
+  expect_mesh(choose({}, 16, 4, 140 * kGiB), 4, 4, "a replica on each of 4 nodes");
+  expect_mesh(choose({"parallel.tensor_parallel=2"}, 32, 8), 4, 4, "a replica on each of 4 nodes");
   expect_mesh(choose({"parallel.tensor_parallel=2", "parallel.context_parallel=4"}, 32, 8), 4, 1,
-              "a copy on each of 4 nodes");
+              "a replica on each of 4 nodes");
 }
 
 TEST_F(MeshChoiceTest, OneReplicaIfMemoryAllowsNoMore) {
   expect_mesh(choose({}, 32, 8, 24 * kGiB), 1, 32,
-              "all ranks shard one copy: a copy on each of 4 nodes does not fit, ");
+              "all ranks shard one replica: a replica on each of 4 nodes does not fit, ");
   expect_mesh(choose({}, 64, 8, 80 * kGiB, "llama3_70b_8gpu.yaml"), 1, 64,
-              "all ranks shard one copy: a copy on each of 8 nodes does not fit, ");
+              "all ranks shard one replica: a replica on each of 8 nodes does not fit, ");
 }
 
 // Searches for a memory size at which replicas would require more recomputation.
@@ -51,7 +51,7 @@ TEST_F(MeshChoiceTest, OneReplicaIfMoreWouldBeRecomputed) {
     const MeshChoice choice = choose({}, 64, 4, gib * kGiB);
     if (choice.mesh.replicate > 1) break;
     found = choice.reason.starts_with(
-        "all ranks shard one copy: with a copy on each of 16 nodes more would be recomputed (activation "
+        "all ranks shard one replica: a replica on each of 16 nodes would need more recomputation (activation "
         "checkpointing ");
   }
   EXPECT_TRUE(found);
@@ -65,11 +65,13 @@ TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
 }
 
 TEST_F(MeshChoiceTest, NodesWithoutAReplica) {
-  const std::string none = "all ranks shard one copy: the ranks of a node have no copy to shard among them";
+  const std::string none = "all ranks shard one replica: the ranks of a node cannot shard a replica among them";
   expect_mesh(choose({}, 4, 1, 140 * kGiB), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);
-  expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4, "all ranks shard one copy: the nodes have other");
-  expect_mesh(choose({}, 12, 0, 140 * kGiB), 1, 12, "all ranks shard one copy: the nodes have other numbers of ranks");
+  expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4,
+              "all ranks shard one replica: the nodes have different");
+  expect_mesh(choose({}, 12, 0, 140 * kGiB), 1, 12,
+              "all ranks shard one replica: the nodes have different numbers of ranks");
 }
 
 TEST(RanksPerNodeTest, AreAsManyInTheirOrderOrUnknown) {

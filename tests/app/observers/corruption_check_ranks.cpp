@@ -19,8 +19,8 @@ constexpr int64_t kSteps = 3;
 
 class CheckedTraining {
  public:
-  CheckedTraining(const MeshDraw& draw, int64_t check_every, ProcessGroup& group, Stream& stream)
-      : draw_(with_check(draw, check_every)),
+  CheckedTraining(const MeshDraw& draw, int64_t corruption_check_every, ProcessGroup& group, Stream& stream)
+      : draw_(with_check(draw, corruption_check_every)),
         stream_(stream),
         mesh_(draw_.config.parallel, group, stream),
         rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
@@ -30,7 +30,7 @@ class CheckedTraining {
     stream.set_deterministic(true);
     initialize_parameters(state_.parameters, 42, stream);
     publish_weights(state_);
-    if (check_every > 0) {
+    if (corruption_check_every > 0) {
       check_.emplace(draw_.config, state_, group, fmt::format("host{}", group.rank()));
     }
   }
@@ -84,8 +84,8 @@ class CheckedTraining {
   }
 
  private:
-  static MeshDraw with_check(MeshDraw draw, int64_t check_every) {
-    draw.config.training.check_every = check_every;
+  static MeshDraw with_check(MeshDraw draw, int64_t corruption_check_every) {
+    draw.config.training.corruption_check_every = corruption_check_every;
     return draw;
   }
 
@@ -165,7 +165,7 @@ class CorruptionCheckRanks : public DeviceRanksTest {
       if (rank_ == victim) training.flip(tensor, byte, bit);
       const CorruptionVerdict verdict = training.check().check_state();
       expect_found(verdict, named(victim), what);
-      EXPECT_TRUE(verdict.copies_differ);
+      EXPECT_TRUE(verdict.replicas_differ);
       if (rank_ == victim) training.flip(tensor, byte, bit);
       expect_sound(training.check().check_state());
     }
@@ -259,7 +259,7 @@ TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
   if (rank_ == victim) training.flip(state.parameters.fsdp().weight(state.parameters.layout().block_unit(1)), 1, 6);
   const CorruptionVerdict verdict = training.step(2);
   expect_found(verdict, {victim}, "a micro-batch computed twice gives different");
-  EXPECT_FALSE(verdict.copies_differ);
+  EXPECT_FALSE(verdict.replicas_differ);
   expect_sound(training.step(3));
 }
 

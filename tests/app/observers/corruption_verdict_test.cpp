@@ -22,10 +22,10 @@ class CorruptionVerdictTest : public testing::Test {
   }
 
   CorruptionVerdict verdict() const { return judge(ranks_, hashes_, results_); }
-  void expect(const std::vector<int>& ranks, bool copies_differ, const std::string& message) const {
+  void expect(const std::vector<int>& ranks, bool replicas_differ, const std::string& message) const {
     const CorruptionVerdict found = verdict();
     EXPECT_EQ(found.ranks, ranks) << found.message;
-    EXPECT_EQ(found.copies_differ, copies_differ);
+    EXPECT_EQ(found.replicas_differ, replicas_differ);
     EXPECT_EQ(found.message, message);
   }
 

@@ -14,7 +14,7 @@
 namespace octavo {
 namespace {
 
-constexpr double kLeastSpread = 0.005;
+constexpr double kMinSpread = 0.005;
 
 // Returns a finished step with one target.
 Step finished_step(int64_t number, double loss, double grad_norm, double step_ms) {
@@ -23,7 +23,7 @@ Step finished_step(int64_t number, double loss, double grad_norm, double step_ms
 
 // Adds steps whose losses alternate between 2.9 and 3.1. An even number of them has mean 3 and standard deviation 0.1.
 Spikes after(int64_t steps, int64_t window = 10, double threshold = 4) {
-  Spikes spikes(window, threshold, kLeastSpread);
+  Spikes spikes(window, threshold, kMinSpread);
   for (int64_t step = 1; step <= steps; ++step) spikes.add(step, step % 2 == 0 ? 2.9 : 3.1);
   return spikes;
 }
@@ -54,14 +54,14 @@ TEST(Spikes, LimitIsMadeOfStepsTwoBefore) {
 }
 
 TEST(Spikes, AFlatLossHasASpread) {
-  Spikes spikes(10, 4, kLeastSpread);
+  Spikes spikes(10, 4, kMinSpread);
   for (int64_t step = 1; step <= 10; ++step) spikes.add(step, 2.0);
-  EXPECT_NEAR(spikes.limit(12), 2 + 4 * 2 * kLeastSpread, 1e-12);
+  EXPECT_NEAR(spikes.limit(12), 2 + 4 * 2 * kMinSpread, 1e-12);
 }
 
 TEST(Spikes, ContinuesFromItsState) {
   const Spikes spikes = after(33);
-  Spikes resumed(10, 4, kLeastSpread);
+  Spikes resumed(10, 4, kMinSpread);
   resumed.from_json(nlohmann::json::parse(spikes.to_json().dump()));
   for (const int64_t step : {34, 35}) EXPECT_EQ(resumed.limit(step), spikes.limit(step));
   for (const char* text : {"3", "[[1]]", "[[\"a\",2]]", "null"}) {
@@ -146,7 +146,7 @@ TEST(StepGuard, WarnsOfASlowStepOncePerLoggingInterval) {
     const bool is_slow = step == 62 || step == 63 || step == 141;
     const Judgement marks = judge(step, is_slow ? 600 : 120);
     EXPECT_EQ(marks.slowdown.has_value(), is_slow) << step;
-    EXPECT_EQ(marks.warns_of_slowdown, is_slow && step != 63) << step;
+    EXPECT_EQ(marks.warns_about_slowdown, is_slow && step != 63) << step;
   }
 }
 

@@ -96,7 +96,7 @@ TEST_F(StepObserverTest, OneStepIsTraced) {
 }
 
 TEST_F(StepObserverTest, ASoundStateMayBeSaved) {
-  ObservedRun run(run_config({"training.check_every=2"}));
+  ObservedRun run(run_config({"training.corruption_check_every=2"}));
   for (int64_t number = 1; number <= 3; ++number) {
     run.take_step();
     EXPECT_TRUE(run.run.allows_save(number));

@@ -97,7 +97,7 @@ TEST(MachineRates, RefusesWhatIsWrong) {
     return refusal(file);
   };
   expect_part(with("/format", "else"), "expected \"octavo machine\"");
-  expect_part(with("/version", 2), "version is 2, this program reads 1");
+  expect_part(with("/version", 2), "version is 2, expected 1");
   expect_part(with("/memory_bytes_per_s", 0), "m.json: memory_bytes_per_s is 0, expected a positive number");
   expect_part(with("/memory_bytes_per_s", "fast"), "is \"fast\"");
   expect_part(with("/product_flops/bfloat16", -1), "product_flops: bfloat16 is -1");

@@ -42,9 +42,9 @@ TEST(GpuEnergy, SaysWhatIsMissing) {
   };
   EXPECT_EQ(refusal("0000:1c:00.0", OCTAVO_FAKE_NVML), "--energy: nvmlDeviceGetHandleByPciBusId_v2 fails: Not Found");
   EXPECT_EQ(refusal(kBusId, "libno_such_driver.so"),
-            "--energy: the driver's library libno_such_driver.so is not there, expected one that dlopen finds");
+            "--energy: the driver's library libno_such_driver.so was not found, expected it on the library path");
   EXPECT_EQ(refusal(kBusId, "libm.so.6"),
-            "--energy: the driver's library has no nvmlInit_v2, expected a driver of Hopper or newer");
+            "--energy: the driver's library has no nvmlInit_v2, expected a driver for Hopper or newer");
   EXPECT_EQ(refusal(kBusId, OCTAVO_FAKE_NVML), "none");  // A refused GPU leaves the library as it was.
 }
 

@@ -80,7 +80,7 @@ TEST_F(GoodputTest, ARunThatIsRolledBackLosesSteps) {
   Goodput goodput = process(1000);
   now_ = 1010;
   goodput.add(Goodput::kSteps, 10);
-  goodput.set_back(4);
+  goodput.roll_back(4);
   EXPECT_DOUBLE_EQ(goodput.share(), 0.4);
   EXPECT_EQ(goodput.report(), "goodput 40.0% of 10s: recovery 60.0%");
 }

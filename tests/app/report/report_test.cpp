@@ -90,9 +90,9 @@ TEST_F(ReportTest, SkipsValuesThatAreNotNumbers) {
 }
 
 TEST_F(ReportTest, RefusesAFolderWithoutARun) {
-  EXPECT_NE(message_of((root_ / "none").string()).find("is no folder of a run: it has no metrics.jsonl"),
+  EXPECT_NE(message_of((root_ / "none").string()).find("is not the folder of a run: it has no metrics.jsonl"),
             std::string::npos);
-  EXPECT_NE(message_of(write("empty", "log.txt", "")).find("is no folder of a run"), std::string::npos);
+  EXPECT_NE(message_of(write("empty", "log.txt", "")).find("is not the folder of a run"), std::string::npos);
 }
 
 TEST_F(ReportTest, ARunWithoutALoggedStepHasNoMetrics) {

@@ -63,7 +63,7 @@ TEST_P(DiskCheckpointsTest, AFinalSaveMustSucceed) {
   SavingProcess run(config());
   run.checkpoints.prepare(run.pieces, 0, 24);
   const FileSizeLimit limit(kFullDisk);
-  expect_mentions(message_of<Error>([&] { save(run, 24, true); }), {"it is the final one", "is none"});
+  expect_mentions(message_of<Error>([&] { save(run, 24, true); }), {"it is the final checkpoint", "is none"});
 }
 
 TEST_P(DiskCheckpointsTest, AResumedCheckpointIsTheLastOne) {

@@ -42,13 +42,13 @@ TEST(Fp8Report, WarnsBeyondTheLimitsOnly) {
   tensors[1].stats.saturated = 2;
   tensors[1].tensor = "weight";
   EXPECT_EQ(fp8_warning(5, tensors),
-            "step 5: 1 of 3 FP8 tensors do not fit their format, the worst the weight of gate_up in layer 3: 0.20% "
+            "step 5: 1 of 3 FP8 tensors do not fit their format; the worst is the weight of gate_up in layer 3: 0.20% "
             "saturated, 20.0% flushed to zero, amax 3.5");
   tensors[2].stats.flushed = 480;
   tensors[2].linear = "down";
   tensors[2].layer = 4;
   EXPECT_EQ(fp8_warning(6, tensors),
-            "step 6: 2 of 3 FP8 tensors do not fit their format, the worst the input of down in layer 4: 0.10% "
+            "step 6: 2 of 3 FP8 tensors do not fit their format; the worst is the input of down in layer 4: 0.10% "
             "saturated, 60.0% flushed to zero, amax 3.5");
 }
 

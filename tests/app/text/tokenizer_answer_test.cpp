@@ -38,7 +38,8 @@ TEST(TokenizerAnswer, WhatIsNoneIsRefused) {
     const std::string output = std::string("{\"ids\": ") + ids + "}";
     EXPECT_NE(refusal_of([&] { answered_ids(output, "t"); }).find("the tokenizer t"), std::string::npos) << ids;
   }
-  EXPECT_NE(refusal_of([&] { answered_text("{\"text\": [1]}", "t"); }).find("gives no text"), std::string::npos);
+  EXPECT_NE(refusal_of([&] { answered_text("{\"text\": [1]}", "t"); }).find("does not return a text"),
+            std::string::npos);
 }
 
 }  // namespace

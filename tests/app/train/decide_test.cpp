@@ -14,7 +14,7 @@ TEST(DecideTest, AStepWithNothingDueContinues) { EXPECT_EQ(decide({}), Actions{}
 
 TEST(DecideTest, ARunGivesUpWhateverElseIsDueOrWished) {
   const Facts facts{.due = {.last = true, .save = true},
-                    .wishes = {.stop = true, .back = Back::kCheckpoint},
+                    .requests = {.stop = true, .roll_back_to = RollBack::kCheckpoint},
                     .skipping = true,
                     .over_limit = true,
                     .has_checkpoint = true};
@@ -22,18 +22,19 @@ TEST(DecideTest, ARunGivesUpWhateverElseIsDueOrWished) {
 }
 
 TEST(DecideTest, ARunThatFailsInFp8FallsBackToBFloat16BeforeItGivesUp) {
-  const Facts facts{.wishes = {.back = Back::kComparison}, .skipping = true, .over_limit = true, .comparing = true};
+  const Facts facts{
+      .requests = {.roll_back_to = RollBack::kComparison}, .skipping = true, .over_limit = true, .comparing = true};
   EXPECT_EQ(decide(facts), (Actions{.next = Next::kToComparison}));
 }
 
 TEST(DecideTest, AStopSavesUnlessTheRunWasToRollBack) {
-  Facts facts{.wishes = {.stop = true}};
+  Facts facts{.requests = {.stop = true}};
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kStop}));
   facts.save_allowed = false;
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kRefused, .next = Next::kStop}));
   facts.save_allowed = true;
-  for (const Back back : {Back::kCheckpoint, Back::kComparison}) {
-    facts.wishes.back = back;
+  for (const RollBack target : {RollBack::kCheckpoint, RollBack::kComparison}) {
+    facts.requests.roll_back_to = target;
     facts.has_checkpoint = true;
     EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNotSaved, .next = Next::kStop}));
     facts.has_checkpoint = false;  // A checkpoint of a doubtful state is better than none.
@@ -43,16 +44,16 @@ TEST(DecideTest, AStopSavesUnlessTheRunWasToRollBack) {
 
 TEST(DecideTest, ARollbackSavesNothingAndOwesNothing) {
   Facts facts{.due = {.last = true, .save = true, .comparison = true},
-              .wishes = {.back = Back::kCheckpoint, .spike = 7},
+              .requests = {.roll_back_to = RollBack::kCheckpoint, .spike = 7},
               .has_checkpoint = true,
-              .owes_save = true};
+              .save_postponed = true};
   EXPECT_EQ(decide(facts), (Actions{.next = Next::kToCheckpoint}));
-  facts.wishes.back = Back::kComparison;
+  facts.requests.roll_back_to = RollBack::kComparison;
   EXPECT_EQ(decide(facts), (Actions{.next = Next::kToComparison}));
 }
 
 TEST(DecideTest, ARollbackWithoutACheckpointContinuesAndSaysSo) {
-  Facts facts{.due = {.save = true, .validation = true}, .wishes = {.back = Back::kCheckpoint}};
+  Facts facts{.due = {.save = true, .validation = true}, .requests = {.roll_back_to = RollBack::kCheckpoint}};
   EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNoCheckpoint, .save = Save::kOnDisk}));
   EXPECT_TRUE(validates(facts));
   facts.due.last = true;
@@ -68,32 +69,32 @@ TEST(DecideTest, TheLastStepSavesTheFinalState) {
 
 TEST(DecideTest, ASaveIsOwedWhileTheStateIsUnsettled) {
   for (const bool by_clock : {false, true}) {
-    Facts facts{.due = {.save = !by_clock}, .wishes = {.save = by_clock}};
+    Facts facts{.due = {.save = !by_clock}, .requests = {.save = by_clock}};
     EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
-    facts.owes_save = true;
+    facts.save_postponed = true;
     EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
     facts.skipping = true;
-    EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+    EXPECT_EQ(decide(facts), (Actions{.save_postponed = true}));
     facts.skipping = false;
     facts.comparing = true;
-    EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+    EXPECT_EQ(decide(facts), (Actions{.save_postponed = true}));
   }
 }
 
 TEST(DecideTest, ASaveIsOwedWhileAnEarlierOneIsWrittenAndThisIsSaidOnce) {
   Facts facts{.due = {.save = true}, .save_pending = true};
-  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePending, .owes_save = true}));
-  facts.owes_save = true;
-  EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePending, .save_postponed = true}));
+  facts.save_postponed = true;
+  EXPECT_EQ(decide(facts), (Actions{.save_postponed = true}));
   facts.due.save = false;  // An owed save stays owed while another save is being written.
-  EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+  EXPECT_EQ(decide(facts), (Actions{.save_postponed = true}));
 }
 
 // If the save were owed, each later step would wait for its result and compare the replicas again.
 TEST(DecideTest, ASaveThatIsRefusedIsNotOwed) {
   for (const bool by_clock : {false, true}) {
     const Facts facts{
-        .due = {.save = !by_clock}, .wishes = {.save = by_clock}, .save_allowed = false, .owes_save = true};
+        .due = {.save = !by_clock}, .requests = {.save = by_clock}, .save_allowed = false, .save_postponed = true};
     EXPECT_EQ(decide(facts), Actions{});
   }
 }
@@ -102,8 +103,8 @@ TEST(DecideTest, ASaveInMemoryYieldsToOneOnDisk) {
   Facts facts = with_due({.memory_save = true});
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory}));
   // An earlier save on disk is still being written.
-  facts.owes_save = true;
-  EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory, .owes_save = true}));
+  facts.save_postponed = true;
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory, .save_postponed = true}));
   facts = with_due({.save = true, .memory_save = true});
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
   for (bool Facts::*hindrance : {&Facts::skipping, &Facts::comparing}) {
@@ -119,52 +120,52 @@ TEST(DecideTest, ASaveInMemoryYieldsToOneOnDisk) {
 TEST(DecideTest, AComparisonFollowsTheSaveOfTheSameStep) {
   EXPECT_EQ(decide(with_due({.save = true, .comparison = true})),
             (Actions{.save = Save::kOnDisk, .next = Next::kCompare}));
-  EXPECT_EQ(decide(with_due({.comparison = true, .fp8_again = true})).next, Next::kCompare);
-  EXPECT_EQ(decide(with_due({.fp8_again = true})), (Actions{.next = Next::kFp8Again}));
+  EXPECT_EQ(decide(with_due({.comparison = true, .resume_fp8 = true})).next, Next::kCompare);
+  EXPECT_EQ(decide(with_due({.resume_fp8 = true})), (Actions{.next = Next::kResumeFp8}));
 }
 
 TEST(DecideTest, AValidationIsNotWorthItsTimeWhenTheStateIsGivenUp) {
   Facts facts = with_due({.validation = true});
   EXPECT_TRUE(validates(facts));
   EXPECT_FALSE(validates({}));
-  facts.wishes.back = Back::kCheckpoint;
+  facts.requests.roll_back_to = RollBack::kCheckpoint;
   EXPECT_TRUE(validates(facts));
   facts.has_checkpoint = true;
   EXPECT_FALSE(validates(facts));
-  facts.wishes = {.stop = true};
+  facts.requests = {.stop = true};
   EXPECT_FALSE(validates(facts));
-  facts.wishes = {.back = Back::kComparison};
+  facts.requests = {.roll_back_to = RollBack::kComparison};
   EXPECT_FALSE(validates(facts));
-  facts.wishes = {};
+  facts.requests = {};
   facts.over_limit = true;
   EXPECT_FALSE(validates(facts));
 }
 
-TEST(WishesTest, ArePackedIntoBitsThatCanBeCombined) {
+TEST(RequestsTest, ArePackedIntoBitsThatCanBeCombined) {
   for (const bool stop : {false, true}) {
     for (const bool save : {false, true}) {
-      for (const Back back : {Back::kNone, Back::kCheckpoint, Back::kComparison}) {
-        const int64_t spike = back == Back::kNone ? 0 : int64_t{1} << 40;
-        const Wishes wishes{.stop = stop, .save = save, .back = back, .spike = spike};
-        const Wishes same = Wishes::unpack(wishes.pack() | Wishes{}.pack());
+      for (const RollBack target : {RollBack::kNone, RollBack::kCheckpoint, RollBack::kComparison}) {
+        const int64_t spike = target == RollBack::kNone ? 0 : int64_t{1} << 40;
+        const Requests requests{.stop = stop, .save = save, .roll_back_to = target, .spike = spike};
+        const Requests same = Requests::unpack(requests.pack() | Requests{}.pack());
         EXPECT_EQ(same.stop, stop);
         EXPECT_EQ(same.save, save);
-        EXPECT_EQ(same.back, back);
+        EXPECT_EQ(same.roll_back_to, target);
         EXPECT_EQ(same.spike, spike);
-        EXPECT_TRUE(Wishes::unpack(wishes.pack() | Wishes{.stop = true}.pack()).stop);
+        EXPECT_TRUE(Requests::unpack(requests.pack() | Requests{.stop = true}.pack()).stop);
       }
     }
   }
 }
 
-TEST(WishesTest, TheFirstSpikeAndTheComparisonTakePrecedence) {
-  Wishes wishes;
-  wishes.roll_back(Back::kCheckpoint, 7);
-  wishes.roll_back(Back::kCheckpoint, 9);
-  EXPECT_EQ(wishes.spike, 7);
-  wishes.roll_back(Back::kComparison, 0);
-  wishes.roll_back(Back::kCheckpoint, 8);
-  EXPECT_EQ(wishes.back, Back::kComparison);
+TEST(RequestsTest, TheFirstSpikeAndTheComparisonTakePrecedence) {
+  Requests requests;
+  requests.roll_back(RollBack::kCheckpoint, 7);
+  requests.roll_back(RollBack::kCheckpoint, 9);
+  EXPECT_EQ(requests.spike, 7);
+  requests.roll_back(RollBack::kComparison, 0);
+  requests.roll_back(RollBack::kCheckpoint, 8);
+  EXPECT_EQ(requests.roll_back_to, RollBack::kComparison);
 }
 
 // A simulated run: it tracks whether the state is sound and what the newest checkpoint contains.
@@ -193,17 +194,17 @@ class DrawnRun {
                  .memory_save = draw(4),
                  .validation = draw(4),
                  .comparison = !last && !comparing_ && draw(5)};
-    facts.wishes.stop = draw(40);
-    facts.wishes.save = draw(10);
-    if (spike) facts.wishes.roll_back(Back::kCheckpoint, step_);
-    if (gap) facts.wishes.roll_back(Back::kComparison, 0);
+    facts.requests.stop = draw(40);
+    facts.requests.save = draw(10);
+    if (spike) facts.requests.roll_back(RollBack::kCheckpoint, step_);
+    if (gap) facts.requests.roll_back(RollBack::kComparison, 0);
     facts.skipping = skipped_in_a_row_ > 0;
     facts.over_limit = skipped_in_a_row_ > 3;
     facts.comparing = comparing_;
-    facts.has_checkpoint = facts.wishes.back != Back::kNone && has_checkpoint_;
+    facts.has_checkpoint = facts.requests.roll_back_to != RollBack::kNone && has_checkpoint_;
     facts.save_pending = save_pending_;
     facts.save_allowed = !draw(20);
-    facts.owes_save = owes_save_;
+    facts.save_postponed = owes_save_;
     check(facts, decide(facts));
   }
 
@@ -211,7 +212,7 @@ class DrawnRun {
     EXPECT_EQ(actions, decide(facts));  // Equal facts lead to equal actions on every rank.
     const bool to_disk = actions.save == Save::kOnDisk || actions.save == Save::kFinal;
     const bool ends = actions.next == Next::kStop || actions.next == Next::kDone || actions.next == Next::kGiveUp;
-    if (facts.wishes.back != Back::kNone && facts.has_checkpoint) {
+    if (facts.requests.roll_back_to != RollBack::kNone && facts.has_checkpoint) {
       EXPECT_FALSE(to_disk || actions.save == Save::kInMemory) << "a spoiled state is saved";
     }
     if (actions.save == Save::kOnDisk || actions.save == Save::kInMemory) {
@@ -221,7 +222,7 @@ class DrawnRun {
     if (actions.save == Save::kOnDisk) {
       EXPECT_FALSE(facts.save_pending) << "the run waits for the earlier save";
     }
-    if (facts.wishes.stop) {
+    if (facts.requests.stop) {
       EXPECT_TRUE(ends) << "a stop is not obeyed";
     }
     if (facts.due.last) {
@@ -231,18 +232,18 @@ class DrawnRun {
       EXPECT_TRUE(actions.save == Save::kFinal || has_checkpoint_) << "a run ends without any state to resume from";
     }
     const bool goes_back = actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison;
-    const bool wanted = facts.due.save || facts.wishes.save || facts.owes_save;
+    const bool wanted = facts.due.save || facts.requests.save || facts.save_postponed;
     if (wanted && !ends && !goes_back && facts.save_allowed) {
-      EXPECT_TRUE(to_disk != actions.owes_save) << "a wanted save is either made or owed";
+      EXPECT_TRUE(to_disk != actions.save_postponed) << "a wanted save is either made or owed";
     }
     if (goes_back) {
-      EXPECT_FALSE(actions.owes_save);
+      EXPECT_FALSE(actions.save_postponed);
     }
     perform(facts, actions, to_disk, ends);
   }
 
   void perform(const Facts& facts, const Actions& actions, bool to_disk, bool ends) {
-    owes_save_ = actions.owes_save;
+    owes_save_ = actions.save_postponed;
     if (to_disk) has_checkpoint_ = save_pending_ = true;
     if (actions.next == Next::kCompare) comparing_ = true;
     if (actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison) {

@@ -62,7 +62,7 @@ TEST(LearningRate, InverseSqrt) {
 
 TEST(LearningRate, WarmupStableSqrtDecay) {
   OptimizerConfig config = config_of(Schedule::kWsd);
-  config.decay = Decay::kSqrt;
+  config.decay_type = Decay::kSqrt;
   config.decay_steps = 16;
   EXPECT_DOUBLE_EQ(learning_rate(config, 8, 24), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * 0.75);  // Step 9 is the first of 16 decay steps.

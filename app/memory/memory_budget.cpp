@@ -1,4 +1,4 @@
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 
 #include <algorithm>
 
@@ -60,7 +60,7 @@ PlannedDevice unused_device(const Runtime& runtime) {
   return device;
 }
 
-MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device) {
+MemoryBudget memory_budget(const Config& config, const MeshShape& mesh, const PlannedDevice& device) {
   if (device.device == Device::kCpu) {
     const int64_t available = device.free_bytes.value_or(device.memory_bytes);
     return {.available = available, .outside = 0, .margin = available / kCpuMarginShare};
@@ -73,8 +73,8 @@ MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const Planne
   return {.available = available, .outside = outside.later, .margin = kGpuMargin};
 }
 
-MemoryRoom memory_room(const Config& config, const Runtime& runtime) {
-  return memory_room(config, runtime.mesh().shape(), own_device(runtime));
+MemoryBudget memory_budget(const Config& config, const Runtime& runtime) {
+  return memory_budget(config, runtime.mesh().shape(), own_device(runtime));
 }
 
 }  // namespace octavo

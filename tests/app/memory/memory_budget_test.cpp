@@ -1,5 +1,5 @@
 // Tests of the rule that decides whether a run fits into memory. A plan and the planned run use the same rule.
-#include "app/memory/memory_room.h"
+#include "app/memory/memory_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -11,14 +11,14 @@ namespace {
 
 // Returns the bytes that a run may allocate in its arena.
 int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
-  const MemoryRoom room = memory_room({}, mesh, device);
-  const int64_t bytes = room.available - room.outside - room.margin;
-  EXPECT_TRUE(room.fits(bytes));
-  EXPECT_FALSE(room.fits(bytes + 1));
+  const MemoryBudget budget = memory_budget({}, mesh, device);
+  const int64_t bytes = budget.available - budget.outside - budget.margin;
+  EXPECT_TRUE(budget.fits(bytes));
+  EXPECT_FALSE(budget.fits(bytes + 1));
   return bytes;
 }
 
-TEST(MemoryRoom, LeavesWhatLibrariesTakeAndAMargin) {
+TEST(MemoryBudget, LeavesWhatLibrariesTakeAndAMargin) {
   const PlannedDevice device{.memory_bytes = 80 * kGiB};
   const int64_t margin = 1536 * kMiB;
   EXPECT_EQ(room_for_arena({}, device), 80 * kGiB - 545 * kMiB - margin);
@@ -27,14 +27,14 @@ TEST(MemoryRoom, LeavesWhatLibrariesTakeAndAMargin) {
   EXPECT_EQ(room_for_arena({.shard = 2, .tensor = 4}, device), 80 * kGiB - 3945 * kMiB - margin);
 }
 
-TEST(MemoryRoom, MemoryIsRegisteredWithinANode) {
+TEST(MemoryBudget, MemoryIsRegisteredWithinANode) {
   const PlannedDevice four{.memory_bytes = 80 * kGiB, .gpus_per_node = 4};
   const PlannedDevice eight{.memory_bytes = 80 * kGiB, .gpus_per_node = 8};
   EXPECT_EQ(room_for_arena({.shard = 8}, four) - room_for_arena({.shard = 8}, eight), 1250 * kMiB);
   EXPECT_EQ(room_for_arena({.shard = 4}, four), room_for_arena({.shard = 4}, eight));
 }
 
-TEST(MemoryRoom, IsThatOfThePlanForARunAloneOnItsGpu) {
+TEST(MemoryBudget, IsThatOfThePlanForARunAloneOnItsGpu) {
   for (const MeshShape& mesh :
        {MeshShape{}, MeshShape{.shard = 8}, MeshShape{.replicate = 2, .shard = 2, .tensor = 2}}) {
     PlannedDevice device{.memory_bytes = 80 * kGiB};
@@ -46,16 +46,16 @@ TEST(MemoryRoom, IsThatOfThePlanForARunAloneOnItsGpu) {
   }
 }
 
-TEST(MemoryRoom, OfTheCpuIsAShare) {
+TEST(MemoryBudget, OfTheCpuIsAShare) {
   const PlannedDevice planned{.device = Device::kCpu, .memory_bytes = 40 * kGiB};
   EXPECT_EQ(room_for_arena({.shard = 2}, planned), 38 * kGiB);
   const PlannedDevice running{.device = Device::kCpu, .free_bytes = 20 * kGiB};
   EXPECT_EQ(room_for_arena({.shard = 2}, running), 19 * kGiB);
 }
 
-TEST(MemoryRoom, EverythingFitsWhereMemoryIsUnknown) {
-  EXPECT_TRUE(memory_room({}, {.shard = 2}, {}).fits(1000 * kGiB));
-  EXPECT_TRUE(memory_room({}, {}, {.device = Device::kCpu}).fits(1000 * kGiB));
+TEST(MemoryBudget, EverythingFitsWhereMemoryIsUnknown) {
+  EXPECT_TRUE(memory_budget({}, {.shard = 2}, {}).fits(1000 * kGiB));
+  EXPECT_TRUE(memory_budget({}, {}, {.device = Device::kCpu}).fits(1000 * kGiB));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// MetricsCourse decides which lines of a run's metrics.jsonl count (app/records/metrics.h). Lines are only ever
+// MetricsHistory decides which lines of a run's metrics.jsonl count (app/records/metrics.h). Lines are only ever
 // appended. A run that resumes a checkpoint repeats steps and omits lines that the file already has, except that the
 // first step after a start always has a line.
 #pragma once
@@ -10,13 +10,13 @@
 
 namespace octavo {
 
-class MetricsCourse {
+class MetricsHistory {
  public:
   // Adds the line of a step, in the order of the file. Returns true if the line differs from the earlier line of the
   // same step (another loss, gradient norm or number of tokens). In that case the run has rolled back and computed
   // something else, so all earlier lines of this step and of later steps no longer count. Returns false if the line is
   // new or repeats the earlier one.
-  bool parts(int64_t step, const nlohmann::json& line);
+  bool diverges(int64_t step, const nlohmann::json& line);
 
   // Returns the last step whose line counts, or 0 if there is none.
   int64_t last_step() const { return lines_.empty() ? 0 : lines_.rbegin()->first; }

@@ -1,4 +1,4 @@
-#include "app/records/metrics_course.h"
+#include "app/records/metrics_history.h"
 
 #include <cmath>
 #include <limits>
@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-bool MetricsCourse::parts(int64_t step, const nlohmann::json& line) {
+bool MetricsHistory::diverges(int64_t step, const nlohmann::json& line) {
   Distinction distinction;
   size_t next = 0;
   for (const char* key : {"loss", "grad_norm", "tokens"}) {
@@ -15,16 +15,16 @@ bool MetricsCourse::parts(int64_t step, const nlohmann::json& line) {
     distinction[next++] = is_number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
   }
   const auto before = lines_.lower_bound(step);
-  bool parted = false;
+  bool differs = false;
   if (before != lines_.end() && before->first == step) {
     for (size_t i = 0; i < distinction.size(); ++i) {
       const double was = before->second[i];
-      parted = parted || (distinction[i] != was && !(std::isnan(distinction[i]) && std::isnan(was)));
+      differs = differs || (distinction[i] != was && !(std::isnan(distinction[i]) && std::isnan(was)));
     }
   }
-  if (parted) lines_.erase(before, lines_.end());
+  if (differs) lines_.erase(before, lines_.end());
   lines_.insert_or_assign(step, distinction);
-  return parted;
+  return differs;
 }
 
 }  // namespace octavo

@@ -36,7 +36,7 @@ PlannedDevice own_device(const Runtime& runtime);
 // Returns this rank's device before communicators exist, like a plan: free memory is not measured.
 PlannedDevice unused_device(const Runtime& runtime);
 
-struct MemoryRoom {
+struct MemoryBudget {
   int64_t available = 0;  // Memory that may be allocated, in bytes. 0 if unknown; then everything fits.
   int64_t outside = 0;
   int64_t margin = 0;
@@ -45,8 +45,8 @@ struct MemoryRoom {
 };
 
 // Returns the memory budget of a run of `config` on the mesh, with one such device per rank.
-MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device);
+MemoryBudget memory_budget(const Config& config, const MeshShape& mesh, const PlannedDevice& device);
 // Returns the memory budget of the run in progress.
-MemoryRoom memory_room(const Config& config, const Runtime& runtime);
+MemoryBudget memory_budget(const Config& config, const Runtime& runtime);
 
 }  // namespace octavo
