@@ -18,8 +18,7 @@ namespace octavo {
 enum class LinearPrecision : uint8_t { kBFloat16, kFp8Tensorwise, kFp8Delayed, kFp8Rowwise, kFp8Blockwise };
 
 // The properties of a recipe that casts, matmuls and collectives depend on. A new recipe that combines existing
-// scalings needs only a row here. Without FP8 only `casts_in_one_pass` is read of the
-// members after `fp8`, and it is true.
+// scalings needs only a row here. A recipe without FP8 casts nothing: it needs no amax, and needs no second pass.
 struct RecipeTraits {
   LinearPrecision recipe;
   const char* name;     // Name in configs.
