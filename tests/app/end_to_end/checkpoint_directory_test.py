@@ -96,7 +96,7 @@ class DamagedCheckpointTest(Resuming):
         before = snapshot(directory)
         for ranks in (1, 2):
             self.refused("train", config, "training.steps=7", ranks=ranks,
-                         mentions=["all of its 3 checkpoints are damaged", "step_00000006"])
+                         mentions=["all 3 checkpoints are damaged", "step_00000006"])
         self.assertEqual(snapshot(directory), before)
 
     def test_a_path_and_other_commands_refuse_it(self):

@@ -122,7 +122,7 @@ class DatasetsTest(Corpus):
         result = self.finish(process)
         self.assertEqual(result.code, DONE)
         self.assertEqual((result.out + result.err).count("exceeds the dataset's max_epochs 2"), 1)
-        self.assertIn("data few: pass 2 begins", result.out)
+        self.assertIn("data few: epoch 2 begins", result.out)
 
     def test_names_are_told_apart(self):
         twice = [{"path": self.corpus, "name": "a"}, {"path": self.corpus, "name": "a"}]

@@ -89,7 +89,7 @@ class PrecisionGuardTest(Corpus):
         outliers("fp8")
         guard = "precision.guard={every: 4, steps: 2, tolerance: 0.02, action: bfloat16, fallback_steps: 1000}"
         result = outliers("guarded", guard)
-        self.assertIn("rolled back to step 4 and continues in bfloat16", result.out)
+        self.assertIn("rolled back to step 4; the run continues in bfloat16", result.out)
         good, bad, guarded = (self.metrics(log)[24]["loss"] for log in ("bfloat16", "fp8", "guarded"))
         self.assertGreater(bad, good + 0.5)
         self.assertLess(guarded, good + 0.1)
