@@ -101,7 +101,7 @@ void RunActions::give_up(int64_t step) {
   }
   if (parts_.runtime.group().is_root()) write_goodput(true);
   throw AgreedError(
-      fmt::format("the loss or the gradient norm of {} is not finite or a spike, which are more steps in a row than "
+      fmt::format("the loss or the gradient norm of {} is not finite or a spike, for more steps in a row than "
                   "training.max_skipped_steps; the last checkpoint is {}",
                   describe_steps(good_.step + 1, step), checkpoints.last()));
 }

@@ -167,4 +167,4 @@ class SlowRankTest(Corpus):
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         self.finish(process)
-        self.assertRegex(log.read_text(), r"rank 1 on \S+ is slow in computing: the other ranks wait \d+ ms of a step of \d+ ms for it")
+        self.assertRegex(log.read_text(), r"rank 1 on \S+ is slow in computing: the other ranks wait for it for \d+ ms of a step of \d+ ms")

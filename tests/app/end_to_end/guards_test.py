@@ -44,7 +44,7 @@ class GuardsTest(Scratch):
         self.assertEqual(len(losses), 1, out)
         first = (NOISY_STEP - 1) * BATCH
         self.assertRegex(out, rf"step {NOISY_STEP}: the loss of \d+\.\d+ is a spike, \d+\.\d standard deviations above "
-                              rf"those before; samples {first} to {first + BATCH - 1}\n")
+                              rf"the mean of the steps before; samples {first} to {first + BATCH - 1}\n")
         self.assertRegex(out, rf"step {NOISY_STEP}: the gradient norm of \d+\.\d+ is a spike, ")
         self.assertRegex(out, rf"step {NOISY_STEP}/{STEPS}  .*  \[loss spike z \d+\.\d, grad_norm spike z \d+\.\d.*\]")
         marked = {key: step for step, entry in self.metrics().items() for key in ("loss_z", "grad_norm_z") if key in entry}
@@ -142,8 +142,8 @@ class GuardsTest(Scratch):
                 result = self.noisy("optimizer.lr=1e30", "optimizer.grad_clip=0", ranks=ranks, log=log, code=FAILED,
                                     max_skipped_steps=most)
                 line = result.octavo_lines()[0]
-                found = re.search(r"of steps? (\d+)(?: to (\d+))? is not finite or a spike, more than "
-                                  r"training.max_skipped_steps in a row; the last checkpoint is (\S+)$", line)
+                found = re.search(r"of steps? (\d+)(?: to (\d+))? is not finite or a spike, for more steps in a row than "
+                                  r"training.max_skipped_steps; the last checkpoint is (\S+)$", line)
                 self.assertTrue(found, line)
                 first = int(found[1])
                 last = first + most + (DEVICE != "cpu")  # A GPU already computes the next step.
