@@ -283,7 +283,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Number of first blocks whose linears do not use FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Number of last blocks whose linears do not use FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights are gathered in FP8 if the recipe supports it.").carries_out();
-  precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "Dtype in which gradients are sent between ranks.");
+  precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "Dtype in which gradients are sent between ranks. With precision.compute float32 they are sent in float32.");
   precision.add("gradient_format", &Precision::gradient_format, OneOf{kFloat8Type}, "", "FP8 format of output gradients. Activations and weights are e4m3.");
   precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 matmuls that use the tensor cores' fast accumulation. fp8_blockwise never does.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed only: number of steps whose largest amax determines the scale.");

@@ -171,6 +171,8 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.model.qk_norm = dice.yes();
   // A head of two elements can be so short that its norm amplifies rounding beyond the tolerances.
   if (c.model.qk_norm) c.model.rms_norm_eps = 0.1;
+  // In float32, gradients are not rounded before they are sent, so this changes nothing.
+  if (!gpu && dice.yes()) c.precision.reduce = DType::kBFloat16;
   return draw;
 }
 
