@@ -53,7 +53,7 @@ void add_steps(Table& table, const char* batch, Bench& bench, const Config& conf
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   std::optional<GpuUse> use;
   if (energy != nullptr) use = bench.measure_use(*energy, median(times));
-  add_throughput(table, batch, config, runtime, times, use);
+  add_throughput(table, batch, config, runtime, times, bench.attended_tokens(), use);
 }
 
 // Returns null unless --energy is given.

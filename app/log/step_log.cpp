@@ -4,6 +4,7 @@
 
 #include "app/process/events.h"
 #include "app/records/metrics.h"
+#include "app/run/utilization.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -75,10 +76,16 @@ double StepLog::tokens_left(int64_t step) const {
 
 void StepLog::set_rates(MetricRow& row, double token_s) const {
   const double wps = 1 / token_s / runtime_.group().size();
-  const double flops = wps * config_.model.flops_per_token(config_.data.seq_len);
+  const ModelFlops flops =
+      model_flops(config_.model, config_.precision, config_.data.seq_len, row.at("attended_tokens"));
   row.set("wps", wps);
-  if (runtime_.stream().is_cuda()) row.set("mfu", mfu(flops));
-  row.set("tflops", flops / 1e12);
+  row.set("tflops", wps * flops.palm / 1e12);
+  if (runtime_.stream().is_cuda()) {
+    const Utilization use = utilization_of(flops, wps);
+    row.set("mfu", use.mfu);
+    row.set("mfu_causal", use.mfu_causal);
+    row.set("utilization", use.utilization);
+  }
   row.set("memory_gib", runtime_.memory_gib());
 }
 
@@ -90,6 +97,7 @@ void StepLog::report(MetricRow row) {
   const double token_s = row.at("step_ms") / 1e3 * static_cast<double>(interval.steps()) / tokens;
   set_rates(row, token_s);
   const bool on_terminal = shows_progress();
+  if (row.get("mfu").value_or(0) > 1 && !std::exchange(explained_mfu_, true)) log_info("{}", kAbove100);
   log_line(on_terminal ? LogLevel::kDetail : LogLevel::kInfo, console_line(row, tokens_left(row.step) * token_s));
   const std::optional<double> validation = row.get("validation_loss");
   if (on_terminal && validation) {

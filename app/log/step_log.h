@@ -72,6 +72,7 @@ class StepLog {
   bool has_opened_energy_ = false;
   std::optional<MetricsWriter> metrics_;
   bool warned_ = false;
+  bool explained_mfu_ = false;
   WorkQueue queue_;  // Last member, so that it is destroyed first.
 };
 

@@ -6,6 +6,7 @@
 
 #include "app/inputs/same_files.h"
 #include "app/run/step_trace.h"
+#include "app/run/utilization.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/median.h"
@@ -132,6 +133,10 @@ GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
           .sm_mhz = runtime_.group().all_reduce_sum(mean.sm_mhz) / ranks};
 }
 
+double Bench::attended_tokens() {
+  return runtime_.group().all_reduce_sum(state_.batch.attended_tokens()) / runtime_.group().size();
+}
+
 void Bench::trace_step(const std::string& path) {
   StepTrace trace(state_, runtime_.group());
   {
@@ -142,11 +147,11 @@ void Bench::trace_step(const std::string& path) {
 }
 
 void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
-                    const std::vector<double>& step_times, const std::optional<GpuUse>& use) {
+                    const std::vector<double>& step_times, double attended_tokens, const std::optional<GpuUse>& use) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
   const double step_ms = median(step_times);
   const double wps = tokens / runtime.group().size() / step_ms * 1e3;
-  const double flops = wps * config.model.flops_per_token(config.data.seq_len);
+  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens);
   const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
   table.row()
       .add({"", "batch", -15}, batch)
@@ -159,9 +164,15 @@ void add_throughput(Table& table, const char* batch, const Config& config, Runti
       .add({"step_ms_min", "least", 9, "{:.2f}"}, *fastest)
       .add({"step_ms_max", "most", 9, "{:.2f}"}, *slowest)
       .add({"wps", "wps", 9, ","}, wps)
-      .add({"tflops", "TFLOP/s", 7, "{:.1f}"}, flops / 1e12)
+      .add({"tflops", "TFLOP/s", 7, "{:.1f}"}, wps * flops.palm / 1e12)
       .add({"memory_gib", "GiB", 6, "{:.1f}"}, runtime.memory_gib());
-  if (runtime.stream().is_cuda()) table.add({"mfu", "mfu", 6, "{:.1f}%", 100}, mfu(flops));
+  if (config.data.document_mask) table.add({"attended_tokens"}, attended_tokens);
+  if (runtime.stream().is_cuda()) {
+    const Utilization rates = utilization_of(flops, wps);
+    table.add({"mfu", "mfu", 6, "{:.1f}%", 100}, rates.mfu)
+        .add({"mfu_causal"}, rates.mfu_causal)
+        .add({"utilization", "util", 6, "{:.1f}%", 100}, rates.utilization);
+  }
   if (!use) return;
   table.add({"sm_mhz", "MHz", 5, "{:.0f}"}, use->sm_mhz)
       .add({"watts", "W", 5, "{:.0f}"}, use->watts)

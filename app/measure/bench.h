@@ -32,6 +32,8 @@ class Bench {
   // Runs steps of `step_ms` each for at least two seconds and returns the power and clock of the GPUs, averaged over
   // all ranks. A collective.
   GpuUse measure_use(GpuEnergy& energy, double step_ms);
+  // Returns the mean number of tokens that a token of the synthetic batch attends to. A collective.
+  double attended_tokens();
   // Writes a trace of one step to `path` (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 
@@ -49,9 +51,9 @@ class Bench {
 
 // Adds a row with the throughput of steps of `config` that took `step_times` milliseconds each. Columns: parameters,
 // compute (the dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max,
-// wps, tflops, memory_gib; mfu on GPUs; with `use` also sm_mhz, watts (per GPU) and joules_per_token. `batch` is the
-// name of the row.
+// wps, tflops, memory_gib; attended_tokens with a document mask; mfu, mfu_causal and utilization on GPUs; with `use`
+// also sm_mhz, watts (per GPU) and joules_per_token. `batch` is the name of the row.
 void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
-                    const std::vector<double>& step_times, const std::optional<GpuUse>& use);
+                    const std::vector<double>& step_times, double attended_tokens, const std::optional<GpuUse>& use);
 
 }  // namespace octavo

@@ -72,7 +72,9 @@ OrderedJson prediction_json(const StepPrediction& p) {
   for (const StepCost& cost : p.costs) add_part(parts, "step", cost, p.step_s);
   return {{"step_ms", p.step_s * 1e3},
           {"wps", p.wps},
-          {"mfu", p.mfu},
+          {"mfu", p.use.mfu},
+          {"mfu_causal", p.use.mfu_causal},
+          {"utilization", p.use.utilization},
           {"floor_ms", p.floor_s * 1e3},
           {"communication_ms", p.communication_s * 1e3},
           {"bound", cost_kind_name(p.bound)},
@@ -177,7 +179,7 @@ Table search_table(const PlanReport& report) {
     table.row()
         .add({"changes"}, differences(report.plan, found))
         .add({"wps", "wps", 8, ","}, step.wps)
-        .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.mfu)
+        .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.use.mfu)
         .add({"mesh"}, mesh_json(found.mesh));
     for (const MeshAxis& axis : kMeshAxes)
       table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
@@ -213,8 +215,10 @@ void print_verdict(const PlanReport& r) {
     return;
   }
   const StepPrediction& p = *r.plan.prediction;
-  std::cout << fmt::format("predicted: step {:.1f} ms  wps {}  mfu {:.1f}%, most of it {}\n", p.step_s * 1e3,
-                           thousands(p.wps), 100 * p.mfu, cost_kind_name(p.bound));
+  std::cout << fmt::format("predicted: step {:.1f} ms  wps {}  mfu {:.1f}%  utilization {:.1f}%, most of it {}\n",
+                           p.step_s * 1e3, thousands(p.wps), 100 * p.use.mfu, 100 * p.use.utilization,
+                           cost_kind_name(p.bound));
+  if (p.use.mfu > 1) std::cout << fmt::format("  ({})\n", kAbove100);
   if (r.advice_wps > 0) std::cout << fmt::format("faster, {} wps: {}\n", thousands(r.advice_wps), r.advice);
 }
 

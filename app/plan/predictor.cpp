@@ -6,7 +6,6 @@
 #include "app/plan/predictor_rates.h"
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"
-#include "app/process/runtime.h"
 #include "model/architecture/block_spec.h"
 #include "model/block/attention.h"
 
@@ -75,8 +74,10 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
   p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
   p.tokens_per_step = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
   p.wps = p.tokens_per_step / p.step_s / as_double(mesh.ranks());
-  p.flops_per_token = config.model.flops_per_token(config.data.seq_len);
-  p.mfu = mfu(p.wps * p.flops_per_token);
+  const ModelFlops flops =
+      model_flops(config.model, config.precision, config.data.seq_len, causal_attended_tokens(config.data.seq_len));
+  p.flops_per_token = flops.palm;
+  p.use = utilization_of(flops, p.wps);
   p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),
                               [&](CostKind a, CostKind b) { return p.seconds(a) < p.seconds(b); });
   return p;

@@ -21,6 +21,7 @@
 #include "app/config/config.h"
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
+#include "app/run/utilization.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
@@ -47,7 +48,7 @@ struct StepPrediction {
   double step_s = 0;
   double tokens_per_step = 0;  // Number of tokens per step on all ranks.
   double wps = 0;              // Tokens per second and GPU.
-  double mfu = 0;              // Model FLOPs utilization, as training reports it.
+  Utilization use;             // Without a document mask.
   double flops_per_token = 0;  // Training FLOPs per token as mfu counts them.
   CostKind bound = CostKind::kProduct;
   double seconds(CostKind kind) const;

@@ -96,7 +96,4 @@ int choose_gpu(const ProcessGroup& group);
 // precedence. A collective.
 int choose_threads(ProcessGroup& group);
 
-// Returns the model FLOPs utilization (MFU): the share of a Hopper GPU's dense bfloat16 peak, 989 TFLOP/s.
-inline double mfu(double flops_per_s) { return flops_per_s / 989e12; }
-
 }  // namespace octavo

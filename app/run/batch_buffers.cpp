@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/run/utilization.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -15,7 +16,11 @@ BatchShape batch_shape(const Config& config, const Mesh& mesh) {
 }
 
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
-    : shape_(shape), rows_(rows), uploaded_rows_(rows), stream_(&stream) {
+    : shape_(shape),
+      rows_(rows),
+      uploaded_rows_(rows),
+      stream_(&stream),
+      attended_tokens_(causal_attended_tokens(shape.whole_seq_len())) {
   const int64_t arrays = shape.document_mask ? 3 + kNumbersOfDocument : 3;
   for (Tensor& set : device_)
     set = arena.allocate("token batch", DType::kInt32, {arrays, rows * shape.seq_len}, Lifetime::kStep);
@@ -81,6 +86,11 @@ void BatchBuffers::list_documents(const Batch& batch, const Tensor& documents) {
     write_documents(std::span(list).subspan(begin.back()), documents.data<int32_t>() + kNumbersOfDocument * token);
     begin.push_back(list.size());
   }
+  double pairs = 0;
+  for (const Document& d : list) {
+    pairs += static_cast<double>(d.length) * (d.before + (static_cast<double>(d.length) + 1) / 2);
+  }
+  attended_tokens_ = pairs / static_cast<double>(batch.document_start.size());
 }
 
 MicroBatch BatchBuffers::micro_batch(int64_t i) const {

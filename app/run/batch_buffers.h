@@ -31,6 +31,8 @@ class BatchBuffers {
   int64_t num_micro_batches() const { return uploaded_rows_ / shape_.micro_batch_size; }
   // Returns the index of the dataset that a sequence of the last uploaded batch belongs to.
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
+  // Returns the mean number of tokens that a token of this rank attends to in the batch uploaded last.
+  double attended_tokens() const { return attended_tokens_; }
 
  private:
   // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 3]. The list of documents of a
@@ -57,6 +59,7 @@ class BatchBuffers {
   std::vector<Event> uploaded_;
   std::vector<int32_t> counts_;    // Scratch memory of sort_by_id.
   std::vector<int64_t> datasets_;  // Dataset of each row of the last uploaded batch. 0 before the first upload.
+  double attended_tokens_;
   int current_ = 0;
 };
 

@@ -211,6 +211,7 @@ void TrainingRun::queue_step(Step step, float loss_limit) {
   step.row.set("lr", work.lr);
   step.row.set("tokens", tokens_seen(step.number));
   step.row.set("data_ms", step.data_ms);
+  step.row.set("attended_tokens", state_.batch.attended_tokens());
   step.row.set("epochs", data_report_->epochs(batch.state_after));
   for (const auto& observer : observers_) observer->before_step(work);
   training_step(state_, work);

@@ -56,6 +56,8 @@ MetricRow example() {
   row.set("tokens", 104857600);
   row.set("wps", 16431.6);
   row.set("mfu", 0.9623);
+  row.set("mfu_causal", 0.8431);
+  row.set("utilization", 0.5517);
   row.set("tflops", 951.7);
   row.set("step_ms", 997.2);
   row.set("data_ms", 0.4);
@@ -68,9 +70,9 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
   EXPECT_EQ(
       console_line(example(), 31 * 60 + 20),
       "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  "
-      "eta 31m");
+      "eta 31m  utilization 55.2%");
   MetricRow row = example();
-  row.set("mfu", std::nullopt);
+  for (const char* key : {"mfu", "mfu_causal", "utilization"}) row.set(key, std::nullopt);
   row.set("step_ms", 12345.6);
   row.set("validation_loss", 2.5);
   row.set("loss", std::numeric_limits<double>::quiet_NaN());
@@ -113,9 +115,9 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   row.set("validation_loss", 3.5);
   row.set("z_loss", 0.002);
   const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(row));
-  const std::vector<std::string> expected = {"step",    "loss",       "z_loss",  "grad_norm",      "lr",
-                                             "tokens",  "wps",        "mfu",     "tflops",         "step_ms",
-                                             "data_ms", "memory_gib", "goodput", "validation_loss"};
+  const std::vector<std::string> expected = {
+      "step",       "loss",        "z_loss", "grad_norm", "lr",      "tokens",     "wps",     "mfu",
+      "mfu_causal", "utilization", "tflops", "step_ms",   "data_ms", "memory_gib", "goodput", "validation_loss"};
   std::vector<std::string> keys;
   for (const auto& item : json.items()) keys.push_back(item.key());
   EXPECT_EQ(keys, expected);
@@ -436,14 +438,29 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
   std::string step = event.find(2)->second;
   EXPECT_NEAR(take<double>(wall_time), static_cast<double>(std::time(nullptr)), 60);
   EXPECT_EQ(take<int64_t>(step), 1'000'000);
-  const std::map<std::string, float> expected = {
-      {"train/loss", 3.21449f},           {"optimizer/grad_norm", 0.8121f},   {"optimizer/lr", 3e-4f},
-      {"train/tokens", 104857600.0f},     {"throughput/wps", 16431.6f},       {"throughput/mfu", 0.9623f},
-      {"throughput/tflops", 951.7f},      {"throughput/step_ms", 997.2f},     {"data/data_ms", 0.4f},
-      {"memory/memory_gib", 71.28f},      {"throughput/goodput", 0.93f},      {"validation/loss", 2.25f},
-      {"fp8/3/qkv/input/amax", 7.5f},     {"fp8/3/qkv/input/scale", 64.0f},   {"fp8/3/qkv/input/saturated", 0.0f},
-      {"fp8/3/qkv/input/flushed", 0.0f},  {"fp8/3/o/weight/amax", 1.5f},      {"fp8/3/o/weight/scale_min", 2.0f},
-      {"fp8/3/o/weight/scale_max", 8.0f}, {"fp8/3/o/weight/saturated", 0.0f}, {"fp8/3/o/weight/flushed", 0.0f}};
+  const std::map<std::string, float> expected = {{"train/loss", 3.21449f},
+                                                 {"optimizer/grad_norm", 0.8121f},
+                                                 {"optimizer/lr", 3e-4f},
+                                                 {"train/tokens", 104857600.0f},
+                                                 {"throughput/wps", 16431.6f},
+                                                 {"throughput/mfu", 0.9623f},
+                                                 {"throughput/mfu_causal", 0.8431f},
+                                                 {"throughput/utilization", 0.5517f},
+                                                 {"throughput/tflops", 951.7f},
+                                                 {"throughput/step_ms", 997.2f},
+                                                 {"data/data_ms", 0.4f},
+                                                 {"memory/memory_gib", 71.28f},
+                                                 {"throughput/goodput", 0.93f},
+                                                 {"validation/loss", 2.25f},
+                                                 {"fp8/3/qkv/input/amax", 7.5f},
+                                                 {"fp8/3/qkv/input/scale", 64.0f},
+                                                 {"fp8/3/qkv/input/saturated", 0.0f},
+                                                 {"fp8/3/qkv/input/flushed", 0.0f},
+                                                 {"fp8/3/o/weight/amax", 1.5f},
+                                                 {"fp8/3/o/weight/scale_min", 2.0f},
+                                                 {"fp8/3/o/weight/scale_max", 8.0f},
+                                                 {"fp8/3/o/weight/saturated", 0.0f},
+                                                 {"fp8/3/o/weight/flushed", 0.0f}};
   EXPECT_EQ(decode_scalars(event.find(5)->second), expected);
   EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation/loss"), 0u);
 }

@@ -1,0 +1,32 @@
+#include "app/run/utilization.h"
+
+#include "model/architecture/block_spec.h"
+
+namespace octavo {
+
+ModelFlops model_flops(const ModelConfig& model, const PrecisionConfig& precision, int64_t seq_len,
+                       double attended_tokens) {
+  const double linears = 6.0 * static_cast<double>(model.num_matmul_parameters());
+  const double attention = 12.0 * static_cast<double>(model.num_layers * model.attention_width());
+  ModelFlops flops{.palm = linears + attention * static_cast<double>(seq_len),
+                   .causal = linears + attention * attended_tokens};
+  double block = 0;
+  for (const LinearSpec& linear : block_linears(model)) {
+    block += 6.0 * static_cast<double>(linear.shape.in * linear.shape.out);
+  }
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    if (is_fp8(precision.of_layer(layer, model.num_layers))) flops.fp8 += block;
+  }
+  const auto lm_head = static_cast<double>(model.vocab_size * model.hidden_size);
+  if (traits(precision.lm_head).logits) flops.fp8 += 2 * lm_head;
+  if (traits(precision.lm_head).gradients) flops.fp8 += 4 * lm_head;
+  return flops;
+}
+
+Utilization utilization_of(const ModelFlops& flops, double wps) {
+  return {.mfu = wps * flops.palm / kPeakBFloat16,
+          .mfu_causal = wps * flops.causal / kPeakBFloat16,
+          .utilization = wps * (flops.fp8 / kPeakFp8 + (flops.causal - flops.fp8) / kPeakBFloat16)};
+}
+
+}  // namespace octavo
