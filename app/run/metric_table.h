@@ -83,6 +83,7 @@ inline constexpr MetricSpec kMetrics[] = {
      .note = "in steps that count, over restarts",
      .scale = 100,
      .from_zero = true},
+    {.key = "wall_s", .tag = "throughput/wall_s"},
     {.key = "precision_gap",
      .tag = "fp8/precision_gap",
      .title = "FP8 compared with bfloat16",

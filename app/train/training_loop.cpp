@@ -178,6 +178,7 @@ void TrainingLoop::report(const Step& step, bool always) {
   if (!due && !always && !stands_out && !is_first(step.number)) return;
   MetricRow row = step.row;
   row.set("goodput", parts_.goodput.share());
+  row.set("wall_s", parts_.goodput.wall_seconds());
   parts_.log.report(std::move(row));
   if (parts_.runtime.group().is_root()) actions_.write_goodput(false);
 }

@@ -142,7 +142,7 @@ class CorruptionTest(Corpus):
                 log = f"log{rows}_{every}"
                 self.train(config, f"training.corruption_check_every={every}", f"logging.dir={log}", f"checkpoint.dir={log}_saved",
                            ranks=2)
-                timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib", "goodput")
+                timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib", "goodput", "wall_s")
                 runs.append([{key: value for key, value in entry.items() if key not in timing}
                              for entry in self.metrics(log).values()])
             self.assertEqual(*runs)

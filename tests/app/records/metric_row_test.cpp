@@ -26,7 +26,8 @@ TEST(MetricTable, NamesStayTheSame) {
             "tflops throughput/tflops\nattended_tokens data/attended_tokens\n"
             "step_ms throughput/step_ms\ndata_ms data/data_ms\nmemory_gib memory/memory_gib\n"
             "watts energy/watts\nsm_mhz energy/sm_mhz\njoules_per_token energy/joules_per_token\n"
-            "goodput throughput/goodput\nprecision_gap fp8/precision_gap\nskipped_steps events/skipped_steps\n"
+            "goodput throughput/goodput\nwall_s throughput/wall_s\nprecision_gap fp8/precision_gap\n"
+            "skipped_steps events/skipped_steps\n"
             "loss_z events/loss_z\ngrad_norm_z events/grad_norm_z\nslowdown events/slowdown\n"
             "validation_loss validation/loss\nloss_by_dataset train/loss_by_dataset\n"
             "validation_loss_by_dataset validation\nepochs data/epochs\n");
