@@ -1,6 +1,10 @@
+#include <algorithm>
+#include <chrono>
 #include <iostream>
+#include <thread>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/process/exit_codes.h"
 #include "app/report/report_page.h"
 #include "core/error.h"
@@ -10,26 +14,46 @@ namespace octavo {
 
 namespace {
 
+constexpr int64_t kMaxWatchSeconds = 86400;
+
 struct ReportArguments {
   std::vector<std::string> runs;  // logging.dir of each run.
   std::string output;
+  int64_t watch_s = 0;
 };
 
-int run_report(const ReportArguments& arguments) {
-  OutputFile file(arguments.output, kReportPage);
+std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs) {
   std::vector<RunRecords> runs;
-  runs.reserve(arguments.runs.size());
-  for (const std::string& dir : arguments.runs) {
+  runs.reserve(dirs.size());
+  for (const std::string& dir : dirs) {
     runs.push_back(read_run(dir));
     CHECK_INPUT(!runs.back().metrics.empty(), "{}/metrics.jsonl has no step", dir);
   }
-  const std::string page = report_page(runs);
-  file.write(page);
-  file.finish();
-  file.rename();
-  std::cout << fmt::format("{}: {} run{}, {:.1f} MB\n", arguments.output, runs.size(), runs.size() == 1 ? "" : "s",
-                           static_cast<double>(page.size()) / 1e6);
-  return kExitDone;
+  return runs;
+}
+
+// Whether a run has not logged the last step of its config yet.
+bool goes_on(const RunRecords& run) { return run.total_steps() == 0 || run.last_step < run.total_steps(); }
+
+int run_report(const ReportArguments& arguments) {
+  for (bool first = true;; first = false) {
+    OutputFile file(arguments.output, kReportPage);
+    const std::vector<RunRecords> runs = read_runs(arguments.runs);
+    const bool watches = arguments.watch_s > 0 && std::any_of(runs.begin(), runs.end(), goes_on);
+    const std::string page = report_page(runs, watches ? arguments.watch_s : 0);
+    file.write(page);
+    file.finish();
+    file.rename();
+    if (first || !watches) {
+      std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}", arguments.output, runs.size(), runs.size() == 1 ? "" : "s",
+                               static_cast<double>(page.size()) / 1e6,
+                               watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "")
+                << "\n"
+                << std::flush;
+    }
+    if (!watches) return kExitDone;
+    std::this_thread::sleep_for(std::chrono::seconds(arguments.watch_s));
+  }
 }
 
 }  // namespace
@@ -43,6 +67,11 @@ void add_report(CommandLine& line) {
                    "RUN..., the logging.dir of each run; losses are compared with the first run")
       ->required();
   report->add_option("--output", arguments.output, "FILE.html to write")->required();
+  report
+      ->add_option(
+          "--watch", arguments.watch_s,
+          "SECONDS between two writes of the file, until all runs have done their steps; the page reloads itself")
+      ->check(integer(int64_t{1}, kMaxWatchSeconds));
 }
 
 }  // namespace octavo

@@ -19,15 +19,23 @@ function fill(element, attributes, children) {
 const html = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(svgNamespace, name), attributes, children);
 
-const swatch = (color, shape = "") => html("i", {class: `swatch ${shape} c${color % 8}`});
-const legend = keys => html("div", {class: "legend"}, ...keys.map(key => html("span", {class: "key"}, key.swatch, key.label)));
+// The classes of the color and of the dashes that tell a run from the others.
+const look = color => `c${color % 8} d${Math.floor(color / 8) % 4}`;
+const swatch = (color, shape = "") => html("i", {class: `swatch ${shape} ${look(color)}`});
+function button(text, pressed, action, ...before) {
+  const made = html("button", {type: "button", "aria-pressed": pressed}, ...before, text);
+  made.addEventListener("click", action);
+  return made;
+}
 
-// A cell is a text, an element, or {text, class}. The class of a head is that of the cells below it.
-function table(id, heads, rows, rowClass = () => "") {
-  const cell = (name, value, kind = "") => html(name, {class: value.class ?? kind}, value.text ?? value);
-  return html("div", {class: "scroll"}, html("table", {id},
+// A cell is a text, an element, or {text, class}. The class of a head is that of the cells below it. A narrow page shows
+// the rows of a `kind` below each other: "cards", a line for each cell with its head, or "lines", the cells in a row.
+function table(id, heads, rows, rowClass = () => "", kind = "") {
+  const cell = (name, value, kind = "", more = {}) => html(name, {class: value.class ?? kind, ...more}, value.text ?? value);
+  const head = i => kind === "cards" ? {"data-head": heads[i].text ?? heads[i]} : {};
+  return html("div", {class: "scroll"}, html("table", {id, ...kind && {class: kind}},
     html("tr", {}, ...heads.map(head => cell("th", head))),
-    ...rows.map(row => html("tr", {class: rowClass(row)}, ...row.map((value, i) => cell("td", value, heads[i].class))))));
+    ...rows.map(row => html("tr", {class: rowClass(row)}, ...row.map((value, i) => cell("td", value, heads[i].class, head(i)))))));
 }
 const numeric = text => ({text, class: "number"});
 
@@ -67,6 +75,7 @@ function ticks(least, most, count) {
 // Ticks at powers of ten, and at 2 and 5 times these where those are few.
 function logTicks(least, most) {
   const decades = Math.log10(most) - Math.log10(least);
+  if (decades < 1) return ticks(least, most, 5);
   const stride = Math.ceil(decades / 12);
   const found = [];
   for (let power = Math.floor(Math.log10(least)); power <= Math.log10(most); power += stride)

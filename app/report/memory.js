@@ -58,7 +58,9 @@ bands.push({...always, name: "all smaller items", bytes: data.items.filter(isSma
   {...always, name: "outside of the arena, an estimate: CUDA, libraries", bytes: data.outside_bytes});
 
 const plane = {left: 62, right: 1296, top: 34, bottom: 682};
-const mostBytes = Math.max(data.total_bytes, data.available_bytes);
+// The device's memory is in the picture if that leaves most of the height to what is used.
+const showsDevice = data.available_bytes > 0 && data.available_bytes < 1.25 * data.total_bytes;
+const mostBytes = showsDevice ? Math.max(data.total_bytes, data.available_bytes) : data.total_bytes;
 const x = seconds => plane.left + seconds / end * (plane.right - plane.left);
 const y = bytes => plane.bottom - bytes / (1.02 * mostBytes) * (plane.bottom - plane.top);
 const label = (kind, anchor, x, y, text) => svg("text", {class: kind, "text-anchor": anchor, x, y}, text);
@@ -89,8 +91,9 @@ function drawPhase(name, begin, end) {
     ...right - left > 46 ? [label("tick", "middle", (left + right) / 2, plane.top - 14, name)] : []];
 }
 
-function picture() {
-  const parts = axes(plane, {xs: ticks(0, 1e3 * end, 12), x: ms => x(ms / 1e3), xLabel: "ms of the step, predicted",
+function picture(width) {
+  plane.right = width - 14;
+  const parts = axes(plane, {xs: ticks(0, 1e3 * end, Math.max(2, Math.round(width / 110))), x: ms => x(ms / 1e3), xLabel: "ms of the step, predicted",
     ys: ticks(0, gib(mostBytes), 8), y: size => y(size * 2 ** 30), yLabel: "GiB"});
   for (const {whole, head} of microBatches)
     parts.push(...drawPhase("forward", whole.begin, head.begin), ...drawPhase("head", head.begin, head.end), ...drawPhase("backward", head.end, whole.end));
@@ -102,14 +105,17 @@ function picture() {
     below += band.bytes;
   }
   if (scratch !== undefined) parts.push(drawOverlaid(scratch));
-  if (data.available_bytes > 0) {
+  if (showsDevice) {
     const limit = y(data.available_bytes);
     parts.push(line("limit", plane.left, plane.right, limit, limit),
       label("tick", "end", plane.right - 4, limit + 13, `the device's ${shownGib(data.available_bytes, 1)}`));
   }
-  return svg("svg", {viewBox: "0 0 1310 720", role: "img", "aria-label": "memory over a step", id: "memory"}, ...parts);
+  return svg("svg", {viewBox: `0 0 ${width} 720`, role: "img", "aria-label": "memory over a step", id: "memory"}, ...parts);
 }
 
+const figure = html("figure", {class: "chart wide"});
+const draw = () => figure.replaceChildren(html("div", {class: "legend"}, ...kinds.map(([label, color]) => html("span", {}, swatch(color, "box"), label))),
+  picture(figure.clientWidth ? figure.clientWidth - 24 : 1310));
 const available = shownGib(data.available_bytes, 1);
 const fits = !data.available_bytes ? "on a device whose memory is not known" : data.fits ? `fits into ${available}` : `does not fit into ${available}`;
 const leftOut = data.left_out > 0 ? `${data.left_out} micro-batches like the second are left out. ` : "";
@@ -117,7 +123,9 @@ const row = (item, needed) => [item.name, item.count, gib(item.bytes).toFixed(3)
 show(`Memory of ${data.name}`,
   html("p", {class: "soft"}, `One rank of ${data.ranks}: ${shownGib(data.total_bytes, 2)}, ${fits}. ${leftOut}Pale: reserved for the whole run; ` +
     "full: its contents are needed, by the predicted times of the blocks."),
-  html("figure", {class: "chart wide"}, legend(kinds.map(([label, color]) => ({swatch: swatch(color, "box"), label}))), picture()),
+  figure,
   html("h2", {}, "Items"),
   table("items", ["memory, one rank", ...["count", "GiB", "share"].map(numeric), "needed for"],
     [...data.items.map(item => row(item, item.lifetime)), ...data.overlaid.map(item => row(item, "in memory of the above, at other times"))]));
+addEventListener("resize", draw);
+draw();

@@ -1,22 +1,48 @@
-// The page of octavo report. data: {charts: [{metric, title, unit, note, ...}], runs: [{name, dir, last_step, metrics,
-// summary, counts, events, starts, config}]}.
+// The page of octavo report. data: {charts: [{metric, title, unit, note, ...}], runs: [{name, dir, last_step, axes,
+// metrics, summary, counts, events, starts, config}], reload_s}.
 
 const {runs} = data;
 const single = runs.length === 1;
 // Runs that share a name are told apart by their folders.
 const labels = runs.map(run => runs.filter(other => other.name === run.name).length > 1 ? run.dir : run.name);
 
+// The x axes: the step, and what every run has beside it.
+function xAxesOf() {
+  // The value at a step between two points. Repeated steps leave wall times that decrease; they are drawn as waiting.
+  const at = key => {
+    const points = runs.map(run => {
+      let most = 0;
+      return {x: run.axes[key].x, y: run.axes[key].y.map(value => most = Math.max(most, value))};
+    });
+    return (run, step) => {
+      const {x, y} = points[run], i = Math.min(firstFrom(x, step), x.length - 1), before = Math.max(i - 1, 0);
+      return x[i] <= step || i === before ? y[i] : y[before] + (y[i] - y[before]) * (step - x[before]) / (x[i] - x[before]);
+    };
+  };
+  const has = key => runs.every(run => run.axes?.[key]);
+  const found = [{name: "steps", label: "step", at: (run, step) => step, text: step => `step ${step.toLocaleString("en-US")}`}];
+  if (has("tokens")) found.push({name: "tokens", label: "tokens", at: at("tokens"), text: tokens => `${shortNumber(tokens)} tokens`});
+  if (has("wall_s")) {
+    const longest = Math.max(...runs.map(run => run.axes.wall_s.y.at(-1)));
+    const [unit, size] = longest > 7200 ? ["hours", 3600] : longest > 120 ? ["minutes", 60] : ["seconds", 1];
+    const wall = at("wall_s");
+    found.push({name: "wall time", label: `${unit} of wall time, restarts included`, at: (run, step) => wall(run, step) / size,
+      text: time => `${digits(time, 3)} ${unit}`});
+  }
+  return found;
+}
+
 // The lines of a run's metric: its values, and where there is one their mean.
-function linesOf(run, key, row, look) {
-  const points = ({x, y}, style, label) => {
+function linesOf(run, key, row, line) {
+  const points = ({x, y}, style) => {
     const scaled = y.map(value => value === null ? NaN : value * row.scale);
     const kept = scaled.map((value, i) => i).filter(i => Math.abs(scaled[i]) < 1e300);
-    return {...look, style, label, x: kept.map(i => x[i]), y: kept.map(i => scaled[i])};
+    return {name: line.label, ...line, run, style, x: kept.map(i => x[i]), y: kept.map(i => scaled[i])};
   };
-  const metric = run.metrics[key];
+  const metric = runs[run].metrics[key];
   if (!metric) return [];
-  if (!metric.mean) return [points(metric, look.style, look.label)];
-  return [points(metric, "faint", ""), points(metric.mean, "", look.label)];
+  if (!metric.mean) return [points(metric, line.style)];
+  return [points(metric, "faint"), points(metric.mean, "")];
 }
 
 function chart(row, id, title, lines) {
@@ -32,54 +58,54 @@ function chartsOf(row, place) {
   const keys = [...new Set(runs.flatMap(run => Object.keys(run.metrics)))].filter(key => key.split("/")[0] === row.metric).sort();
   const nameOf = key => key.slice(row.metric.length + 1);
   if (single) {
-    const validation = linesOf(runs[0], `validation_${row.metric}`, row, {color: 1, style: "points", label: "validation"});
-    const look = (key, color) => ({color, style: "points", label: validation.length ? "training" : nameOf(key)});
-    const lines = keys.flatMap((key, i) => linesOf(runs[0], key, row, look(key, i)));
+    const validation = linesOf(0, `validation_${row.metric}`, row, {color: 1, style: "validation", label: "validation"});
+    const lines = keys.flatMap((key, color) => linesOf(0, key, row,
+      {color, style: "points", label: validation.length ? "training" : nameOf(key) || row.title}));
     return [chart(row, row.metric, row.title, [...lines, ...validation])];
   }
   return keys.map((key, i) => {
-    const lines = runs.flatMap((run, color) => [...linesOf(run, key, row, {color, style: "points", label: labels[color]}),
-      ...linesOf(run, `validation_${row.metric}`, row, {color, style: "dashed", label: ""})]);
-    const note = lines.some(one => one.style === "dashed") ? [row.note, "dashed: validation"].filter(Boolean).join("; ") : row.note;
+    const lines = labels.flatMap((label, run) => [...linesOf(run, key, row, {color: run, style: "points", label}),
+      ...linesOf(run, `validation_${row.metric}`, row, {color: run, style: "validation", label, name: `${label}, validation`})]);
+    const note = lines.some(one => one.style === "validation") ? [row.note, "rings: validation"].filter(Boolean).join("; ") : row.note;
     const name = nameOf(key);
     return {...chart(row, keys.length > 1 ? `${row.metric}-${i}` : row.metric, name ? `${row.title}: ${name}` : row.title, lines), note};
   });
 }
 
 const marksOf = (run, i) => run.events.filter(event => event.step !== null && event.kind !== "note" && event.step <= run.last_step)
-  .map(event => ({...event, text: single ? event.text : `${labels[i]}: ${event.text}`}));
+  .map(event => ({...event, run: i, label: labels[i], color: single ? "" : look(i), text: single ? event.text : `${labels[i]}: ${event.text}`}));
 
 function summary() {
-  const heads = ["steps", "tokens", "loss", "least validation loss", "wps", "MFU", "memory", "goodput", "restarts", "checkpoints", "skipped"];
+  const heads = ["steps", "tokens", "last loss", "least validation loss", "wps", "MFU", "memory", "goodput", "restarts", "checkpoints", "skipped"];
   const percent = value => value === undefined ? "-" : `${(100 * value).toFixed(1)}%`;
-  return table("summary", ["run", ...heads.map(numeric)], runs.map((run, i) => {
+  return table("summary", [{text: "run", class: "run"}, ...heads.map(numeric)], runs.map((run, i) => {
     const {tokens, loss, validation_loss: validation, wps, mfu, memory_gib: memory, goodput, skipped_steps: skipped} = run.summary;
     return [html("span", {}, swatch(i, "box"), run.name), `${run.last_step} / ${run.config["training.steps"] ?? "?"}`,
-      shortNumber(tokens?.last), longNumber(loss?.last),
+      shortNumber(tokens?.last), longNumber(loss?.tail_mean),
       validation ? `${longNumber(validation.least.y)} at ${longNumber(validation.least.x)}` : "-",
       wps?.median < 1000 ? wps.median.toFixed(1) : longNumber(wps?.median), percent(mfu?.median),
-      memory ? `${longNumber(memory.last)} GiB` : "-", percent(goodput?.last),
+      memory ? `${digits(memory.last, 3)} GiB` : "-", percent(goodput?.last),
       Math.max(run.counts.restart ?? 0, run.starts.length - 1), run.counts.checkpoint ?? 0, longNumber(skipped?.last ?? 0)];
-  }));
+  }), () => "", "cards");
 }
 
 // A table of what each run has a list of, below a heading; nothing where all lists are empty.
-function lists(title, id, heads, rowsOf, note = "") {
+function lists(title, id, heads, kind, rowsOf, note = "") {
   const rows = runs.flatMap(run => rowsOf(run).map(row => single ? row : [run.name, ...row]));
   if (!rows.length) return [];
-  return [html("h2", {}, title), ...note ? [html("p", {class: "soft"}, note)] : [], table(id, single ? heads : ["run", ...heads], rows)];
+  return [html("h2", {}, title), ...note ? [html("p", {class: "soft"}, note)] : [], table(id, single ? heads : ["run", ...heads], rows, () => "", kind)];
 }
 
 function events() {
   const leftOut = runs.reduce((sum, run) => sum + Object.values(run.counts).reduce((a, b) => a + b, 0) - run.events.length, 0);
-  return lists("Events", "events", [{text: "time", class: "nowrap"}, numeric("step"), "what", "log"],
+  return lists("Events", "events", [{text: "time", class: "nowrap"}, numeric("step"), "what", "log"], "lines",
     run => run.events.map(event => [event.time, event.step ?? "", {text: event.kind, class: `kind ${event.kind}`}, event.text]),
     leftOut ? `Without the ${leftOut} oldest of those kinds that have many.` : "");
 }
 
 function starts() {
   const nowrap = text => ({text, class: "nowrap"});
-  return lists("Starts", "starts", [nowrap("time (UTC)"), nowrap("version"), "on", "hosts", {text: "command", class: "mono"}],
+  return lists("Starts", "starts", [nowrap("time (UTC)"), nowrap("version"), "on", "hosts", {text: "command", class: "mono"}], "cards",
     run => run.starts.map(start => [start.time, start.version, start.runs_on, start.hosts, start.command]));
 }
 
@@ -96,11 +122,15 @@ function configs() {
 }
 
 const drawn = data.charts.flatMap(chartsOf).filter(one => one.lines.some(({y}) => y.length));
+const reload = data.reload_s ? `Loaded at ${new Date().toLocaleTimeString("en-GB")}, and again every ${data.reload_s} s. ` : "";
 show(runs.map(run => run.name).join(", "),
-  html("p", {class: "soft"}, `octavo report of ${single ? runs[0].dir : `${runs.length} runs`}. Drag over a chart to zoom into all of ` +
-    "them, double-click to see all steps again. Dashed lines are restarts, ticks on the axis are checkpoints, red lines are " +
-    "skipped steps, rollbacks and warnings."),
-  summary(), html("h2", {}, "Metrics"),
-  html("div", {class: "charts"}, ...showCharts(drawn, Math.max(1, ...runs.map(run => run.last_step)), runs.flatMap(marksOf))),
+  html("p", {class: "soft"}, `octavo report of ${single ? runs[0].dir : `${runs.length} runs`}. ${reload}Drag over a chart to zoom into all of ` +
+    "them, double-click to see all steps again. On the x axis, | is a checkpoint, \u25b3 a restart, and \u25b2 a skipped step, a rollback " +
+    `or a warning${single ? "" : ", in the color of its run"}.`),
+  summary(), html("p", {class: "soft below"}, "The last loss is the mean of the last tenth of the logged steps, at most 20 of them. " +
+    "wps and MFU are medians of the second half of the run."),
+  html("h2", {}, "Metrics"), ...showCharts(drawn, xAxesOf(), runs.flatMap(marksOf)),
   ...configs(), ...events(), ...starts());
+drawCharts();
+if (data.reload_s) setTimeout(() => location.reload(), 1000 * data.reload_s);
 document.documentElement.dataset.charts = charts.length;

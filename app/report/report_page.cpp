@@ -18,7 +18,7 @@ constexpr double kPercent = 100;
 
 // Charts before and after those of kMetrics. FP8 statistics are grouped by kind of tensor (RunRecords::metrics).
 constexpr MetricSpec kFirstCharts[] = {
-    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true, .crops = true},
+    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
     {.key = "loss_gap",
      .tag = "",
      .title = "Relative loss gap",
@@ -55,11 +55,17 @@ std::vector<MetricSpec> charts() {
 constexpr const char* kSummary[] = {"tokens", "loss",       "validation_loss", "wps",
                                     "mfu",    "memory_gib", "goodput",         "skipped_steps"};
 
+// Metrics that the x axis of the charts can show instead of the step.
+constexpr const char* kAxes[] = {"tokens", "wall_s"};
+
 Json chart_json(const MetricSpec& metric) {
-  return {{"metric", metric.key},  {"title", metric.title},
-          {"unit", metric.unit},   {"note", metric.note},
-          {"scale", metric.scale}, {"from_zero", metric.from_zero},
-          {"crops", metric.crops}, {"logarithmic", metric.logarithmic}};
+  return {{"metric", metric.key},
+          {"title", metric.title},
+          {"unit", metric.unit},
+          {"note", metric.note},
+          {"scale", metric.scale},
+          {"from_zero", metric.from_zero},
+          {"logarithmic", metric.logarithmic}};
 }
 
 Json points_json(const Series& series) {
@@ -94,8 +100,8 @@ Json metrics_json(const RunRecords& run, const RunRecords& first) {
   return metrics;
 }
 
-// Returns the last value, the minimum with its step, and the median of the second half, in which the speed of the run
-// has settled.
+// Returns the last value, the mean of the last values, the minimum with its step, and the median of the second half, in
+// which the speed of the run has settled.
 Json summary_json(const RunRecords& run) {
   Json summary = Json::object();
   for (const char* key : kSummary) {
@@ -104,6 +110,7 @@ Json summary_json(const RunRecords& run) {
     const auto least = std::min_element(series.begin(), series.end(), [](auto& a, auto& b) { return a.y < b.y; });
     const auto middle = series.begin() + static_cast<std::ptrdiff_t>(series.size() / 2);
     summary[key] = {{"last", series.back().y},
+                    {"tail_mean", tail_mean(series)},
                     {"least", {{"x", least->x}, {"y", least->y}}},
                     {"median", median_of(Series(middle, series.end()))}};
   }
@@ -113,6 +120,10 @@ Json summary_json(const RunRecords& run) {
 Json run_json(const RunRecords& run, const RunRecords& first) {
   std::map<std::string, size_t> counts;
   for (const RunEvent& event : run.events) ++counts[event_kind_name(event.kind)];
+  Json axes = Json::object();
+  for (const char* key : kAxes) {
+    if (!run.metric(key).empty()) axes[key] = points_json(run.metric(key));
+  }
   Json events = Json::array();
   std::map<std::string, size_t> left_out;
   for (const RunEvent& event : run.events) {
@@ -126,6 +137,7 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
   return {{"name", run.name},
           {"dir", run.dir},
           {"last_step", run.last_step},
+          {"axes", axes},
           {"metrics", metrics_json(run, first)},
           {"summary", summary_json(run)},
           {"counts", counts},
@@ -136,15 +148,15 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
 
 }  // namespace
 
-nlohmann::json report_document(std::span<const RunRecords> runs) {
-  Json document{{"charts", Json::array()}, {"runs", Json::array()}};
+nlohmann::json report_document(std::span<const RunRecords> runs, int64_t reload_s) {
+  Json document{{"charts", Json::array()}, {"runs", Json::array()}, {"reload_s", reload_s}};
   for (const MetricSpec& metric : charts()) document["charts"].push_back(chart_json(metric));
   for (const RunRecords& run : runs) document["runs"].push_back(run_json(run, runs.front()));
   return document;
 }
 
-std::string report_page(std::span<const RunRecords> runs) {
-  return html_page("Runs - octavo report", {"elements", "charts", "report"}, report_document(runs));
+std::string report_page(std::span<const RunRecords> runs, int64_t reload_s) {
+  return html_page("Runs - octavo report", {"elements", "charts", "report"}, report_document(runs, reload_s));
 }
 
 }  // namespace octavo

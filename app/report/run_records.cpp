@@ -1,6 +1,7 @@
 #include "app/report/run_records.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -179,6 +180,16 @@ std::map<std::string, std::string> read_config_values(const std::string& dir) {
 const Series& RunRecords::metric(const std::string& key) const {
   const auto found = metrics.find(key);
   return found != metrics.end() ? found->second : none;
+}
+
+int64_t RunRecords::total_steps() const {
+  const auto found = config.find("training.steps");
+  int64_t total = 0;
+  if (found != config.end()) {
+    const std::string& text = found->second;
+    std::from_chars(text.data(), text.data() + text.size(), total);
+  }
+  return total;
 }
 
 RunRecords read_run(const std::string& dir) {

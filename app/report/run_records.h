@@ -29,6 +29,8 @@ struct RunRecords {
 
   // Returns the series of a metric, which is empty if there is none.
   const Series& metric(const std::string& key) const;
+  // Returns training.steps of the config. 0 without config.yaml.
+  int64_t total_steps() const;
 };
 
 // Reads the folder of a run. If a restart repeats a step, its later line counts; if that line differs from the earlier

@@ -1,7 +1,6 @@
 #include "app/report/run_table.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -23,10 +22,7 @@ std::string row(const char* name, const std::string& text) { return fmt::format(
 std::string number(double value) { return with_thousands_separators(std::llround(value)); }
 
 std::string steps_of(const RunRecords& run) {
-  const auto found = run.config.find("training.steps");
-  int64_t total = 0;
-  if (found != run.config.end())
-    std::from_chars(found->second.data(), found->second.data() + found->second.size(), total);
+  const int64_t total = run.total_steps();
   const std::string done = with_thousands_separators(run.last_step);
   return total > 0 ? fmt::format("{} of {}", done, with_thousands_separators(total)) : done;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace octavo {
 
@@ -49,7 +50,7 @@ Series smooth(const Series& series, double window) {
   return smoothed;
 }
 
-double smoothing_window(size_t points) { return std::clamp(static_cast<double>(points) / 200, 1.0, 50.0); }
+double smoothing_window(size_t points) { return std::clamp(static_cast<double>(points) / 50, 1.0, 50.0); }
 
 Series relative_gap(const Series& series, const Series& base) {
   Series gap;
@@ -73,6 +74,14 @@ double median_of(Series series) {
   const auto middle = series.begin() + static_cast<std::ptrdiff_t>(series.size() / 2);
   std::nth_element(series.begin(), middle, series.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
   return middle->y;
+}
+
+double tail_mean(const Series& series) {
+  if (series.empty()) return 0;
+  const size_t points = std::clamp<size_t>(series.size() / 10, 1, 20);
+  const double sum = std::accumulate(series.end() - static_cast<std::ptrdiff_t>(points), series.end(), 0.0,
+                                     [](double total, const Point& point) { return total + point.y; });
+  return sum / static_cast<double>(points);
 }
 
 }  // namespace octavo

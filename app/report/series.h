@@ -21,7 +21,7 @@ Series decimate(const Series& series, size_t points);
 // sum(d^|i-j| y_j) / sum(d^|i-j|) with d = 1 - 1 / window.
 Series smooth(const Series& series, double window);
 
-// Returns the smoothing window for a number of points: 1/200 of them, at least 1 and at most 50. A window of 1 changes
+// Returns the smoothing window for a number of points: 1/50 of them, at least 1 and at most 50. A window of 1 changes
 // nothing.
 double smoothing_window(size_t points);
 
@@ -29,5 +29,8 @@ double smoothing_window(size_t points);
 Series relative_gap(const Series& series, const Series& base);
 
 double median_of(Series series);
+
+// Returns the mean of the last tenth of the points, which are at least 1 and at most 20. 0 if there are none.
+double tail_mean(const Series& series);
 
 }  // namespace octavo

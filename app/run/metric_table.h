@@ -28,7 +28,6 @@ struct MetricSpec {
   bool smoothed = false;     // Whether a smoothed line is drawn over the values.
   bool from_zero = false;    // Whether the axis includes 0.
   bool logarithmic = false;  // Whether the axis is logarithmic if the values span a wide range.
-  bool crops = false;        // Whether the range of the axis ignores the first steps.
 };
 
 // All metrics in the order of a line of metrics.jsonl. The report draws loss and validation_loss together in a separate
@@ -101,14 +100,12 @@ inline constexpr MetricSpec kMetrics[] = {
      .title = "Loss by dataset",
      .unit = "nats per token",
      .by_dataset = true,
-     .smoothed = true,
-     .crops = true},
+     .smoothed = true},
     {.key = "validation_loss_by_dataset",
      .tag = "validation",
      .title = "Validation loss by dataset",
      .unit = "nats per token",
-     .by_dataset = true,
-     .crops = true},
+     .by_dataset = true},
     {.key = "epochs",
      .tag = "data/epochs",
      .title = "Epochs",

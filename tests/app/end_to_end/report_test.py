@@ -160,6 +160,20 @@ class ReportTest(Scratch):
             self.run_octavo("report", "empty", "--output", "x.html")
         self.assertEqual(document(Page((self.dir / "x.html").read_text()))["runs"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
 
+    def test_watch(self):
+        """--watch writes the page again until the run has logged its last step."""
+        (self.dir / "run").mkdir()
+        (self.dir / "run/config.yaml").write_text("training: {steps: 2}\n")
+        (self.dir / "run/metrics.jsonl").write_text('{"step":1,"loss":2.5}\n')
+        path = self.dir / "x.html"
+        process = self.start("report", "run", "--output", "x.html", "--watch", 1)
+        self.wait_for(path.exists, process)
+        self.assertEqual(document(Page(path.read_text()))["reload_s"], 1)
+        (self.dir / "run/metrics.jsonl").write_text('{"step":1,"loss":2.5}\n{"step":2,"loss":2.0}\n')
+        self.assertEqual(self.finish(process).code, 0)
+        last = document(Page(path.read_text()))
+        self.assertEqual((last["reload_s"], last["runs"][0]["last_step"]), (0, 2))
+
 
 class MemoryPageTest(Scratch):
     def test_plan(self):
@@ -206,7 +220,7 @@ class ReportInBrowserTest(Scratch):
         self.run_octavo("report", "one", "two", "--output", "report.html")
         page = Page((self.dir / "report.html").read_text())
         (self.dir / "zoomed.html").write_text("zoom([4,8]);</script>".join(page.text.rsplit("</script>", 1)))
-        options = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=640,700", f"--user-data-dir={self.dir}/profile"]
+        options = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=640,1100", f"--user-data-dir={self.dir}/profile"]
         quiet = {"stderr": subprocess.DEVNULL, "timeout": 120, "check": True, "cwd": self.dir, "env": os.environ | {"HOME": str(self.dir)}}
         whole, zoomed = (subprocess.run([*options, "--dump-dom", f"file://{self.dir}/{name}.html"], stdout=subprocess.PIPE, text=True, **quiet).stdout
                          for name in ("report", "zoomed"))
@@ -217,7 +231,7 @@ class ReportInBrowserTest(Scratch):
         self.assertIn(">12</text>", whole)
         subprocess.run([*options, "--screenshot=shot.png", f"file://{self.dir}/report.html"], stdout=subprocess.DEVNULL, **quiet)
         width, height, rows, size = pixels(self.dir / "shot.png")
-        self.assertEqual((width, height), (640, 700))
+        self.assertEqual((width, height), (640, 1100))
         for color in SERIES:
             seen = sum(1 for row in rows for x in range(0, len(row), size) if all(abs(row[x + i] - color[i]) < 40 for i in range(3)))
             self.assertGreater(seen, 100, color)

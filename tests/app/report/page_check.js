@@ -10,7 +10,7 @@ const folder = path.join(__dirname, "../../../app/report");
 const scripts = (...names) => names.map(name => fs.readFileSync(path.join(folder, `${name}.js`), "utf8")).join("");
 const plain = value => JSON.parse(JSON.stringify(value));  // Copies a value out of the realm of the scripts.
 
-const row = {metric: "loss", title: "Loss", unit: "nats", note: "", scale: 1, from_zero: false, logarithmic: false, crops: false};
+const row = {metric: "loss", title: "Loss", unit: "nats", note: "", scale: 1, from_zero: false, logarithmic: false};
 const aRun = more => ({name: "one", dir: "runs/one", last_step: 10, metrics: {loss: {x: [0, 10], y: [0, 10]}}, summary: {}, counts: {}, events: [], starts: [],
   config: {}, ...more});
 const report = (runs, charts = [row]) => run(JSON.stringify({charts, runs}), scripts("elements", "charts", "report"));
@@ -47,7 +47,7 @@ const checks = {
     assert.deepEqual([tick("2"), tick("7")], [0, 1]);
     const svg = main.byId("loss").all(element => element.name === "svg")[0];
     svg.listeners.pointermove({clientX: 1290, clientY: 100});
-    assert.match(main.byId("loss").textContent, /step 10one {2}10two {2}10/);
+    assert.match(main.byId("loss").textContent, /step 10one 10 natstwo 10 nats$/);
     svg.listeners.dblclick();
     assert.equal(plain(evaluate("view"))[1], 10);
   },
@@ -59,7 +59,54 @@ const checks = {
     assert.deepEqual([points(one, "loss").length, points(one, "loss_by_dataset").length], [2, 3]);
     const both = report([aRun({metrics}), aRun({metrics, dir: "runs/other"})], [row, group]).main;
     assert.deepEqual([points(both, "loss").length, points(both, "loss_by_dataset-0").length, points(both, "loss_by_dataset-1").length], [4, 4, 2]);
-    assert.match(both.byId("loss").textContent, /^Lossdashed: validationruns\/oneruns\/other/);
+    assert.match(both.byId("loss").textContent, /^Lossrings: validationruns\/oneruns\/other/);
+  },
+  "An axis that outliers would flatten is cut and says so"() {
+    const steps = Array.from({length: 40}, (_, i) => i + 1);
+    const {main, evaluate} = report([aRun({last_step: 40, metrics: {loss: {x: steps, y: steps.map(step => step === 7 ? 2600 : 400 + step)}}})],
+      [{...row, from_zero: true}]);
+    const cut = () => main.byId("loss").all(element => element.name === "button").map(button => button.textContent);
+    assert.deepEqual(cut(), ["axis cut, values reach 2600: show all"]);
+    assert(evaluate("charts[0].most") < 500);
+    main.byId("loss").all(element => element.name === "button")[0].listeners.click();
+    assert.deepEqual(cut(), ["cut the axis"]);
+    assert(evaluate("charts[0].most") > 2600);
+    evaluate("zoom([10, 30])");
+    assert.deepEqual(cut(), []);
+  },
+  "A click on a legend hides a run and its marks, a logarithmic axis is a click away"() {
+    const events = [{time: "", step: 5, kind: "warning", text: "slow"}];
+    const metrics = {loss: {x: [1, 10], y: [8, 2]}};
+    const {main, evaluate} = report([aRun({events, metrics}), aRun({name: "two", metrics})]);
+    const marks = () => main.byId("loss").all(element => element.name === "path").map(mark => mark.attributes.class);
+    const click = text => main.byId("loss").all(element => element.name === "button" && element.textContent === text)[0].listeners.click();
+    assert.deepEqual(marks(), ["mark warning c0 d0"]);
+    main.byId("loss").all(element => element.name === "svg")[0].listeners.pointermove({clientX: evaluate("charts[0].x(1)"), clientY: 100});
+    assert.doesNotMatch(main.byId("loss").textContent, /one: slow/);
+    click("one");
+    assert.deepEqual([points(main, "loss").length, marks().length], [1, 0]);
+    click("one");
+    click("log");
+    assert.equal(points(main, "loss").length, 2);
+    assert.equal(evaluate("Math.round(charts[0].y(4))"), evaluate("Math.round((charts[0].y(8) + charts[0].y(2)) / 2)"));
+  },
+  "The x axis shows steps, tokens or wall time, and the tip all of them"() {
+    const axes = {tokens: {x: [1, 10], y: [1000, 10000]}, wall_s: {x: [1, 5, 10], y: [60, 300, 240]}};
+    const metrics = {loss: {x: [1, 5, 10], y: [3, 2, 1], mean: {x: [1, 5, 10], y: [2.5, 2.25, 2]}}};
+    const {main, evaluate} = report([aRun({axes, metrics, events: [{time: "", step: 5, kind: "warning", text: "slow"}]})]);
+    assert.deepEqual(main.all(element => element.attributes.class === "bar")[0].all(element => element.name === "button").map(button => button.textContent),
+      ["steps", "tokens", "wall time"]);
+    evaluate('change({axis: "tokens"})');
+    assert.equal(plain(evaluate("view"))[1], 10000);
+    main.byId("loss").all(element => element.name === "svg")[0].listeners.pointermove({clientX: evaluate("charts[0].x(5000)"), clientY: 100});
+    assert.match(main.byId("loss").textContent, /step 5, 5000 tokens, 5 minutesLoss 2.25 nats, smoothed; raw 2slow$/);
+    evaluate('change({axis: "wall time"})');
+    assert.deepEqual(plain(evaluate("charts[0].lines[0].at")), [1, 5, 5]);
+  },
+  "The ninth run has the first one's color and other dashes"() {
+    const {main} = report(Array.from({length: 9}, (_, i) => aRun({name: `r${i}`})));
+    const looks = main.byId("loss").all(element => element.name === "polyline").map(element => element.attributes.class);
+    assert.deepEqual([looks[0], looks[8], new Set(looks).size], ["line c0 d0 points", "line c0 d1 points", 9]);
   },
   "Configs that differ stand first"() {
     const {main} = report([aRun({config: {"a.b": "1", "a.c": "x"}}), aRun({config: {"a.b": "2", "a.c": "x"}})]);

@@ -65,7 +65,7 @@ function run(json, script) {
     createElement: name => new Element(name),
     createElementNS: (namespace, name) => new Element(name),
   };
-  const context = vm.createContext({document, Node});
+  const context = vm.createContext({document, Node, history: {state: null, replaceState() {}}, addEventListener() {}});
   vm.runInContext(script, context);
   return {main, document, evaluate: text => vm.runInContext(text, context)};
 }

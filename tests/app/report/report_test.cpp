@@ -228,6 +228,11 @@ TEST_F(ReportTest, TheDocumentHasMetricsThatHaveChartsAndTheirSummaries) {
   EXPECT_FALSE(first["metrics"].contains("loss_gap"));
   EXPECT_EQ(first["summary"]["loss"]["least"], (nlohmann::json{{"x", 4321}, {"y", 0.5}}));
   EXPECT_EQ(first["summary"]["tokens"]["last"], 50'000);
+  EXPECT_EQ(first["axes"]["tokens"]["x"].back(), 5000);
+  EXPECT_EQ(first["axes"]["tokens"]["y"].back(), 50'000);
+  EXPECT_FALSE(first["axes"].contains("wall_s"));
+  EXPECT_EQ(document["reload_s"], 0);
+  EXPECT_EQ(report_document(runs, 30)["reload_s"], 30);
   EXPECT_EQ(first["counts"]["checkpoint"], kMaxEvents + 3);
   ASSERT_EQ(first["events"].size(), kMaxEvents + 1);
   EXPECT_EQ(first["events"][0]["kind"], "restart");

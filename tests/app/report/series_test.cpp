@@ -43,6 +43,18 @@ TEST(Series, SmoothsWithoutBias) {
   EXPECT_EQ(same[5].y, 5);
 }
 
+TEST(Series, TheTailIsTheLastTenthAndAtMostTwentyPoints) {
+  const auto tail_of = [](int points) {
+    Series line;
+    for (int i = 1; i <= points; ++i) line.push_back({1.0 * i, 1.0 * i});
+    return tail_mean(line);
+  };
+  EXPECT_EQ(tail_of(0), 0);
+  EXPECT_EQ(tail_of(9), 9);
+  EXPECT_EQ(tail_of(30), 29);
+  EXPECT_EQ(tail_of(1000), 990.5);
+}
+
 TEST(Series, GapsAreRelativeToTheBaseBetweenItsPoints) {
   const Series gap = relative_gap({{5, 1}, {10, 2.2}, {15, 3}, {20, 5}, {30, 1}}, {{10, 2}, {20, 4}});
   ASSERT_EQ(gap.size(), 3u);
