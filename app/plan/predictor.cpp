@@ -18,7 +18,7 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 }  // namespace
 
 const char* cost_kind_name(CostKind kind) {
-  constexpr const char* kNames[] = {"products", "attention", "memory-bound ops", "optimizer", "exposed communication"};
+  constexpr const char* kNames[] = {"matmuls", "attention", "memory-bound ops", "optimizer", "exposed communication"};
   return kNames[static_cast<size_t>(kind)];
 }
 

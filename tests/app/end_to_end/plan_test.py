@@ -181,7 +181,7 @@ class PlanTest(Scratch):
 
     def test_text(self):
         out = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out
-        for text in ("8,030,261,248 parameters", "activations gate_up", "allocated at the start", "predicted: step", "products"):
+        for text in ("8,030,261,248 parameters", "activations gate_up", "allocated at the start", "predicted: step", "matmuls"):
             self.assertIn(text, out)
         self.assertTrue(out.startswith("fits on 8 x NVIDIA H200: "), out)
         all_of_it = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--all").out

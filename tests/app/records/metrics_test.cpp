@@ -72,7 +72,9 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
       "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  "
       "eta 31m  utilization 55.2%");
   MetricRow row = example();
-  for (const char* key : {"mfu", "mfu_causal", "utilization"}) row.set(key, std::nullopt);
+  row.set("mfu", std::nullopt);
+  row.set("mfu_causal", std::nullopt);
+  row.set("utilization", std::nullopt);
   row.set("step_ms", 12345.6);
   row.set("validation_loss", 2.5);
   row.set("loss", std::numeric_limits<double>::quiet_NaN());
