@@ -1,0 +1,191 @@
+"""Reads what a comparison with PyTorch needs to know of a config, through the program itself. Needs only the standard library."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+
+RECOMPUTE_MODES = ("none", "selective", "full")  # From the fastest to the one that needs the least memory.
+
+
+class Refused(Exception):
+    """The config asks for something that cannot be compared. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rope_theta: float
+    rope_scaling: dict | None
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings that a search may change. They change no result, only speed and memory."""
+
+    micro_batch: int
+    recompute: str  # none, selective, full. Octavo also has auto.
+    reshard: str = "always"  # Whether weights are gathered again in backward: always, never. Octavo also has auto.
+    weights: str = "fsdp"  # PyTorch only. fsdp: FSDP2 casts the weights; autocast: torch.autocast does, on one GPU.
+
+    def text(self):
+        parts = [f"micro-batch {self.micro_batch}", f"recompute {self.recompute}", f"reshard {self.reshard}"]
+        return ", ".join(parts + ([f"weights by {self.weights}"] if self.weights != "fsdp" else []))
+
+
+@dataclass(frozen=True)
+class Settings:
+    octavo: str
+    launcher: list  # Command before the program that starts its ranks. Empty for one rank.
+    config: str
+    overrides: list
+    device: str  # cpu or cuda
+    compute: str  # bfloat16 or float32
+    ranks: int
+    replicate: int
+    shard: int
+    tensor: int
+    parameters: int
+    flops_per_token: float
+    shape: Shape = field(default=None)
+    seq_len: int = 0
+    document_mask: bool = False
+    global_batch: int = 0
+    micro_batch: int = 0
+    recompute: str = "auto"
+    linear: str = "bfloat16"
+    fp8_head: bool = False
+    fp8_all_gather: bool = True
+    bf16_first_layers: int = 0
+    bf16_last_layers: int = 0
+    reduce: str = "float32"
+    betas: list = field(default_factory=list)
+    eps: float = 0.0
+    weight_decay: float = 0.0
+    grad_clip: float = 0.0
+    seed: int = 0
+    notes: list = field(default_factory=list)  # Sentences about what differs between the two programs.
+
+    @property
+    def local_batch(self):
+        """Sequences per step of one data-parallel rank."""
+        return self.global_batch // (self.replicate * self.shard)
+
+    @property
+    def tokens_per_rank(self):
+        """Tokens per step and GPU."""
+        return self.global_batch * self.seq_len / self.ranks
+
+    @staticmethod
+    def load(path):
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+        return Settings(**values | {"shape": Shape(**values["shape"])})
+
+
+def parse_value(text):
+    if text.startswith("{"):
+        return {key: parse_value(value) for key, value in re.findall(r"(\w+): ([^,{}]+)", text)}
+    if text.startswith("["):
+        return [parse_value(value) for value in re.findall(r"[^,\[\]\s]+", text)] if "{" not in text else text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False, "null": None}.get(text, text)
+
+
+def parse_config(text):
+    """Returns the values of what `octavo config CONFIG` prints, by section.key."""
+    values, section = {}, ""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if line[:1] not in (" ", ""):
+            section = key
+        values[f"{section}.{key.strip()}" if line.startswith("  ") else key] = parse_value(value.strip())
+    return values
+
+
+def run_octavo(*line):
+    result = subprocess.run(line, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Refused(result.stderr.strip().splitlines()[-1].removeprefix("octavo: "))
+    return result.stdout
+
+
+def refuse_what_differs(values):
+    for key, same in (("model.qk_norm", False), ("optimizer.type", "adamw"), ("parallel.context_parallel", 1),
+                      ("parallel.pipeline_parallel", 1), ("training.z_loss", 0), ("optimizer.ema_decay", 0)):
+        if values.get(key, same) != same:
+            raise Refused(f"{key} is {values[key]}, expected {same}: the PyTorch model of the comparison has no other")
+    if values["model.tie_word_embeddings"] and values["parallel.tensor_parallel"] > 1:
+        raise Refused("model.tie_word_embeddings is true with parallel.tensor_parallel above 1, which the PyTorch model does not support")
+
+
+def notes_on(values):
+    notes = []
+    if values["precision.linear"] in ("fp8_delayed", "fp8_blockwise"):
+        notes.append(f"torchao trains with no recipe like {values['precision.linear']}, so PyTorch runs fp8_tensorwise")
+    if values["precision.lm_head"] == "fp8_backward":
+        notes.append("torchao has nothing like precision.lm_head fp8_backward, so PyTorch's output layer runs in bfloat16")
+    if values["optimizer.state_dtype"] != "float32":
+        notes.append(f"Octavo's moments are {values['optimizer.state_dtype']}, PyTorch's float32")
+    if values["data.document_mask"]:
+        notes.append("the lengths of documents are drawn from the same distribution, but not the same draw")
+    return notes
+
+
+def read_settings(octavo, launcher, config, overrides, device, ranks):
+    """Returns the Settings of a config on `ranks` ranks. Throws Refused."""
+    values = parse_config(run_octavo(octavo, "config", config, *overrides))
+    refuse_what_differs(values)
+    plan = json.loads(run_octavo(octavo, "plan", config, *overrides, "--gpus", str(ranks), "--json"))
+    mesh = plan["mesh"]
+    settings = Settings(
+        octavo=octavo, launcher=launcher, config=config, overrides=overrides, device=device, ranks=ranks,
+        compute=values["precision.compute"] or ("bfloat16" if device == "cuda" else "float32"),
+        replicate=mesh["replicate"], shard=mesh["shard"], tensor=mesh["tensor"],
+        parameters=plan["parameters"], flops_per_token=plan["flops_per_token"],
+        shape=Shape(**{name: values[f"model.{name}"] for name in Shape.__dataclass_fields__}),
+        seq_len=values["data.seq_len"], document_mask=values["data.document_mask"],
+        global_batch=values["training.global_batch_size"], micro_batch=values["training.micro_batch_size"],
+        recompute=values["activation_checkpointing.mode"],
+        linear=values["precision.linear"], fp8_head=values["precision.lm_head"] == "fp8",
+        fp8_all_gather=values["precision.fp8_all_gather"], bf16_first_layers=values["precision.bf16_first_layers"],
+        bf16_last_layers=values["precision.bf16_last_layers"], reduce=values["precision.reduce"],
+        betas=values["optimizer.betas"], eps=values["optimizer.eps"], weight_decay=values["optimizer.weight_decay"],
+        grad_clip=values["optimizer.grad_clip"], seed=values["training.seed"], notes=notes_on(values))
+    if settings.local_batch % settings.micro_batch != 0 or settings.local_batch == 0:
+        raise Refused(f"training.global_batch_size is {settings.global_batch}, expected a multiple of training.micro_batch_size "
+                      f"{settings.micro_batch} times {settings.replicate * settings.shard} data-parallel ranks")
+    if settings.recompute not in (*RECOMPUTE_MODES, "auto"):
+        raise Refused(f"activation_checkpointing.mode is {settings.recompute}, expected auto, none, selective or full, which PyTorch has too")
+    if settings.document_mask and device == "cpu":
+        raise Refused("data.document_mask is true, expected false on the CPU, where PyTorch's FlexAttention has no backward pass")
+    return settings
+
+
+def main():
+    """Prints the settings as JSON: settings.py OCTAVO LAUNCHER CONFIG DEVICE RANKS [section.key=value ...]"""
+    octavo, launcher, config, device, ranks, *overrides = sys.argv[1:]
+    try:
+        settings = read_settings(octavo, launcher.split(), config, overrides, device, int(ranks))
+    except Refused as refused:
+        print(f"compare_pytorch.sh: {refused}", file=sys.stderr)
+        return 2
+    print(json.dumps(asdict(settings), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
