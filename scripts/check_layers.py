@@ -256,7 +256,7 @@ def self_test():
         "model/switch.h": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
         "model/device.h": (header + "#ifdef __CUDACC__\n#endif\n", 1),
         "model/no_guard.h": ("int f();\n", 1),
-        "checkpoint/reader.h": (header + '#include "model/llama.h"\n#include "app/config/config.h"\n', 1),
+        "checkpoint/reader.h": (header + '#include "model/llama.h"\n#include "app/config/config.h"\n', 2),
         "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
         "app/commands/commands.h": (header + '#include "app/train/trainer.h"\n', 1),
         "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/process/runtime.h"\n', 2),

@@ -223,7 +223,7 @@ TEST_F(SampleStreamTest, StatesOfOtherStreamsAreRefused) {
   wrong["next_sample"] = -3;
   expect_mentions(refused(config_, wrong), {"next_sample", "-3"});
   expect_mentions(refused(config_, {{"lanes", 64}, {"next_sample", 1000}}),
-                  {"lanes", "data.resume_from_sample to 1000", "anew"});
+                  {"lanes", "data.resume_from_sample to 1000", "to start from the first sample"});
   // The seed may change if nothing is shuffled.
   config_.shuffle = other.shuffle = Shuffle::kNone;
   other = config_;

@@ -106,7 +106,7 @@ class FailedSaveTest(Resuming):
                 self.wait_for(lambda: self.warnings(self.output(process)), process)
                 [warning, *_] = self.warnings(self.output(process))
                 self.assertRegex(warning, r"No space left on device; a checkpoint takes [\d,]+ bytes, [\d,]+ are free, "
-                                          r"[\d,]+ too few; it is tried again when the next is due \(failure 1 of 1000\)")
+                                          r"[\d,]+ too few; the next due save tries again \(failure 1 of 1000\)")
                 there = checkpoints(directory)
                 (directory / "filler").unlink()
                 self.wait_for(lambda: checkpoints(directory)[-1] > there[-1], process)

@@ -255,7 +255,7 @@ TEST(Inspect, SidecarThatContradictsIsReported) {
   write_file(dir / "t.json", R"({"vocab_size": 18446744073709551615, "documents": 1, "tokens": 18446744073709551615})");
   const auto beyond = inspect_token_file(dir / "t");
   ASSERT_EQ(beyond["problems"].size(), 1u) << "what does not fit int64 is large, not negative";
-  expect_mentions(beyond["problems"].dump(), {"9223372036854775807 tokens", "there are 1 and 3"});
+  expect_mentions(beyond["problems"].dump(), {"9223372036854775807 tokens", "the file has 1 and 3"});
   for (const std::string& text : {std::string("["), "{}" + std::string(kMaxOrderedJsonBytes, ' ')}) {
     write_file(dir / "t.json", text);
     EXPECT_EQ(inspect_token_file(dir / "t")["intact"], false);
