@@ -13,7 +13,7 @@ struct MeshShape {
   int64_t shard = 1;
   int64_t tensor = 1;
   int64_t context = 1;
-  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
   auto operator<=>(const MeshShape&) const = default;
 
   int64_t data() const;    // Number of ranks that process different samples.
