@@ -129,7 +129,7 @@ class CheckpointWriter {
   StagingMemory staging_;
   // Lock, held by rank 0, or by one rank of each machine.
   std::optional<DirectoryLock> lock_;
-  // Removal of old checkpoints. It does not run during a save, and the last one is waited for.
+  // Future of the removal of old checkpoints, which never runs during a save. Invalid if none is pending.
   std::future<void> removals_;
   std::vector<CarriedFile> carried_;
   // Stream for copies to staging memory that run concurrently with training.

@@ -17,8 +17,8 @@ struct Character {
   size_t bytes = 0;  // Length in bytes. 0 if the bytes are invalid UTF-8 (Unicode 15, table 3-7).
   uint32_t code = 0;
 
-  // Returns whether it is a control character or an invisible character that changes the direction or the lines of
-  // text.
+  // Returns whether this is a control character, or an invisible character that changes the text's direction or breaks
+  // its lines.
   bool is_control() const {
     return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F ||
            (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;

@@ -63,7 +63,8 @@ double summed_information(std::span<const int64_t> counts) {
   return sum;
 }
 
-// Returns the entropies for ids below `end`.
+// Returns the entropy per token of single tokens (unigram) and of tokens given the previous token (bigram), in nats.
+// All ids in the file must be below `end`.
 OrderedJson entropies(const TokenFile& file, int64_t end) {
   const auto v = static_cast<size_t>(end);
   std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]

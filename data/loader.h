@@ -72,7 +72,7 @@ class Loader {
   // starts the reading threads. If config.resume_from_sample is set, it seeks there instead, unless the state has
   // already done so. Throws an InputError like SampleStream, and if the batch does not divide evenly.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
-  // Stops the threads after at most the samples that they are reading.
+  // Stops the reading threads. Waits until each thread has finished the sample that it is reading.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

@@ -192,7 +192,8 @@ class Llama {
   ContextGroup sequences_;
   ModelConfig local_;  // Config of this rank's part of the model.
   Tensor embedding_;
-  // Gradient of the embedding. Undefined if the gradients of tokens are exchanged instead.
+  // Gradient of the embedding table. An undefined tensor if the ranks exchange the gradients of their tokens instead of
+  // the gradient of the table (Fsdp::takes_tokens()).
   Tensor d_embedding_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;

@@ -14,7 +14,9 @@ using mpi::check;
 
 // Maximum number of bytes per rank and call, because MPI counts are ints.
 constexpr int64_t kChunkBytes = int64_t{1} << 24;
-constexpr int64_t kScratchBytes = int64_t{1} << 22;  // Scratch for the terms of all ranks of one part of a sum.
+// Size of the buffer in which the slices of all ranks are collected before they are summed. Longer sums take several
+// turns.
+constexpr int64_t kScratchBytes = int64_t{1} << 22;
 
 int as_int(int64_t value) { return static_cast<int>(value); }
 

@@ -28,7 +28,7 @@ struct ContextScratch {
 struct ContextGroupOptions {
   // Borrowed communicator of the group. Null means a group of one rank.
   Communicator* ranks = nullptr;
-  // Borrowed. All ranks that process the same samples; needed if there are several.
+  // Borrowed communicator of all ranks that process the same samples. Required if several ranks do.
   Communicator* micro_batch = nullptr;
 };
 

@@ -106,7 +106,8 @@ void Fsdp::allocate_gradient_slots(size_t pool, Arena& arena) {
   }
 }
 
-// Allocates all slots. The weights of a pool may share memory with the gradients of another pool.
+// Allocates the memory of the slots, which are the buffers for the full weights and gradients of units. The weight
+// slots of a pool share memory with the gradient slots of the pool that weights_over() returns.
 void Fsdp::allocate_slots(Arena& arena) {
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {

@@ -8,10 +8,12 @@ namespace octavo {
 
 namespace {
 
-// Returns how many elements of a slice have the terms of all ranks in memory at a time.
+// Returns the number of elements of this rank's slice that GradientTerms sums at a time. An element has one term per
+// rank, which is the gradient that the rank computed for the element. The terms of all elements of one turn are in
+// memory together.
 int64_t terms_at_once(const ReducedUnit& unit) {
-  constexpr int64_t kTermsBytes = int64_t{1} << 28;
-  constexpr int64_t kMultiple = 1 << 10;  // Multiple of elements that gives all terms the same alignment.
+  constexpr int64_t kTermsBytes = int64_t{1} << 28;  // Limit of the memory for terms.
+  constexpr int64_t kMultiple = 1 << 10;  // The result is a multiple of this, so that every rank's terms are aligned.
   const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / unit.ranks->size();
   return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }

@@ -73,9 +73,10 @@ flash_attention_here() {
   if (($(count_gpus))); then echo ON; else echo OFF; fi
 }
 
-# Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (by default all). OMP_NUM_THREADS sets the
-# threads, so ranks are not bound to single cores. odls_base_sigkill_timeout is not raised for slow saves, because mpirun waits
-# twice as long whenever it ends its ranks, also after a crash.
+# Sets the array MPIRUN to the mpirun command that starts $1 ranks, $2 of them on this machine (by default all). The caller appends
+# the program. Ranks are not bound to single cores, because each rank runs OMP_NUM_THREADS threads. mpirun's parameter
+# odls_base_sigkill_timeout keeps its default. A larger value would give slow saves more time after a signal, but mpirun would
+# also wait longer after every crash.
 make_mpirun() {
   local ranks="$1" here="${2:-$1}" cores threads
   cores="$(nproc)"

@@ -55,7 +55,7 @@ def parse_arguments():
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="write the documents in a pseudo-random order")
     parser.add_argument("--hold-out-every", type=int, default=0, metavar="N", help="write every N-th document to the held-out dataset (default: none)")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="prefix of the held-out dataset (default: OUTPUT_held_out)")
-    parser.add_argument("--allow-skipped", action="store_true", help="accept inputs of which more files are skipped than read")
+    parser.add_argument("--allow-skipped", action="store_true", help="continue even if more input files are skipped than read")
     parser.add_argument("--skip-bad", type=int, default=0, metavar="N",
                         help="skip, count and name at most N bad lines, rows and files (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="replace token files that other inputs or options made")

@@ -52,7 +52,7 @@ void add_pack(CommandLine& line) {
   pack->add_option("--hold-out-every", options.hold_out_every,
                    "write every n-th document to a second token file; 0 disables it")
       ->check(integer(int64_t{0}, int64_t{1} << 40));
-  pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of the second token file")
+  pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of the token file with the held-out documents")
       ->default_str("OUTPUT_held_out");
   pack->add_flag("--overwrite", options.overwrite, "replace existing token files");
 }

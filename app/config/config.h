@@ -116,12 +116,13 @@ struct StageChanges {
 
 // The stage that a config describes. Configs of the whole run have number 0.
 struct StageSpan {
-  int64_t number = 0;                 // Number of the stage, from 1. 0 means the whole run.
-  int64_t steps_before = 0;           // Number of steps of all earlier stages.
-  int64_t run_steps = 0;              // Number of steps of all stages.
-  int64_t later_tokens = 0;           // Number of tokens of all later stages.
-  bool own_schedule = false;          // Whether the stage has its own learning rate schedule.
-  nlohmann::ordered_json whole = {};  // Whole run's values of the keys that a stage may change, by full key name.
+  int64_t number = 0;         // Number of the stage, from 1. 0 means the whole run.
+  int64_t steps_before = 0;   // Number of steps of all earlier stages.
+  int64_t run_steps = 0;      // Number of steps of all stages.
+  int64_t later_tokens = 0;   // Number of tokens of all later stages.
+  bool own_schedule = false;  // Whether the stage has its own learning rate schedule.
+  // Values that the keys which a stage may change have outside of `stages`, by full key name.
+  nlohmann::ordered_json whole = {};
 };
 
 struct Config {

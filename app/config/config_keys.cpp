@@ -241,7 +241,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   SectionKeys<Training> training(keys, KeyClass::kTraining, "training", &Config::training);
   training.add("steps", &Training::steps, Integers{1, kMaxSteps}, "steps", "Optimizer steps of the whole run, restarts included.").of_schedule();
   training.add("global_batch_size", &Training::global_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences per step, over all ranks.").of_schedule();
-  training.add("batch_size_warmup", &Training::batch_size_warmup, BatchPhases{"training.batch_size_warmup", {1, kMaxBatch}, {1, kMaxSteps}}, "sequences", "Smaller batch sizes at the start of the run, each for a number of steps. global_batch_size follows.").of_schedule().item_keys = {"batch_size", "steps"};
+  training.add("batch_size_warmup", &Training::batch_size_warmup, BatchPhases{"training.batch_size_warmup", {1, kMaxBatch}, {1, kMaxSteps}}, "sequences", "Smaller batch sizes at the start of the run, each for a number of steps. After these steps the batch size is global_batch_size.").of_schedule().item_keys = {"batch_size", "steps"};
   training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences per rank and forward pass. Gradients are accumulated over the micro-batches of a step.").carries_out();
   training.add("seed", &Training::seed, "", "Seed of the initial weights.");
   training.add("deterministic", &Training::deterministic, "", "Whether a run on GPUs repeats bit for bit, at some cost in speed.").carries_out();

@@ -124,7 +124,7 @@ void StepLog::set_energy(MetricRow& row) {
     row.set("watts", use->watts);
     row.set("sm_mhz", use->sm_mhz);
     row.set("joules_per_token", use->watts / row.at("wps"));
-  } catch (const std::exception&) {  // Ignored, because the counters are optional.
+  } catch (const std::exception&) {  // The run continues without energy metrics.
     energy_.reset();
   }
 }

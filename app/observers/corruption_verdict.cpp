@@ -48,7 +48,7 @@ RankSet merge(const RankSet& a, const RankSet& b) {
   return both;
 }
 
-// One of the replicas of a part.
+// One replica of a part of the training state (HashedPart).
 struct Copy {
   uint64_t hash = 0;
   RankSet ranks;  // Ranks that hold slices of the replica.

@@ -42,11 +42,15 @@ int64_t micro_batches_of(const PredictedRun& run);
 // matrices that Muon orthogonalizes, or if the embedding's gradients come from the tokens of all shards.
 bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 
-// Returns the mesh on which the step of a run is recorded. Several shards are recorded with the number of shards on one
-// node, and `of_shard` marks the ops that another number changes, unless depends_on_shards() is true. The mesh has two
-// replicas if the run has several, or if it has shards and reduces gradients in float32. In the second case a
-// collective over a single replica takes no time in the prediction, so runs with one and with several replicas differ
-// only by their collectives.
+// Returns the mesh on which the step of a run is recorded. The mesh is smaller than that of the run where the recorded
+// ops can be scaled:
+//
+//   shards    8, as on one node, for any run with several shards. StepOp::of_shard marks the ops whose sizes depend on
+//             the number of shards. If depends_on_shards() is true, the mesh has as many shards as the run.
+//   replicas  2 for any run with several replicas, and for a run with one replica that has shards and sums gradients in
+//             float32 (precision.reduce). The record of the latter run has collectives over replicas, but the
+//             prediction gives them no time. So runs with one and with several replicas differ only by these
+//             collectives.
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
 
 // Records a step that follows other steps, so weights must be gathered, and delayed scales are computed from a history.

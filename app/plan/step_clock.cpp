@@ -203,7 +203,8 @@ void StepClock::Walk::wait(int stream, const Place& place) {
   side.after = place;
 }
 
-// Advances a side stream through the first `length` entries of its queue, which the compute stream waits for.
+// Computes when each of the first `length` entries in the queue of a side stream ends. Called when another stream waits
+// for these entries.
 void StepClock::Walk::advance(Side& side, size_t length) {
   while (side.ends_s.size() < length) {
     const auto& [op, times, ready_s, after] = side.queue[side.ends_s.size()];

@@ -35,8 +35,9 @@ class BatchBuffers {
   double attended_tokens() const { return attended_tokens_; }
 
  private:
-  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 3]. The list of documents of a
-  // micro-batch begins at the index of its first token.
+  // One set of int32 arrays. inputs, targets and order are [rows * seq_len]. documents is [rows * seq_len, 3] and has
+  // the beginning, length and offset of each document (Documents::device). The documents of a micro-batch begin at the
+  // row that is the index of the micro-batch's first token.
   struct Set {
     Tensor inputs, targets, order, documents;
   };

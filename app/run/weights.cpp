@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kStagingElements = int64_t{1} << 24;
 
-// Host memory for parts of a tensor that are copied to a GPU. Not allocated on the CPU.
+// Host memory through which a tensor is copied to a GPU in parts. Has no memory in a run on the CPU.
 struct Staging {
   Staging(const Tensor& target, int64_t count, const Stream& stream)
       : buffer(Buffer::host(stream.device(), stream.is_cuda() ? count * dtype_bytes(target.dtype()) : 0)),

@@ -8,10 +8,10 @@
 
 namespace octavo {
 
-// Writes all `parts`, from anywhere in memory, one after the other to the file `path`, replacing an existing file.
-// Returns when the bytes are on the device. Throws an Error that names the file if the system refuses. A full disk is
-// detected before the first byte if the file system can reserve space. The caller removes a partial file. Uses 4
-// threads and 32 MiB.
+// Writes the concatenation of `parts`, which may lie anywhere in memory, to the file `path`. Replaces an existing file.
+// Returns after fsync, so the bytes are on the disk. Throws an Error that names the file if the system refuses. A full
+// disk is detected before the first byte if the file system can reserve space. The caller removes a partial file. Uses
+// 4 threads and 32 MiB.
 void write_file_in_parallel(const std::string& path, std::span<const std::span<const std::byte>> parts);
 
 }  // namespace octavo

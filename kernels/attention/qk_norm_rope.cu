@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
 // Location of head `i`, counted over all tokens.
 template <typename T>
 struct HeadPlace {
-  int kind;    // Index of the kind of head. kKinds stands for value heads.
+  int kind;    // 0 for a query head, 1 for a key head, kKinds for a value head.
   int64_t at;  // Index of the head's first element.
   // Cosines of the head's angles. The sines are half a head further.
   const float* angles;
@@ -319,7 +319,8 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(const Arguments<T
   }
 }
 
-// A block's sums for the weights' gradients are in global memory. Each pair of columns is updated by one thread only.
+// Each block adds up its share of the weights' gradients in global memory. One thread updates each pair of columns, so
+// no atomics are needed.
 template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kThreads) backward_any_kernel(const Arguments<T> args) {
   __shared__ float scratch[2][kWarp];  // Scratch for two reductions that alternate.

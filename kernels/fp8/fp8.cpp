@@ -131,7 +131,7 @@ void cast_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
 }
 
-// Runs the passes of quantize for one operand of x. With `transposed` the operand is that of the columns of x.
+// Runs the passes args.passes of quantize() for one FP8 operand: the rows of x, or the columns of x if `transposed`.
 void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool transposed) {
   if (!operand.defined()) return;
   with_compute_dtype(args.x.dtype(), [&]<typename T>() {

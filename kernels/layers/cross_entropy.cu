@@ -17,7 +17,8 @@ namespace ptx = ::cuda::ptx;
 constexpr int kVectorsPerThread = 4;
 constexpr int kMaxClusterSize = 8;
 constexpr int kMaxRowsPerCluster = 8;
-constexpr int kThreadsAtOnce = 1024;  // threads on a multiprocessor, in blocks of any size
+// Number of threads that run on one multiprocessor at a time: threads per block times blocks per multiprocessor.
+constexpr int kThreadsAtOnce = 1024;
 
 template <typename T>
 struct Arguments {

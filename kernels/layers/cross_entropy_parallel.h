@@ -36,7 +36,7 @@ struct CrossEntropyParallel {
   Tensor d_logits;  // optional = [tokens, vocab], compute dtype; may alias logits
   Tensor logits;    // [tokens, vocab], those of cross_entropy_stats
   Tensor targets;   // [tokens] int32
-  Tensor stats;     // [ranks, tokens, 3] float32, of all ranks
+  Tensor stats;     // [ranks, tokens, 3] float32, the gathered CrossEntropyStats::stats of all ranks
   int64_t vocab_begin = 0;
   float scale = 1;  // usually 1 / tokens of the global batch
   float z_loss = 0;

@@ -50,7 +50,7 @@ enum class BlockPass : uint8_t {
 enum class Activation : uint8_t {
   kBlockInput,         // h0
   kOutput,             // results of matmuls and attention, h1, rstd of the norms
-  kRotated,            // queries and keys after qk-norm and rope. Rope alone works in place.
+  kRotated,            // queries and keys after qk-norm and rope. Unused without qk-norm: rope works in place.
   kNormInput,          // inputs of qkv and gate_up, from a norm
   kAttentionInput,     // input of o, from attention
   kSwigluInput,        // input of down, from swiglu

@@ -209,7 +209,8 @@ bool LinearLayer::makes_input(BlockPass pass) const {
 Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) const {
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) return {};
-  // The matmul of forward reads the rows. If the ranks gather FP8 shares, the columns are made from the rows.
+  // The forward matmul reads the rows. If each rank casts its share of the tokens to FP8 and the ranks gather the
+  // shares, the columns are transposed from the gathered rows.
   const bool wants_rows = pass != BlockPass::kBackward || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        traits(o.recipe).activations, o.spec.shape.tokens, o.spec.shape.in);
@@ -258,7 +259,8 @@ Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
 
 void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& stream) const {
   const Tensor amax_out = measure(source, stream);
-  // A tensor that is not a share has some columns of the whole tensor.
+  // If the tensor is not a share of the tokens, each rank has only some columns of each row. A row's scale covers all
+  // columns, so the amaxes are reduced over the group.
   TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
   quantize_part({.cast = operands, .x = source.x, .amax_out = amax_out},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);

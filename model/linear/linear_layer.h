@@ -147,7 +147,8 @@ struct LinearBackward {
   Tensor x;    // [tokens, in]. Read only without FP8.
   WeightGradient weight_gradient = WeightGradient::kWrite;
   // Optional function that queues work between the matmul that computes d_x and the weight gradient. The work may write
-  // x. It may read d_x if the inputs are divided or the layer is not divided. Otherwise d_x is not summed yet.
+  // x. It may read d_x if the layer is not divided over the tensor-parallel ranks or its inputs are. If its outputs are
+  // divided, d_x is not yet summed over these ranks.
   std::function<void()> between = {};
 };
 

@@ -128,7 +128,7 @@ class Planner:
 
 
 def blocks_of_lines(source, block_bytes):
-    """Yields (whole lines of about `block_bytes` together, position in the file, whether they are the last)."""
+    """Yields (bytes of whole lines, about `block_bytes`; bytes of the file read so far; whether these are the last lines)."""
     held, held_bytes, position = [], 0, 0
 
     def on_position(new):

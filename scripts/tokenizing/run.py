@@ -140,7 +140,7 @@ class Run:
         return part and part.summary["last_block"]
 
     def collect(self, pending, until):
-        """Waits for parts. If several failed, raises the error of the first in order, whichever failed earlier."""
+        """Waits for parts. If several parts failed, raises the error of the part that is first in the input, even if another failed earlier."""
         while pending:
             done, _ = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
             if any(future.exception() for future in done):

@@ -149,7 +149,7 @@ TEST_P(TensorGroupRanks, ReduceScatter) {
   }
 }
 
-// The work computes the terms, and other work runs between the start of the transfer and the wait for it.
+// The callback of start_reduce_scatter() computes the terms, and other work is queued before wait().
 TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [asked, taken] : kChunks) {

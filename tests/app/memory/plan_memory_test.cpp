@@ -195,7 +195,8 @@ TEST(PlannedStream, DeterministicAttentionOfCudnnNeedsMore) {
   EXPECT_LE(small, 1.01 * kOfSmallHeads);
 }
 
-// In addition to the workspace of attention over half of the tokens, there is a copy of those tokens.
+// Attention within documents runs on copies of half of the tokens at a time, so it needs memory for the copies and the
+// workspace of attention over that half.
 TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
   Stream stream = Stream::planned(132);
   const SdpaShape shape{2, 8192, 32, 8, 128};

@@ -221,7 +221,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAKvHeadReplicaIsFound) {
   }
 }
 
-// Replicas of a key/value head are divided among shards.
+// Several tensor-parallel ranks hold a replica of a key/value head, and each replica is divided among shards.
 TEST_P(CorruptionCheckRanks, AFlippedBitInAShardOfAKvHeadReplicaIsFound) {
   if (size_ != 4 && size_ != 8) return;
   CheckedTraining training(draw(1, size_ / 2), 1, group_, stream_);

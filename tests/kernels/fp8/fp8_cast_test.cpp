@@ -74,7 +74,8 @@ class Fp8CastTest : public OpTest {
     }
   }
 
-  // Expects the bits of quantize if the tensor is scaled by the amax of the result itself.
+  // Expects that an op that scales its result by the result's own amax writes the same bits as quantize() of the
+  // result.
   void expect_bits_of_own_scale(int64_t m, int64_t n, CastOf what, const Op& op) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;

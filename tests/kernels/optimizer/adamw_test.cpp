@@ -59,7 +59,7 @@ struct Reference {
 
 TEST_P(AdamwTest, SeveralSteps) {
   for (const int64_t n : {1, 7, 1009}) {
-    // The norm is not clipped, clipped, or below the limit.
+    // Limits of the gradient norm: 0 disables clipping, 0.5 clips the norm, and 1e6 is above the norm.
     for (const float grad_clip : {0.0f, 0.5f, 1e6f}) {
       State state = start(n);
       const Values w0 = state.master.values();
