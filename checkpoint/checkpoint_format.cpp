@@ -174,7 +174,8 @@ Json meta_from_json(const Json& json) {
   return json;
 }
 
-// Readers lay out all parameters of the model, so a manifest must not claim more layers than it has tensors for.
+// Checks that the manifest has at least one tensor per layer. Readers make a list of all parameters of the model, which
+// a wrong number of layers would make very long.
 void check_layers(const CheckpointManifest& manifest) {
   const auto tensors = static_cast<int64_t>(manifest.tensors.size());
   CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists only {} tensors",

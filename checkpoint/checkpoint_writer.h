@@ -39,8 +39,8 @@ struct CheckpointOptions {
   int64_t keep = 3;        // Number of newest complete checkpoints that stay after a save. 0 or less keeps all.
   bool async = true;       // Whether a thread writes in the background.
   int64_t keep_every = 0;  // Checkpoints whose steps are multiples of this number also stay. 0 disables it.
-  // Memory of the machines if `dir` is in it. Each machine then has its own `dir` with the shards that it keeps.
-  // Borrowed. Null means that all ranks share the directory.
+  // Object that distributes the shards if checkpoints are saved in the memory of the machines. Each machine then has
+  // its own `dir` with the shards that it keeps. Borrowed. Null means that all ranks share one `dir`.
   MachineMemory* memory = nullptr;
 };
 

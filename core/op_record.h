@@ -37,7 +37,7 @@ struct Op {
 
   const char* axis = "";  // Name of the communicator of a collective. It must outlive the record.
 
-  // Marks the beginning of a range, or the end of the last range that began, instead of an op.
+  // Kind of this entry. kNone is an op. kBegin begins a range of ops, and kEnd ends the range that began last.
   enum class Mark : uint8_t { kNone, kBegin, kEnd };
   Mark mark = Mark::kNone;
 

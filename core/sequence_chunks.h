@@ -16,7 +16,7 @@ struct ContextRank {
   constexpr int64_t chunks() const { return size == 1 ? 1 : 2; }      // Returns the number of chunks per rank.
   constexpr int64_t whole_chunks() const { return chunks() * size; }  // Returns the number of chunks per sequence.
   constexpr int64_t share(int64_t seq_len) const { return seq_len / size; }  // Returns the number of tokens per rank.
-  // Returns the index in the sequence of a rank's chunk i.
+  // Returns the position, counted in chunks, of the rank's chunk i in the whole sequence.
   constexpr int64_t chunk(int64_t i) const { return i == 0 ? rank : 2 * size - 1 - rank; }
   // Returns the position of the rank's token t in a sequence of seq_len tokens.
   constexpr int64_t position(int64_t t, int64_t seq_len) const {

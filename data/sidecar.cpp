@@ -80,7 +80,7 @@ std::optional<int32_t> document_token(const std::string& path, const Json& sidec
   return id.get<int32_t>();
 }
 
-// Ids that the sidecar of a token file names.
+// Ids of bos and eos that the sidecar of a token file names.
 struct NamedTokens {
   std::string path;  // Path of the sidecar.
   bool has_sidecar = false;

@@ -66,7 +66,7 @@ class LmHead {
     Tensor d_logits;  // [tokens, vocab] compute dtype; not read if `cast` is defined
     // Result of gradient_cast() if the kernel before wrote it, otherwise undefined.
     Fp8Cast cast;
-    float bound = 0;  // Upper bound of |d_logits|.
+    float bound = 0;  // Upper bound of the magnitudes in d_logits.
     bool accumulate = false;
   };
   void backward(const Backward& args, Stream& stream);

@@ -88,7 +88,7 @@ struct MeshAxis {
   bool divides_samples;  // Whether the axis' ranks process different samples.
   // Whether the axis' ranks process different tokens, of equal or different samples.
   bool divides_tokens;
-  // Its ranks share one replica of the parameters and optimizer states.
+  // Whether the axis' ranks divide one replica of the parameters and optimizer states among themselves.
   bool shards_state;
   // Whether messages name the axis even when its size is 1.
   bool always_named;

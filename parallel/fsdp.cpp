@@ -126,8 +126,8 @@ void Fsdp::allocate_slots(Arena& arena) {
   }
 }
 
-// Returns the pool whose full gradients share memory with the full weights of this pool. This requires that neither are
-// kept after use.
+// Returns the pool whose full gradients share memory with the full weights of this pool. This requires that
+// neither these gradients nor these weights are kept after use.
 std::optional<size_t> Fsdp::weights_over(size_t pool) const {
   const std::optional<size_t> over = options_.pools[pool].weights_over;
   const auto none = [this](size_t p, bool State::*keeps) {

@@ -64,7 +64,7 @@ def loss_of(model, tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hf_dir", type=Path)
-    parser.add_argument("--golden", type=Path, help="folder of a golden case")
+    parser.add_argument("--golden", type=Path, help="folder in tests/golden, with tokens and the loss that is expected for them")
     parser.add_argument("--tokens", type=Path, help="JSON file of tokens")
     parser.add_argument("--loss", type=float, help="loss that Octavo printed for these tokens")
     parser.add_argument("--tolerance", type=float, default=1e-4)

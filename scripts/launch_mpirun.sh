@@ -54,7 +54,7 @@ choose_nodes() {
   printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
 }
 
-# answers NODE tests whether a process can be started there.
+# Succeeds if mpirun can start a process on the node named $1 within 30 s.
 answers() {
   # shellcheck disable=SC2086  # meant to be split into words
   timeout 30 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true </dev/null >/dev/null 2>&1
@@ -107,7 +107,7 @@ mpirun=""
 # signals as one request.
 request_stop() {
   kill -USR1 "$mpirun" 2>/dev/null || return 0
-  trap '' TERM  # Otherwise the same signal, sent to the process group, would end the reminders.
+  trap '' TERM  # Otherwise SIGTERM to the process group would end remind().
   remind </dev/null >/dev/null 2>&1 &
   reminders=$!
   disown "$reminders"  # The shell then prints nothing when the reminders are killed.
@@ -176,7 +176,7 @@ run_once() {
   exec {messages}>&-
   # Handles a request to stop that arrived before mpirun existed.
   if [[ -n "$stopping" ]]; then request_stop; fi
-  # A signal ends a wait. The status of a process that has ended is kept for the next wait.
+  # A signal to this script interrupts `wait`, so `wait` is repeated until mpirun has ended. The last `wait` returns its status.
   while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
   wait "$mpirun" || code=$?
   mpirun=""  # The process number may be reused by now.

@@ -23,7 +23,7 @@ namespace {
 struct ConfigCommandArguments {
   ConfigArguments config;  // Config whose values are printed. With an empty path, all keys are described.
   bool markdown = false;   // Print the keys as docs/config.md.
-  std::string value;       // Name of a key, of which only the value is printed. Empty prints all values.
+  std::string value;       // Name of the only key whose value is printed. Empty prints all keys.
 };
 
 constexpr const char* kMarkdownIntroduction = R"(# Config

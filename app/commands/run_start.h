@@ -19,7 +19,7 @@ void check_data(const Config& config, ProcessGroup& group);
 // the machine.
 std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
                            int64_t samples);
-// Returns the sentence that replaces predicted_time() on a CPU.
+// Returns the sentence that the start screen shows on a CPU instead of a predicted time.
 std::string time_on_cpu();
 
 // Logs the start screen and the warnings about the config (app/log/config_warnings.h).

@@ -263,7 +263,7 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Steps of linear warm-up. 0 disables it.").of_schedule();
   optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "Learning rate after the warm-up. wsd is constant until a decay at the end; inverse_sqrt falls with the square root of the step.").of_schedule();
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Steps of wsd's decay. 0 means a tenth of the run.").of_schedule();
-  optimizer.add("decay_type", &Optimizer::decay_type, OneOf{kDecayType}, "", "Shape of wsd's decay. linear decays linearly, and sqrt with one minus the square root of the completed share of the decay.").of_schedule();
+  optimizer.add("decay_type", &Optimizer::decay_type, OneOf{kDecayType}, "", "Shape of the decay of the wsd schedule. linear lowers the learning rate linearly. sqrt lowers it in proportion to one minus the square root of the completed share of the decay.").of_schedule();
   optimizer.add("momentum", &Optimizer::momentum, kBelowOne, "", "Muon's momentum: the factor by which the momentum decays per step.");
   keys.push_back(make_key(KeyClass::kOptimizer, "optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "Number that AdamW adds to the square root of the second moment.");
@@ -279,7 +279,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key(KeyClass::kPrecision, "precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Dtype of activations and of weights in matmuls. GPUs support bfloat16 only."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
   precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Number format of the linears (qkv, o, gate_up, down). bfloat16 means precision.compute.");
-  precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "Matmuls of lm_head that use FP8: none (bfloat16, which means precision.compute), those of backward (fp8_backward), or all (fp8).");
+  precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "FP8 in the matmuls of lm_head: bfloat16 uses it in none of them (they run in precision.compute), fp8_backward only in backward, and fp8 in forward and backward.");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Number of first blocks whose linears do not use FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Number of last blocks whose linears do not use FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights are gathered in FP8 if the recipe supports it.").carries_out();
@@ -301,7 +301,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   using Parallel = ParallelConfig;
   SectionKeys<Parallel> parallel(keys, KeyClass::kCarriesOut, "parallel", &Config::parallel);
   parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one replica of the parameters and optimizer state (FSDP). -1 means all ranks that the other axes leave.");
-  parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, RanksOrRest{1, kMaxRanks}, "ranks", "Replicas of the sharded state (HSDP). -1 means all ranks that a given data_parallel_shard leaves; if that is -1 too, one replica per node if memory allows, else one in total.");
+  parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, RanksOrRest{1, kMaxRanks}, "ranks", "Number of replicas of the sharded state (HSDP). -1 uses all ranks that data_parallel_shard leaves. If data_parallel_shard is -1 too, -1 means one replica per node if memory allows, or else one replica in total.");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that divide each layer, with sequence parallelism.");
   parallel.add("context_parallel", &Parallel::context_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that share each sequence. They also share the state with the ranks of data_parallel_shard.");
   parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Chunks of tokens into which the collectives and matmuls of tensor parallelism are divided, so that they overlap.");

@@ -55,9 +55,9 @@ fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
   return place.has_filename() ? place : place.parent_path();
 }
 
-// Returns the checkpoint directory of a run whose whole project was moved or copied. In this case `run` still ends with
-// the relative path that the run recorded, and the checkpoints are at their recorded path relative to the new project.
-// Empty if there are none.
+// Returns the checkpoint directory of a run that was moved or copied together with the directory it was started in.
+// Both recorded paths, logging.dir and checkpoint.dir, must be relative to that directory. Its new place is `run`
+// without logging.dir at the end, and the checkpoints are at checkpoint.dir in the new place. Empty if there are none.
 fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
   const fs::path folder = fs::path(places.logging_dir).lexically_normal();
   if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};

@@ -17,7 +17,7 @@ struct ModelPathFacts {
   bool is_there = false;
   bool is_directory = false;
   bool has_manifest = false;     // Whether manifest.json exists.
-  bool has_checkpoints = false;  // Whether a complete step_N exists.
+  bool has_checkpoints = false;  // Whether a complete checkpoint step_N exists.
   bool has_metrics = false;      // Whether metrics.jsonl or starts.jsonl exists.
   bool has_hf_config = false;    // Whether config.json exists.
 };

@@ -141,7 +141,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (config.source.empty()) {
       config = load_config(arguments.path, arguments.overrides);
       const GivenWeights given = given_weights(arguments.overrides);
-      // The path after replacing ~ and ${NAME}.
+      // config.init_from is the given path with ~ and ${NAME} replaced.
       if (!given.init_from.empty()) config.init_from_given = config.init_from;
       CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
                   "model.init_from={} and checkpoint.resume={} are both given as the weights to evaluate, expected one "

@@ -49,7 +49,7 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
 void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept,
                    std::vector<HashedSlice>& all) {
   const ShardedParameters& parameters = state.parameters;
-  const int64_t elements = config.head_dim * config.hidden_size;  // Number of elements of a head.
+  const int64_t elements = config.head_dim * config.hidden_size;  // Elements of one kv head's weight.
   for (const ParameterPiece& piece : parameters.pieces()) {
     const ParameterSpec& spec = *piece.spec;
     if (!is_of_kv_heads(config, spec)) continue;

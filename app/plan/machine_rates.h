@@ -64,7 +64,8 @@ struct CollectiveRate {
   std::string op;      // Name: all_gather, reduce_scatter or all_reduce.
   int64_t bytes = 0;   // Size of the whole tensor: gathered, before scattering, or reduced.
   double seconds = 0;  // Time of one collective when many are queued.
-  // bytes (n-1)/n / seconds; twice that for all_reduce, which sends everything twice.
+  // Bus bandwidth of n ranks: bytes * (n - 1) / n / seconds, and twice that for all_reduce, which sends each byte
+  // twice.
   double bus_bytes_per_s = 0;
 };
 

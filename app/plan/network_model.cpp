@@ -26,8 +26,8 @@ struct Protocol {
   double tree_hop;      // Also used for rings with one rank per node, where nothing hides the latency.
   double ring_share;    // Share of the bus bandwidth.
   double tree_share;
-  double two_nodes_bytes_per_s;  // Maximum rate on two nodes.
-  double nodes_bytes_per_s;      // Maximum rate on more than two nodes.
+  double two_nodes_bytes_per_s;  // Maximum rate of the protocol on two nodes.
+  double nodes_bytes_per_s;      // Maximum rate of the protocol on more than two nodes.
 };
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
 constexpr double kSimpleHop_us = 14;

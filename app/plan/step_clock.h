@@ -51,7 +51,7 @@ class StepClock {
   RecordedStep step_;
   const MachineRates& machine_;
   Cluster cluster_;
-  std::vector<double> compute_s_;  // Time of each op. 0 for ops whose time depends on the mesh.
+  std::vector<double> compute_s_;  // Time of each op of the step in seconds. 0 for ops whose time depends on the mesh.
 };
 
 // Predicted times of the ranges of a step.

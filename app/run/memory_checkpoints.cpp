@@ -68,7 +68,8 @@ void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const 
   }
 }
 
-// Uses a new name for each start, so that a machine that is offline now cannot contribute an old checkpoint later.
+// Gives the directory in memory a new name at each start of the run, so that a machine that is offline now cannot
+// contribute an old checkpoint later.
 void MemoryCheckpoints::begin() {
   if (writer_) return;
   free_left();

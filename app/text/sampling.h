@@ -23,7 +23,7 @@ struct SamplingOptions {
   double temperature = 0.8;  // 0 always takes the most likely token.
   int64_t top_k = 0;         // Number of most likely tokens to draw from. 0 means all.
   double top_p = 1.0;        // Total probability of the tokens to draw from. 1 means all tokens.
-  double min_p = 0.0;        // Smallest probability relative to the most likely token. 0 means all tokens.
+  double min_p = 0.0;        // Smallest allowed ratio to the largest probability. 0 means all tokens.
 };
 
 class Sampler {

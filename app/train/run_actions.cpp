@@ -68,7 +68,7 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
 void RunActions::save(Save which, int64_t step) {
   switch (which) {
     case Save::kNone:
-    case Save::kLastGood:  // give_up() saves this state.
+    case Save::kLastGood:  // Not saved here, but in give_up().
       return;
     case Save::kRefused:
       refuse_final_save(step);

@@ -66,7 +66,7 @@ struct Lanes {
   }
 };
 
-// A thread's elements of a head.
+// The elements of a head that one thread rotates: some of the first half and their partners in the second half.
 template <typename T>
 struct Pairs {
   Vec<T> low, high;

@@ -16,7 +16,8 @@ namespace octavo {
 
 namespace {
 
-// Checks that the runs are sorted as batches require and that none extends beyond its chunk or its sequence.
+// Checks that the runs of the documents are in descending order of their numbers of keys, that they contain every token
+// of the micro-batch, and that no run extends beyond its chunk of the sequence.
 void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
   if (documents.empty()) return;
   const int64_t tokens = shape.batch * shape.seq_len;

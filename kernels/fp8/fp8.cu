@@ -60,7 +60,7 @@ template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
   constexpr int N = kVector<T>;
-  constexpr int kAtOnce = 4;  // loads in flight
+  constexpr int kAtOnce = 4;  // Number of vectors that a thread loads at once.
   const int64_t vectors = (n - head) / N;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kAmaxThreads;
   int64_t i = static_cast<int64_t>(blockIdx.x) * kAmaxThreads + threadIdx.x;

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
-// ---- With a cast
+// ---- SwiGLU that also casts its result to FP8
 
 struct ForwardSource {
   using Element = __nv_bfloat16;

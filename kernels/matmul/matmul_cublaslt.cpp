@@ -12,7 +12,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// Everything that decides which algorithms can run and how fast they are.
+// Everything that decides which of cuBLASLt's algorithms can run a matmul and how fast they are.
 struct Problem {
   ProductShape shape;
   uint32_t alignment = 0;

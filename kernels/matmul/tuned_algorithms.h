@@ -40,8 +40,8 @@ class TunedAlgorithms {
   // Adds a function that chooses an algorithm. It times a new problem, and takes the algorithm of a known one.
   void defer(std::function<void()> choose) { deferred_.push_back(std::move(choose)); }
   int64_t num_deferred() const { return static_cast<int64_t>(deferred_.size()); }
-  // Calls all deferred functions, including those of earlier calls, which take algorithms that add() has added since.
-  // Must not be called while deferring.
+  // Calls all functions that defer() has added since the last clear_deferred(). A second call calls the same functions
+  // again, so that they take the algorithms that add() has added since the first. Must not be called while deferring.
   void choose_deferred() {
     for (const auto& choose : deferred_) choose();
   }

@@ -23,7 +23,7 @@ struct RecipeTraits {
   LinearPrecision recipe;
   const char* name;     // Name in configs.
   const char* product;  // Name of the recipe whose matmuls have the same rate, in machine files.
-  bool fp8;             // Whether linears multiply in FP8, else in the compute dtype.
+  bool fp8;             // Whether linears multiply in FP8. Otherwise they use the compute dtype.
   Scaling activations;  // Scaling of inputs and output gradients.
   Scaling weights;      // Scaling of weights.
   bool needs_amax;    // Whether each tensor has one scale, made of an amax. A rank can then cast its shard of a weight.

@@ -37,7 +37,7 @@ void AmaxTable::settle_weights(Stream& stream) {
 
 void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream) {
   const Tensor& current = current_[static_cast<size_t>(in_flight)];
-  if (!first && uses_history_) return;  // The amaxes grow over the step.
+  if (!first && uses_history_) return;  // The amaxes of a step are the maxima over its micro-batches.
   if (!first && delayed()) return collect(current, stream);
   stream.zero(current.rows(0, kWeight * linears_));
 }

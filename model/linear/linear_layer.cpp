@@ -27,8 +27,8 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
           .scaling = scaling};
 }
 
-// Returns the tokens [begin, end) of an operand [tokens, k]. Requires all tokens if the scales of a token are not
-// contiguous.
+// Returns the tokens [begin, end) of an operand [tokens, k]. If the operand has blockwise scales, the range must
+// contain all its tokens.
 Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
   if (begin == 0 && end == rows.data.dim(0)) return rows;
   CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);

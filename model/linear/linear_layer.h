@@ -121,7 +121,8 @@ struct LinearOptions {
   const ContextGroup* context = nullptr;  // Borrowed. Null means that no ranks share the sequences.
   // The pass that makes LinearInput (kActivationPasses).
   BlockPass input_pass = BlockPass::kForward;
-  // Whether backward queues the forward of the block again. If not, the forward also makes what kRecompute would make.
+  // Whether backward queues the forward of the block again. If not, the forward also computes the values of the pass
+  // kRecompute.
   bool recomputes = false;
   // Whether backward may be called with WeightGradient::kSave.
   bool saves_operands = false;

@@ -50,8 +50,8 @@ struct ParameterSpec {
   MatrixRange range(int64_t begin) const;
   // Returns the index of element i in the flattened whole parameter.
   int64_t whole_index(int64_t i) const { return static_cast<int64_t>(range(i).index(0)); }
-  // Returns the columns that the part has, or no columns if it has all. In those columns, flattened row by row, element
-  // i of the part is element column_offset() + i.
+  // Returns the range of columns of the whole parameter that the part has. Returns (0, 0) if the part has all columns.
+  // If the range is flattened row by row, element i of the part is its element column_offset() + i.
   ColumnRange columns() const;
   int64_t column_offset() const { return shape.size() < 2 ? 0 : row_begin * shape[1]; }
   bool decayed() const { return shape.size() >= 2; }  // Returns whether weight decay applies.

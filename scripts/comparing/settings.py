@@ -10,7 +10,7 @@ RECOMPUTE_MODES = ("none", "selective", "full")  # From the fastest to the one t
 
 
 class Refused(Exception):
-    """The config asks for something that cannot be compared. The message is one sentence."""
+    """The config asks for something that Octavo and PyTorch cannot be compared with. The message is one sentence."""
 
 
 @dataclass(frozen=True)

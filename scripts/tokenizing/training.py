@@ -53,7 +53,7 @@ def train_bpe(planner, entries, workers, skip_bad, path, progress):
         try:
             yield from training_texts(planner, skip_bad, progress)
             progress.say(f"training: merging pairs for {entries} entries")
-        except BaseException as error:  # Kept, because the package wraps an exception in one of its own.
+        except BaseException as error:  # Saved for raising, because tokenizers raises another type instead.
             failures.append(error)
             raise
 

@@ -1,4 +1,4 @@
-// A model with a few weights, and files with these weights, for the targets of checkpoints and of Hugging Face
+// A model with a few weights, and files with these weights, for the fuzz targets that read checkpoints and Hugging Face
 // directories.
 #pragma once
 

@@ -103,7 +103,7 @@ TEST_F(LargeShapesParity, LossAndEmbedding) {
   expect_same(many.last(), out.gpu(), "embedding_forward");
 }
 
-// The tensor is zero except in the last rows.
+// Compares reductions of a large tensor, which is zero except in its last rows, with those of the last rows alone.
 TEST_F(LargeShapesParity, Reductions) {
   Twin last(DType::kBFloat16, {kRows, kWidth}), largest(DType::kFloat32, {2}), hash(DType::kInt32, {4});
   fill(last);

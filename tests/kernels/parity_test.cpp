@@ -85,8 +85,8 @@ TEST_P(ComputeDtypeParity, EmbeddingBackward) {
   }
 }
 
-// The table has the rows of ids [begin, begin + rows). Some runs of equal ids are cut at either end, some long runs are
-// inside or outside, and some ids do not occur.
+// The table has the rows of ids [begin, begin + rows) only, as on one rank of a tensor-parallel group. The cases have
+// tokens with ids below, in and above this range, ids that occur often, and ids that do not occur.
 TEST_P(ComputeDtypeParity, EmbeddingOfAPartOfTheVocabulary) {
   struct Case {
     int64_t tokens, hidden;

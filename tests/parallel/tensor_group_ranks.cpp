@@ -228,7 +228,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
   EXPECT_TRUE(sum.read() == values(total, kShare));
 }
 
-// Every rank refuses the call before it sends anything.
+// If the shapes or dtypes do not fit, every rank refuses the collective before it sends anything.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
   expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
                       std::to_string(tokens() + 1) + " tokens are not divisible among " + std::to_string(size_));

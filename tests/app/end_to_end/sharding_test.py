@@ -35,7 +35,7 @@ class Meshes(Corpus):
         self.assert_close(*losses, 1e-6)
 
     def assert_meshes_equal_one_rank(self, meshes):
-        """Expects the results of one rank. `meshes` maps a name to (ranks, overrides)."""
+        """Expects that a run on each mesh has the results of a run on one rank. `meshes` maps a name to (ranks, overrides)."""
         one = self.run_mesh()
         for mesh, (ranks, overrides) in meshes.items():
             with self.subTest(mesh=mesh):

@@ -40,7 +40,8 @@ class TensorParallelTest(Meshes):
         self.assert_same_run(self.run_mesh(*batch, "parallel.tensor_parallel=4", ranks=4), one)
 
     def test_heads_that_do_not_fit_into_each_other(self):
-        """Ranks 0 and 2 have a key/value head twice, and rank 1 has one of each."""
+        """Divides 6 query heads and 2 key/value heads among 3 ranks. Ranks 0 and 2 have two replicas of one key/value head, and
+        rank 1 has both heads."""
         model = self.MODEL | {"num_heads": 6, "hidden_size": 96}
         one = self.run_mesh(model=model, data={"seq_len": 36})
         three = self.run_mesh("parallel.tensor_parallel=3", ranks=3, model=model, data={"seq_len": 36})

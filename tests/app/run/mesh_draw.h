@@ -16,7 +16,7 @@ struct MeshDraw {
       config;  // The model, data.seq_len, data.document_mask, batch sizes, precision, optimizer and parallel are drawn.
   bool reshard_after_forward = false;
   ActivationCheckpointing checkpointing;
-  int64_t one_rank_micro_batch_size = 1;  // Micro-batch size of the same steps on one rank.
+  int64_t one_rank_micro_batch_size = 1;  // Micro-batch size if one rank takes the same steps.
 
   // Returns the draw of that seed for `ranks` ranks on the device. Features without kernels on the device are not
   // drawn.

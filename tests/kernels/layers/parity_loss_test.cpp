@@ -271,7 +271,7 @@ TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
   }
 }
 
-// Compares an update and a skipped update.
+// Compares the moving average (EMA) of the weights on both devices after an update and after a skipped update.
 TEST_F(ParityTest, Ema) {
   struct Case {
     int64_t n, offset, x_offset;

@@ -19,7 +19,8 @@ const ProductSize kProductSizes[] = {{1, 1, 1},      {1, 272, 256},    {127, 131
 
 class MatmulParity : public ComputeDtypeParity {
  protected:
-  // Compares one matmul in all four layouts, with and without accumulation.
+  // Compares a matmul on the CPU and on the GPU with its exact result, in all four layouts, with and without
+  // accumulation.
   void compare(const ProductSize& size, DType result) {
     const auto& [m, n, k] = size;
     for (const bool transpose_a : {false, true}) {
