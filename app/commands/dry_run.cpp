@@ -87,7 +87,7 @@ std::string describe_ranks(const PlanTarget& target) {
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
-// Checks what a run does when it starts in the stage `config`, and prints its start screen.
+// Makes the checks of a start of the run with `config`, which is that of one stage, and prints the start screen.
 void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed, ProcessGroup& group) {
   if (resumed) check_may_resume(config, *resumed, true);

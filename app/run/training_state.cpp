@@ -20,9 +20,13 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
   return sharding;
 }
 
-// Returns an upper bound for the number of hashes of a check that is equal on all ranks. A check hashes the losses and
-// every unit's gradient in each of two passes; every unit, and every kv head's k and v in every layer, of the master
-// weights, the cast weights and each of the moments; and the FP8 history.
+// Returns an upper bound for the number of hashes in a check for corruption. The bound is equal on all ranks. The check
+// computes these hashes:
+//
+//   two passes        the losses, and the gradient of every unit
+//   state             every unit, and k and v of every kv head in every layer: for the master weights, for the cast
+//                     weights and for each moment
+//   FP8               one hash of the amax history
 int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
   const int64_t units = std::ssize(o.layout.units());
   const ModelConfig& model = o.config.model;

@@ -59,7 +59,7 @@ void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& st
     state.model.amaxes()->set_steps_done(steps_done);
     state.model.amaxes()->restore(stream);
   }
-  stream.synchronize();  // Afterwards the memory may be reused.
+  stream.synchronize();  // The memory of the snapshot may be reused after this.
 }
 
 }  // namespace octavo

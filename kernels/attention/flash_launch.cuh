@@ -33,8 +33,9 @@ void launch_flash_backward(Flash_bwd_params& params, cudaStream_t stream) {
   constexpr int kQueries = flash_query_tile(kHeadDim);
   constexpr int kQueryWarpGroups = kQueries / 64;  // Number of warp groups that share a tile of queries.
   constexpr bool kCausal = true, kGrouped = true;
-  // The first arguments switch off the window, soft cap and padding. The rest are pipeline stages and which matrix
-  // multiplications are transposed.
+  // The three `false` after kCausal switch off the window, the soft cap and sequences of different lengths. The
+  // arguments after kGrouped are the numbers of pipeline stages, which matmuls are computed transposed, the layout of
+  // the warp groups, and whether v is kept in registers.
   run_flash_bwd<90, kHeadDim, kQueries, kFlashKeyTile, cutlass::bfloat16_t, kCausal, false, false, false, kInOrder,
                 kGrouped, 2, 2, true, false, false, 2, 1, 2, kQueryWarpGroups, false>(params, stream);
 }

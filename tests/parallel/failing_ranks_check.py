@@ -20,14 +20,15 @@ RANKS = 3
 GONE = r"octavo: rank [01]: rank 2 is gone \(killed, or it crashed\), so the run ends without saving a checkpoint$"
 # Seconds allowed for the start, the collectives before the failure, and the time that mpirun takes to end the ranks on a busy machine.
 SLACK_S = 25
+# Options with which mpirun lets the other ranks continue after a rank has failed.
 LOOK_ON = ["--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0"]
 # With these options mpirun itself exits with 0, so the exit code of each rank is printed.
 WITH_EXIT_CODE = ["sh", "-c", '"$@"; echo "rank $OMPI_COMM_WORLD_RANK: exit code $?"', "sh"]
 
 
 def start(failure, collective, options=(), timeout_s=TIMEOUT_S):
-    """Runs a failing case and returns mpirun's exit code, the lines of stderr from octavo, the exit codes of the ranks (with LOOK_ON), and
-    the seconds that it took."""
+    """Runs a failing case and returns mpirun's exit code, the lines of stderr from octavo, the exit code of each rank (only if
+    `options` is LOOK_ON), and the seconds that it took."""
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
                        OMP_NUM_THREADS="1")
     command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *options]
