@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
 
-# Libraries outside the system's directories (a CUDA toolkit, packages of pip) are found where they were linked.
+# The installed program finds libraries outside the system's directories (a CUDA toolkit, packages of pip) where the linker found them.
 set_target_properties(octavo PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS octavo)
 install(DIRECTORY configs DESTINATION ${octavo_share})

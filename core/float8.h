@@ -22,7 +22,7 @@ constexpr std::array<float, 256> float8_values(int mantissa_bits, int bias, uint
     // Difference between the exponent bias of float and that of the format.
     const auto offset = static_cast<uint32_t>(127 - bias);
     uint32_t word = (magnitude << (23 - mantissa_bits)) + (offset << 23);
-    if (magnitude >> mantissa_bits == 0) {  // Subnormal values are multiples of the smallest value.
+    if (magnitude >> mantissa_bits == 0) {  // A subnormal value is its magnitude times the smallest value.
       const uint32_t unit = (offset + 1 - static_cast<uint32_t>(mantissa_bits)) << 23;
       word = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * std::bit_cast<float>(unit));
     }

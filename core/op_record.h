@@ -51,7 +51,7 @@ class OpRecord {
     kSignal,  // An event is recorded.
     kWait,    // The stream waits for an event.
     kBegin,   // A range begins (ProfilerRange).
-    kEnd,     // The last range that began ends.
+    kEnd,     // The range that began last ends.
   };
   struct Entry {
     Action action = Action::kOp;

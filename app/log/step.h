@@ -28,7 +28,7 @@ struct Judgement {
 struct Step {
   int64_t number = 0;  // Number of the step, from 1.
 
-  // Known when the step is queued:
+  // ---- Members that are known when the step is queued
   const Batch* batch = nullptr;       // Batch of the step. Valid until the step is queued.
   SampleRange samples = {};           // Global samples of all ranks, including samples that are skipped.
   nlohmann::json loader_state = {};   // State of the loader after the batch.
@@ -36,7 +36,7 @@ struct Step {
   double data_lost_ms = 0;            // Part of data_ms during which the device was idle.
   std::vector<int64_t> targets = {};  // Number of targets that the loss counts in each dataset.
 
-  // Known once the step's result is on the host:
+  // ---- Members that are known once the step's result is on the host
   std::vector<double> loss_sums = {};  // Sum of the losses over the targets of each dataset.
   double grad_norm = 0;                // Gradient norm before clipping.
   bool skipped = false;                // Whether the step was skipped and changed nothing.

@@ -15,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kSlots = 2;  // Maximum number of pending steps, as in StepResults.
+constexpr int64_t kSlots = 2;  // Maximum number of steps whose statistics are pending, as in StepResults.
 
 const char* tensor_name(AmaxTable::Kind kind) {
   switch (kind) {

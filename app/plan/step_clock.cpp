@@ -119,7 +119,7 @@ class StepClock::Walk {
   struct Side {
     std::vector<Transfer> queue;
     std::vector<double> ends_s;  // End times of the completed transfers.
-    double ready_s = 0;          // Earliest start of the next transfer, because of events that the stream waited for.
+    double ready_s = 0;          // Earliest start of the next transfer after the events it waits for.
     Place after = {};
     double clock_s() const { return ends_s.empty() ? 0 : ends_s.back(); }
   };

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr double kPercent = 100;
 
-// Charts before and after those of kMetrics. FP8 statistics are grouped by kind of tensor (RunRecords::metrics).
+// Charts of the page that precede those of kMetrics.
 constexpr MetricSpec kFirstCharts[] = {
     {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
     {.key = "loss_gap",
@@ -26,6 +26,8 @@ constexpr MetricSpec kFirstCharts[] = {
      .note = "to the first run, smoothed",
      .scale = kPercent},
 };
+// Charts of the page that follow those of kMetrics. Each chart of FP8 statistics has one curve per kind of tensor
+// (RunRecords::metrics).
 constexpr MetricSpec kLastCharts[] = {
     {.key = "fp8_saturated",
      .tag = "",

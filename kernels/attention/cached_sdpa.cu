@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   float total = 0;
   float sum = 0;
   for (int w = 0; w < kWarps; ++w) {
-    const float correction = expf(all_max[w] - max);  // The correction is 0 for a warp without keys.
+    const float correction = expf(all_max[w] - max);  // 0 for a warp without keys.
     total += correction * all_totals[w];
     sum += correction * all_sums[w][thread];
   }

@@ -21,7 +21,7 @@ inline bool flash_attends(const SdpaShape& shape) {
 struct FlashForwardTensors {
   explicit FlashForwardTensors(void* memory);
 
-  Tensor tiles;  // [1] int32: index of the next tile.
+  Tensor tiles;  // [1] int32: index of the next tile to compute.
   int64_t bytes = 0;
 };
 struct FlashBackwardTensors {

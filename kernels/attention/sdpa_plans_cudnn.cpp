@@ -198,7 +198,7 @@ void SdpaPlans::execute(const SdpaPlan& plan, SdpaPointers& pointers, const Sdpa
 }
 
 std::string cudnn_version() {
-  // In cuDNN 9 and newer: 10000 * major + 100 * minor + patch.
+  // cuDNN 9 and newer return 10000 * major + 100 * minor + patch.
   const size_t version = cudnnGetVersion();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }

@@ -17,7 +17,7 @@ struct Sgemm {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
-  int64_t lda, ldb, ldd;  // elements from a stored row to the next
+  int64_t lda, ldb, ldd;  // Number of elements from the start of a stored row to the start of the next row.
   float alpha = 1;
 };
 void sgemm(const Sgemm& p, float* d, const float* a, const float* b);

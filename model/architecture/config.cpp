@@ -71,7 +71,7 @@ void check_attention(const ModelConfig& model) {
               "model.num_kv_heads is {}, expected a divisor of model.num_heads {}{}", model.num_kv_heads,
               model.num_heads, would_work(divisors_near(model.num_kv_heads, model.num_heads)));
   CHECK_INPUT(model.head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", model.head_dim);
-  // Hugging Face requires this of Llama models.
+  // Hugging Face's Llama models require that num_heads divides hidden_size.
   CHECK_INPUT(model.qk_norm || model.hidden_size % model.num_heads == 0,
               "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));

@@ -43,7 +43,7 @@ class PlotMetricsTest(ScratchTest):
         path = self.write("metrics.jsonl", "".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in lines))
         self.assertEqual([entry["step"] for entry in plot_metrics.read_metrics(path)], [1, 4, 5, 6, 10])
         with open(path, "a", encoding="utf-8") as file:
-            # From here on the run differs from the old one.
+            # Step 5 with another loss: the run was repeated from here, so the older steps from 5 on do not count.
             file.write('{"step": 5, "loss": 3.5}\n')
         self.assertEqual([(entry["step"], entry["loss"]) for entry in plot_metrics.read_metrics(path)], [(1, 4.0), (4, 3.2), (5, 3.5)])
 

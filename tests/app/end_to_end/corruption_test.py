@@ -11,7 +11,7 @@ from pathlib import Path
 from support import ALLOW_SCHEDULE, FAILED, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
-LARGEST_MAPPING = 1 << 30  # Larger mappings belong to sanitizers.
+LARGEST_MAPPING = 1 << 30  # In bytes. Larger memory mappings of a process are those of sanitizers.
 
 
 def rank_pid(rank, directory):

@@ -25,7 +25,7 @@ TEST(CoreShare, NeighboursWithTheirHyperThreads) {
 
 TEST(CoreShare, AsManyForEveryRank) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(core_share(two_packages(), rank, 3).size(), 5u) << rank;
-  // There are more ranks than cores.
+  // With more ranks than cores, several ranks share a core.
   EXPECT_EQ(core_share(std::vector<Core>{{6, 0, 0}, {9, 0, 1}}, 4, 5), (std::vector<int>{6}));
 }
 
@@ -44,7 +44,7 @@ TEST(Binding, ByDefaultOrAskedFor) {
   EXPECT_FALSE(by_default({}));
   // srun bound the process.
   EXPECT_FALSE(by_default({{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}}));
-  // The user asked for --bind-to core.
+  // The user chose the binding, with --bind-to core and similar options.
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_binding_policy", "core"}}));
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_cpu_set", "0"}}));
   EXPECT_FALSE(by_default({bound, {"OMPI_MCA_orte_rankfile", "ranks"}}));

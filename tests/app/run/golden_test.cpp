@@ -97,8 +97,8 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
 
   bool on_gpu() const { return GetParam().device == Device::kCuda; }
 
-  // Returns a config with one global batch of golden["batch"] sequences. Only the model and the device differ from the
-  // defaults otherwise.
+  // Returns a config with the model, the sequences, the document mask and the device of the case, and one micro-batch
+  // per step. Everything else is the default.
   Config config() const {
     Config config;
     config.init_from = GetParam().dir.string();
