@@ -119,7 +119,7 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
 
 // Sets the byte ranges and returns the header, padded to a multiple of 8 bytes.
 std::string make_header(std::vector<SafetensorsEntry>& entries, int64_t& data_bytes) {
-  // Ordered by offset like other writers, which a sorted JSON object would not be.
+  // An ordered JSON object, so that the tensors appear in the order of their offsets, as other programs write them.
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}, {kProducerKey, kProducer}};
   data_bytes = 0;

@@ -11,7 +11,7 @@ namespace octavo {
 struct Column {
   const char* key = "";       // Key in JSON. Empty for a column of the text only.
   std::string title = {};     // Title in the text.
-  int width = 0;              // Width in the text. Negative aligns to the left, and 0 means a column of JSON only.
+  int width = 0;              // Width in the text. Negative aligns to the left. 0 omits the column from the text.
   const char* format = "{}";  // Format of numbers in the text. "," separates thousands.
   double scale = 1;           // Factor of numbers in the text.
 };

@@ -82,7 +82,8 @@ Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
     if (machines.count() == 1) return choice;
     group.agree(
         [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
-    // If the ranks' choices differ, some ranks have less memory.
+    // Ranks with less memory may not fit with the choice of other ranks. If any rank chose no replicas, no rank uses
+    // them.
     const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
     const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
     if (other != reasons.end()) choice = {.mesh = {}, .reason = *other};

@@ -40,7 +40,8 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   with_element(args.terms.dtype(), [&]<typename T>() {
     const auto launch_with = [&]<typename Out>(Out* out) {
       const SumTermsOp<T, Out> op{out, pointer<const T>(args.terms), n, args.terms.numel(), args.accumulate};
-      // Either all terms are aligned like the first one, or elements are processed one by one.
+      // Vector accesses require that all terms have the alignment of the first. Checking the second term suffices,
+      // because the terms are equally spaced.
       const T* second = op.count > n ? op.terms + n : nullptr;
       launch_flat<8>("sum_terms", op, n, stream, op.out, op.terms, second);
     };

@@ -84,9 +84,9 @@ template <typename Update>
 struct UpdateStep {
   float* master;
   const Update* update;
-  __nv_bfloat16* weight;  // may be null
-  float* amax;            // may be null
-  const float* skip;      // may be null
+  __nv_bfloat16* weight;  // null: not written
+  float* amax;            // null: not computed
+  const float* skip;      // null: the update is never skipped
   int64_t n;
   float lr;
   float weight_decay;

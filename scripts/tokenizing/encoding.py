@@ -108,7 +108,7 @@ class Encoder:
 def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field, skip_bad):
     global _worker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # One process per core runs already, so the package must not start threads.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The main process ends the pool.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C the main process ends the workers.
     threading.Thread(target=end_with_parent, daemon=True).start()
     _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field, skip_bad)
 

@@ -140,8 +140,8 @@ class PartsFolder:
         return os.path.join(self.path, name)
 
     def open(self, journal, overwrite):
-        """Resumes an earlier run with an equal `journal`. Refuses one that differs, or with `overwrite` starts again with the parts
-        that still fit. Returns whether it resumes."""
+        """Locks the folder. Returns whether an earlier run with an equal `journal` (inputs and options) can be resumed. If the earlier
+        run had another journal, raises an InputError, or with `overwrite` starts again and reuses the parts that match."""
         os.makedirs(self.path, exist_ok=True)
         self.lock = open(self.file(LOCK), "w", encoding="utf-8")
         try:

@@ -126,7 +126,7 @@ void expect_same_in_chunks(std::initializer_list<int64_t> chunks, const HeadCase
 
 TEST(Head, ChunksGiveTheResultOfTheWhole) { expect_same_in_chunks({1, 4, 5, 12}, {}); }
 
-// The scales are those of all tokens, so a chunk is cast as in the whole.
+// A scale is computed over all tokens, so a chunk of tokens is cast to the same FP8 values as the whole tensor.
 TEST(Head, ChunksGiveTheResultOfTheWholeInFp8) {
   expect_same_in_chunks({16, 32, 64}, fp8_case(LmHeadPrecision::kFp8Backward));
   expect_same_in_chunks({16, 32, 64}, fp8_case(LmHeadPrecision::kFp8));

@@ -23,7 +23,7 @@ class GoodputTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  // Returns the goodput of a process that was launched at time `launch`. The time is now_.
+  // Returns the goodput of a process that was launched at time `launch`. The clock of the process shows now_.
   Goodput process(double launch, bool continues = true, double steps_s = 0) {
     return {dir_.string(),
             continues,

@@ -106,7 +106,7 @@ class ContextSdpaParity : public ParityTest {
     poison(t.d_kv);
     on_both([&](Stream& s) { backward(shape, t, s, documents); });
     expect_close(t.d_qkv, "d_qkv", 1e-2);
-    expect_close(t.d_kv, "d_kv", 1.5e-2);  // d_kv is the sum of two chunks, each of which is rounded.
+    expect_close(t.d_kv, "d_kv", 1.5e-2);  // Tolerance for d_kv, which is the sum of two rounded chunks.
   }
 };
 
