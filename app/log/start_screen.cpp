@@ -136,8 +136,9 @@ std::string recipe_text(const PrecisionConfig& precision) {
   }
   const LmHeadPrecision lm_head = precision.lm_head;
   if (is_fp8(lm_head)) text += fmt::format(", lm_head {}", traits(lm_head).name);
-  return text + fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
-                            dtype_name(precision.reduce));
+  const DType reduce = precision.compute == DType::kFloat32 ? DType::kFloat32 : precision.reduce;
+  return text +
+         fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute), dtype_name(reduce));
 }
 
 std::string memory_text(const StartFacts& facts) {

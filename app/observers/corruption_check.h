@@ -3,9 +3,8 @@
 //
 //   state that several ranks hold  is hashed after the step (app/observers/state_hashes.h);
 //   the step's first micro-batch   is computed twice, once before the step and once in it. Its losses and every
-// gradient,
-//                                  before the reduction, are hashed both times. This needs results that are equal to
-//                                  the bit, so it is done on the CPU and in deterministic runs only.
+//                                  gradient, before the reduction, are hashed both times. This needs results that are
+//                                  equal to the bit, so it is done on the CPU and in deterministic runs only.
 //
 // Rank 0 compares the hashes of all ranks (app/observers/corruption_verdict.h).
 //

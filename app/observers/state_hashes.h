@@ -1,11 +1,9 @@
 // Lists the parts of the training state that more than one rank holds:
 //
-//   replicate axis  each unit's shard of the master weights, of the weights that are cast from them and gathered, and
-// of
-//                   the optimizer states
+//   replicate axis  each unit's shard of the master weights, of the weights that are cast from them and gathered,
+//                   and of the optimizer states
 //   tensor axis     the shards of the norms, which are equal on all tensor-parallel ranks; and each kv head that
-// several
-//                   ranks hold, of which each rank has the slices in its shard
+//                   several ranks hold, of which each rank has the slices in its shard
 //   all ranks       the amax history of delayed FP8 scaling
 #pragma once
 

@@ -4,7 +4,6 @@
 // The wall time of a run includes the time between the death of one process and the start of the next, but not the time
 // after a process that ended normally, because nobody waited then. Steps after the checkpoint that a restart resumes
 // are computed twice. Their first computation counts as recovery instead of steps.
-// goes on from is computed twice: it is taken from the steps and counted as recovery.
 #pragma once
 
 #include <array>

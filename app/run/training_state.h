@@ -41,10 +41,8 @@ class TrainingState {
   // [datasets] float32: for each dataset of data.train, the sum of the losses over the step's targets on all ranks.
   Tensor loss;
   DeviceScalars scalars;
-  Tensor
-      // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all
-      // ranks.
-      skip;
+  // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all ranks.
+  Tensor skip;
   // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
   // (app/observers/corruption_check.h). Undefined if training.corruption_check_every is 0.
   Tensor hashes;

@@ -4,10 +4,9 @@
 // A token attends to A tokens on average: (T + 1) / 2 for sequences of T tokens, less with a document mask. N is the
 // number of parameters without the input embedding, L the layers, H the heads and Q the head size.
 //
-//   mfu          (6 N + 12 L H Q T) / 989e12, the formula of PaLM (arXiv 2204.02311, appendix B), which counts
-//   attention
-//                over the whole sequence, and the bfloat16 peak for FP8 too
-//   mfu_causal   (6 N + 12 L H Q A) / 989e12, where attention counts as it is masked
+//   mfu          (6 N + 12 L H Q T) / 989e12, the formula of PaLM (arXiv 2204.02311, appendix B). It counts attention
+//                over the whole sequence, and FP8 relative to the bfloat16 peak.
+//   mfu_causal   (6 N + 12 L H Q A) / 989e12. It counts attention as it is masked.
 //   utilization  each FLOP of mfu_causal relative to the peak of the format that computes it
 //
 // All three are multiplied by the tokens per second and GPU. The peaks are the dense ones of H100 SXM and H200.

@@ -212,6 +212,7 @@ void quantize(const Quantize& args, Stream& stream) {
   CHECK(!cast.bound || (scaling.takes_amax && !cast.amax.defined()),
         "quantize: a bound beside an amax, or with scaling {}", scaling.name);
   check_amax(cast, "quantize");
+  CHECK(!measures_only || !args.amax_out.defined(), "row_amaxes: amax_out is the result of the casting pass");
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
   const int64_t reads = scaling.measures_apart && args.passes == QuantizePasses::kAll ? 2 : 1;
   const int64_t written = measures_only ? 0 : cast_bytes(cast);

@@ -9,7 +9,8 @@
 //   block      `ratio` of the blocks, spread evenly, save the activations of mode full, the others those of mode none
 //
 // All modes recompute two inputs that backward gets almost for free: the output of swiglu, which the kernel of its
-// backward also computes, and the cast of attention's output. model/architecture/activations.h has the table.
+// backward also computes, and the cast of attention's output. Mode none under fp8_rowwise is the exception, which saves
+// the cast of swiglu. model/architecture/activations.h has the table.
 //
 // Activations that are not saved lie in memory that all blocks share (SharedActivations).
 #pragma once

@@ -19,8 +19,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
       counted_gradients_(parameters.counted_gradients()),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
   const OptimizerTraits& own = traits(config.type);
-  std::vector<const OptimizerTraits*> used = {&traits(OptimizerType::kAdamw)};
-  if (own.matrices_alone) used.push_back(&own);
+  std::vector<const OptimizerTraits*> used = {&own};
+  if (own.matrices_alone) used.insert(used.begin(), &traits(OptimizerType::kAdamw));
   for (const OptimizerTraits* optimizer : used) {
     const auto updates = [&](const ParameterUnit& unit) {
       return optimizer->matrices_alone == (own.matrices_alone && has_matrices(unit));

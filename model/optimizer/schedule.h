@@ -5,8 +5,8 @@
 //   linear:      lr * (1 - (1-r) * t),                     t = (s-w)/(n-w)
 //   cosine:      lr * (r + (1-r) * (1 + cos(pi t)) / 2)
 //   inverse_sqrt: lr * max(r, sqrt(max(w, 1) / s))
-//   wsd:         lr until the last decay_steps, then down to lr * r at step n (Hu et al., arXiv 2404.06395), with
-//   decay_type
+//   wsd:         lr until the last decay_steps, then down to lr * r at step n (Hu et al., arXiv 2404.06395). The
+//                decline depends on decay_type:
 //     linear:    lr * (1 - (1-r) * u),                     u = (s-(n-decay_steps))/decay_steps
 //     sqrt:      lr * (r + (1-r) * (1 - sqrt(u)))          (Hägele et al., arXiv 2405.18392)
 #pragma once
