@@ -136,9 +136,8 @@ std::string recipe_text(const PrecisionConfig& precision) {
   }
   const LmHeadPrecision lm_head = precision.lm_head;
   if (is_fp8(lm_head)) text += fmt::format(", lm_head {}", traits(lm_head).name);
-  const DType reduce = precision.compute == DType::kFloat32 ? DType::kFloat32 : precision.reduce;
-  return text +
-         fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute), dtype_name(reduce));
+  return text + fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
+                            dtype_name(precision.exchanged_gradients()));
 }
 
 std::string memory_text(const StartFacts& facts) {

@@ -58,8 +58,7 @@ class Appending {
 
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
   MeshShape mesh = run.mesh;
-  const PrecisionConfig& precision = run.config.precision;
-  const bool float32 = precision.compute == DType::kFloat32 || precision.reduce == DType::kFloat32;
+  const bool float32 = run.config.precision.exchanged_gradients() == DType::kFloat32;
   const bool has_replica = mesh.replicate > 1 || (mesh.shards() > 1 && float32);
   mesh.replicate = has_replica ? 2 : 1;
   if (mesh.shards() == 1 || depends_on_shards(run, gpus_per_node)) return mesh;

@@ -6,10 +6,10 @@ namespace octavo {
 
 ModelFlops model_flops(const ModelConfig& model, const PrecisionConfig& precision, int64_t seq_len,
                        double attended_tokens) {
-  const double linears = 6.0 * static_cast<double>(model.num_matmul_parameters());
-  const double attention = 12.0 * static_cast<double>(model.num_layers * model.attention_width());
-  ModelFlops flops{.palm = linears + attention * static_cast<double>(seq_len),
-                   .causal = linears + attention * attended_tokens};
+  const double masked_tokens = static_cast<double>(seq_len) - attended_tokens;
+  const double attention_per_token = 12.0 * static_cast<double>(model.num_layers * model.attention_width());
+  ModelFlops flops{.palm = model.flops_per_token(seq_len)};
+  flops.causal = flops.palm - attention_per_token * masked_tokens;
   double block = 0;
   for (const LinearSpec& linear : block_linears(model)) {
     block += 6.0 * static_cast<double>(linear.shape.in * linear.shape.out);

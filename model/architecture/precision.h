@@ -29,7 +29,7 @@ struct RecipeTraits {
   bool needs_amax;    // Whether each tensor has one scale, made of an amax. A rank can then cast its shard of a weight.
   bool uses_history;  // Whether the amax comes from earlier steps, so that it is known before the tensor.
   bool scales_locally;     // Whether a scale is made of values that a thread block of a kernel has at once.
-  bool casts_in_one_pass;  // Whether one pass over the values casts them, if the amax is known.
+  bool casts_in_one_pass;  // Whether the values are cast in one pass, if the amax is known.
   bool fast_accumulation;  // Whether matmuls can use the tensor cores' fast accumulation.
   int64_t alignment;       // Every contracted dimension of a matmul is a multiple of this number.
 };
@@ -94,6 +94,8 @@ struct PrecisionConfig {
     const bool kept = layer < bf16_first_layers || layer >= num_layers - bf16_last_layers;
     return kept ? LinearPrecision::kBFloat16 : linear;
   }
+  // Returns the dtype in which ranks exchange gradients. Only matmuls of bfloat16 operands write bfloat16 gradients.
+  DType exchanged_gradients() const { return compute == DType::kFloat32 ? DType::kFloat32 : reduce; }
 };
 
 constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }

@@ -115,14 +115,12 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   for (size_t u = 0; u < layout.units().size(); ++u) {
     const ParameterUnit& unit = layout.units()[u];
     const DType dtype = traveling_dtype(unit);
-    // Only matmuls of bfloat16 operands write bfloat16 gradients.
-    const bool can_round = unit.layer >= 0 && precision.compute == DType::kBFloat16;
     options.units.push_back(
         {.name = unit.name,
          .shard_elements = shard_begin_[u + 1] - shard_begin_[u],
          .weight_dtype = dtype,
          .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
-         .gradient_dtype = can_round ? precision.reduce : DType::kFloat32,
+         .gradient_dtype = unit.layer >= 0 ? precision.exchanged_gradients() : DType::kFloat32,
          .padding = padding_of(layout, u, (shard_begin_[u + 1] - shard_begin_[u]) * groups.size()),
          .tokens = table && u == ParameterLayout::kEmbedding ? std::optional(token_unit(*table)) : std::nullopt,
          .pool = pool_of(unit)});

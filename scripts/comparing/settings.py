@@ -55,7 +55,6 @@ class Settings:
     shard: int
     tensor: int
     parameters: int
-    flops_per_token: float
     shape: Shape = field(default=None)
     seq_len: int = 0
     document_mask: bool = False
@@ -155,7 +154,7 @@ def read_settings(octavo, launcher, config, overrides, device, ranks):
         octavo=octavo, launcher=launcher, config=config, overrides=overrides, device=device, ranks=ranks,
         compute=values["precision.compute"] or ("bfloat16" if device == "cuda" else "float32"),
         replicate=mesh["replicate"], shard=mesh["shard"], tensor=mesh["tensor"],
-        parameters=plan["parameters"], flops_per_token=plan["flops_per_token"],
+        parameters=plan["parameters"],
         shape=Shape(**{name: values[f"model.{name}"] for name in Shape.__dataclass_fields__}),
         seq_len=values["data.seq_len"], document_mask=values["data.document_mask"],
         global_batch=values["training.global_batch_size"], micro_batch=values["training.micro_batch_size"],
