@@ -20,7 +20,7 @@
 //   e5m2  below 2^-17 / 57344 = 1.3e-10 of the bound   full precision above 1.1e-9 of the bound
 //   e4m3  below 2^-10 / 448 = 2.2e-6 of the bound      full precision above 3.5e-5 of the bound
 //
-// For comparison, the mean probability with a vocabulary of 128,256 is 7.8e-6.
+// The mean probability of a token is 7.8e-6 with a vocabulary of 128,256.
 //
 // Only a z-loss can make a gradient exceed the bound. Such gradients are clamped to it.
 //

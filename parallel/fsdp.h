@@ -187,7 +187,7 @@ class Fsdp {
     int64_t unit = -1;    // Unit whose weights the slot holds.
     bool fresh = false;   // Whether the weights were gathered and not yet used.
     bool waited = false;  // Whether the compute stream has waited for `filled`.
-    // For weights: the gather is complete. For gradients: the reduction is complete.
+    // Event after which the gather of the weights, or the reduction of the gradients, is complete.
     Event filled;
     // Event after which the compute stream no longer reads the slot.
     Event free;

@@ -2,7 +2,6 @@
 """Checks the English of comments and documentation against simple rules, and prints each breach as file:line: reason.
 
     check_english.py [ROOT]       exit code 1 if there is a breach
-    check_english.py --counts     prints the breaches per folder, including the folders of NOT_CLEAN
     check_english.py --sample N SEED [FOLDER...]
                                   prints N items drawn at random, for a reader to judge. Comments, sentences of the
                                   documentation, descriptions of options and config keys, and messages are a quarter each
@@ -16,15 +15,11 @@ The rules find words and forms that clear sentences seldom have. They cannot pro
 """
 
 import ast
-import collections
 import random
 import re
 import sys
 import tempfile
 from pathlib import Path
-
-# Folders that still have breaches. Remove a folder when it is clean; never add one.
-NOT_CLEAN = ("model/architecture", "model/block", "model/linear")
 
 # Comments must not open with these words: they make a clause that depends on a neighbour instead of a sentence.
 OPENINGS = re.compile(r"(Of|That|The same|As|And|But for|Again)\b(?!-)")
@@ -160,12 +155,12 @@ def files(root):
             yield path, None
 
 
-def check_tree(root, not_clean=NOT_CLEAN):
+def check_tree(root):
     """Returns the number of files and the breaches as (path, line, reason)."""
     count, breaches = 0, []
     for path, mark in files(root):
         name = path.relative_to(root).as_posix()
-        if path.name == Path(__file__).name or name.startswith(tuple(folder + "/" for folder in not_clean)):
+        if path.name == Path(__file__).name:
             continue
         count += 1
         text = path.read_text(encoding="utf-8")
@@ -276,7 +271,6 @@ def self_test():
         "core/sentence.h": ('// Returns the file that a run writes.\nint a;  // Number of runs.\nconst char* b = "// Of a text";\n', 0),
         "core/continued.h": ("// Returns the mean\n// As a number.\nint a;\n", 0),
         "scripts/script.py": ('"""Again and again."""\n# And a comment.\nx = "# Of a text"\n', 2),
-        "model/not_clean.h": ("// Of a run.\n", 0),
         "docs/long.md": ("x" * 141 + "\n\n" + "y " * 60 + "\n\n| " + "z" * 200 + " |\n| --- |\n", 1),
         "docs/paragraph.md": ("a\n" * 9 + "\n" + "a\n" * 8, 1),
         "docs/table.md": ("| a |\n| --- |\n| b |\n\n| c |\n", 1),
@@ -289,7 +283,7 @@ def self_test():
         for name, (text, _) in planted.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        _, breaches = check_tree(root, not_clean=("model",))
+        _, breaches = check_tree(root)
         (root / "core/message.cpp").write_text('// Opens a file.\nfail("the file {} cannot "\n     "be opened");\nadd_flag("--all", all, "print all of them");\n')
         kinds = {(kind, text) for kind, name, _, text in items(root) if name == "core/message.cpp"}
     failed = kinds != {("comment", "Opens a file."), ("message", "the file {} cannot be opened"), ("option", "print all of them")}
@@ -315,11 +309,6 @@ def main():
         return 0
     if arguments == ["--messages", "--check"]:
         return check_messages(here)
-    if arguments == ["--counts"]:
-        counts = collections.Counter(name.rsplit("/", 1)[0] for name, _, _ in check_tree(here, not_clean=())[1])
-        for folder, number in sorted(counts.items()):
-            print(f"{number:5} {folder}")
-        return 0
     root = Path(arguments[0]) if arguments else here
     count, breaches = check_tree(root)
     for name, line, reason in breaches:

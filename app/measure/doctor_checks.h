@@ -46,10 +46,10 @@ struct RankFacts {
   int gpus_visible = 0;                      // Number of GPUs that this process sees.
   // The rank's GPU comes first. A rank that is alone on its host lists all GPUs of the host.
   std::vector<GpuInfo> gpus;
-  std::vector<GpuHealth> gpu_health;                   // Health of each element of `gpus`.
-  int planned_ranks = 0;                               // Number of ranks of a future run on this host. 0 if not given.
-  int64_t memory_errors = 0;                           // Uncorrected errors of the host's memory since boot.
-  DiskFacts disk;                                      // Its dir is empty unless the check was requested.
+  std::vector<GpuHealth> gpu_health;  // Health of each element of `gpus`.
+  int planned_ranks = 0;              // Number of ranks of a future run on this host. 0 if not given.
+  int64_t memory_errors = 0;          // Uncorrected errors of the host's memory since boot.
+  DiskFacts disk;                     // Facts about the disk. `dir` is empty if no disk was to be checked.
   std::vector<std::string> pairs_without_peer_access;  // Pairs of GPUs such as "0 and 3", with CUDA's numbers.
   std::map<std::string, std::string> versions;         // Versions of libraries by name.
 };

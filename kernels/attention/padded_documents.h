@@ -69,12 +69,14 @@ struct PaddedRows {
     if (i >= count) return 0;
     return of == Of::kQueries ? documents[i].length : documents[i].keys();
   }
-  // For the first row of sequence i, these return the row it is a copy of, its element of lse (queries only), and the
-  // rank's chunk that it lies in. The other rows follow. Require i < count.
+  // The next three functions describe the first row of sequence i and require i < count. The other rows follow it.
+  // Returns the row of the batch that it is a copy of.
   constexpr int64_t first_row(int64_t i) const {
     return of == Of::kQueries ? documents[i].begin : shape.first_key(documents[i]);
   }
+  // Returns the element of lse that belongs to it. Only for queries.
   constexpr int64_t first_lse(int64_t i, int64_t head) const { return shape.first_lse(documents[i], head); }
+  // Returns the number of the rank's chunk that it lies in.
   constexpr int64_t chunk(int64_t i) const { return shape.chunk_of(documents[i]); }
 
   SdpaShape shape;

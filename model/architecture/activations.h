@@ -54,7 +54,7 @@ enum class Activation : uint8_t {
   kNormInput,          // inputs of qkv and gate_up, from a norm
   kAttentionInput,     // input of o, from attention
   kSwigluInput,        // input of down, from swiglu
-  kSwigluRowwiseInput  // input of down, from swiglu, in a recipe that cannot cast it in one pass over the values
+  kSwigluRowwiseInput  // input of down, from swiglu, in a recipe that cannot cast it in one pass
 };
 
 struct ActivationTraits {

@@ -66,7 +66,8 @@ class Attention {
 
   // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_target).
   Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_target(a.o).amax; }
-  const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // Of the weight.
+  // Returns the gradient of the weight of qkv.
+  const Tensor& qkv_gradient() const { return qkv_.gradient(); }
 
  private:
   void rotate(const BlockContext& context, const AttentionActivations& a) const;

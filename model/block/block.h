@@ -59,7 +59,8 @@ class Block {
   void backward_weights(const BlockActivations& a, bool accumulate, Stream& stream) const;
 
   Tensor output_gradient_amax(const BlockActivations& a) const { return mlp_.output_gradient_amax(a.mlp); }
-  const Tensor& qkv_gradient() const { return attention_.qkv_gradient(); }  // Of the weight.
+  // Returns the gradient of the weight of qkv.
+  const Tensor& qkv_gradient() const { return attention_.qkv_gradient(); }
 
  private:
   Attention attention_;

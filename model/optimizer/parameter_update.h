@@ -16,7 +16,7 @@ struct OptimizerState {
   Tensor shards;                            // this rank's shards of the units, in the order of shard buffers
   const char* codes_relative_to = nullptr;  // as in OptimizerStateTraits
   bool begins_as_weights = false;           // whether the state starts as the master weights instead of zeros
-  // For each unit, its offset in shard buffers minus its offset in `shards`. No value: the state has no such unit.
+  // The offset of each unit in shard buffers minus its offset in `shards`. A unit without this state has no value.
   std::vector<std::optional<int64_t>> shift = {};
 
   bool has(size_t unit) const { return shift[unit].has_value(); }

@@ -20,7 +20,7 @@ namespace octavo {
 
 enum class LlamaMode : uint8_t { kTraining, kInference };  // Purpose of a model. Inference has no gradients.
 
-// Which full weights and gradients a rank keeps.
+// Options that decide which full weights and gradients a rank keeps.
 struct ShardingOptions {
   // Full weights use rotating buffers. Otherwise all of them are kept.
   bool reshard_after_forward = false;

@@ -472,7 +472,7 @@ TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
   expect_error("optimizer: {betas: [0.9, 0.99999999999]}\n", {"optimizer.betas", "below 1 as float32"});
 }
 
-// For keys where 0 disables something, small positive values must not be rounded to 0.
+// If 0 disables what a key controls, small positive values of the key must not be rounded to 0.
 TEST_F(ConfigTest, ZeroDisablesAndNothingElseRoundsToIt) {
   const Config config = load(
       "optimizer: {grad_clip: 0, weight_decay: 0.0}\nparallel: {timeout_s: 0}\ncheckpoint: {every_minutes: 0.01}\n"

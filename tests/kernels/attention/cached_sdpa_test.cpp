@@ -80,7 +80,7 @@ TEST_P(CachedSdpaTest, ContinuesSequences) {
   }
 }
 
-// For size 32, exp(score) would overflow float32. For size -32, every exp(score) would be zero.
+// Without subtracting the largest score, exp(score) would overflow float32 at size 32 and be zero at size -32.
 TEST_P(CachedSdpaTest, LargeScores) {
   const SdpaShape s{1, 9, 1, 1, 4};
   for (const double size : {32.0, -32.0}) {

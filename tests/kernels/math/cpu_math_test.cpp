@@ -31,7 +31,7 @@ TEST(ExpFast, Ends) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exp_fast(0.0f), 1.0f);
   EXPECT_EQ(exp_fast(-0.0f), 1.0f);
-  // For very negative x the result stays near 2^-126 and never becomes zero or negative.
+  // If x is very negative, the result stays near 2^-126 and never becomes zero or negative.
   for (const float x : {-87.4f, -100.0f, -1e30f, -kInfinity}) {
     EXPECT_GE(exp_fast(x), 0x1p-126f) << x;
     EXPECT_LE(exp_fast(x), 1.05f * 0x1p-126f) << x;
