@@ -88,7 +88,7 @@ FittingChange find_fitting_change(const Config& config, int64_t ranks, const Pla
     for (const Change* change : made) change->apply(changed);
     try {
       validate(changed, on_ranks, Purpose::kSynthetic);
-      return plan_memory(changed, changed.parallel.mesh_shape(on_ranks), device, group).fits();
+      return can_fit(changed, changed.parallel.mesh_shape(on_ranks), device, group);
     } catch (const InputError&) {
       return false;
     }

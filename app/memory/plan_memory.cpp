@@ -1,6 +1,7 @@
 #include "app/memory/plan_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "app/run/validation.h"
@@ -36,13 +37,31 @@ MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) 
   return {.name = "padding", .count = 1, .bytes = bytes, .lifetime = Lifetime::kRun};
 }
 
+// Returns the size of the state with which precision.guard compares, in bytes. 0 without precision.guard.
+int64_t bytes_without_fp8(const TrainingOptions& options, const Mesh& mesh) {
+  if (!has_precision_guard(options.config)) return 0;
+  const Config other = without_fp8(options.config);
+  return plan_training(options.with(other), mesh).used();
+}
+
 Arena plan_arena(const TrainingOptions& options, const Mesh& mesh) {
   Arena arena = plan_training(options, mesh);
-  if (const int64_t more = state_bytes(options, mesh) - arena.used(); more > 0) {
+  if (const int64_t more = bytes_without_fp8(options, mesh) - arena.used(); more > 0) {
     arena.allocate("bfloat16 for precision.guard", DType::kUInt8, {more});
   }
   if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, mesh, arena);
   return arena;
+}
+
+// Plans the first choice for which the result of `make_fits` is true, or the last one.
+MemoryPlan plan_choice(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group,
+                       const std::function<FitsTraining(const MemoryBudget&, const Mesh&)>& make_fits) {
+  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
+  stream.set_deterministic(config.training.deterministic);
+  const Mesh mesh(shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
+  const ParameterLayout layout(config.model, {.rank = 0, .size = shape.tensor});
+  const MemoryBudget budget = memory_budget(config, shape, device);
+  return plan_memory(choose_training_options(config, layout, mesh, make_fits(budget, mesh)), mesh, budget);
 }
 
 }  // namespace
@@ -58,10 +77,7 @@ Config without_fp8(const Config& config) {
 }
 
 int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh) {
-  const int64_t bytes = plan_training(options, mesh).used();
-  if (!has_precision_guard(options.config)) return bytes;
-  const Config other = without_fp8(options.config);
-  return std::max(bytes, plan_training(options.with(other), mesh).used());
+  return std::max(plan_training(options, mesh).used(), bytes_without_fp8(options, mesh));
 }
 
 const char* lifetime_name(Lifetime lifetime) {
@@ -84,14 +100,18 @@ MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const M
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
-  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
-  stream.set_deterministic(config.training.deterministic);
-  const Mesh mesh(shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
-  const ParameterLayout layout(config.model, {.rank = 0, .size = shape.tensor});
-  const MemoryBudget budget = memory_budget(config, shape, device);
-  const TrainingOptions options = choose_training_options(
-      config, layout, mesh, [&](const TrainingOptions& some) { return budget.fits(planned_bytes(some, mesh)); });
-  return plan_memory(options, mesh, budget);
+  return plan_choice(config, shape, device, group, [](const MemoryBudget& budget, const Mesh& mesh) -> FitsTraining {
+    return [&](const TrainingOptions& options) { return budget.fits(planned_bytes(options, mesh)); };
+  });
+}
+
+bool can_fit(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
+  // As if no choice fitted, so that the last one is planned.
+  return plan_choice(config, shape, device, group,
+                     [](const MemoryBudget&, const Mesh&) -> FitsTraining {
+                       return [](const TrainingOptions&) { return false; };
+                     })
+      .fits();
 }
 
 }  // namespace octavo

@@ -41,6 +41,9 @@ struct MemoryPlan {
 // Returns what `octavo train` allocates on rank 0 of the mesh, which needs as much as any rank. `config` must be
 // resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must contain only this process.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
+// Returns whether the choice of memory_choices() that takes the least memory, the last one, fits. Plans once, where
+// plan_memory() plans up to a dozen times.
+bool can_fit(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
 // Plans the memory of a rank whose options are already chosen.
 MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryBudget& budget);
 // Returns the size of the rank's arena in bytes.

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from support import AT_ONCE, BAD_INPUT, FAILED, ROOT, environment, snapshot, text_documents, write_llm_c, write_megatron
+from support import AT_ONCE, BAD_INPUT, FAILED, HANG_S, ROOT, environment, snapshot, text_documents, write_llm_c, write_megatron
 from training_test import Corpus
 
 
@@ -407,7 +407,7 @@ class BadPlaceTest(BadInput):
         line = [os.environ["OCTAVO"], "train", str(self.path)]
         result = subprocess.run(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", *line,
                                  ":", "-n", "1", *line, "training.steps=5"],
-                                cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, text=True, timeout=60)
+                                cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, text=True, timeout=HANG_S)
         lines = [line for line in result.stderr.splitlines() if line.startswith("octavo: ")]
         self.assertEqual(len(lines), 1, result.stderr)
         self.assertIn("rank 1 has training.steps 5, but rank 0 has training.steps", lines[0])
@@ -418,7 +418,7 @@ class BadPlaceTest(BadInput):
         for rank, lines in ((0, 1), (1, 0)):
             variables = environment() | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": str(rank)}
             result = subprocess.run([os.environ["OCTAVO"], "train", str(self.path)], cwd=self.dir, env=variables,
-                                    capture_output=True, text=True, timeout=60)
+                                    capture_output=True, text=True, timeout=HANG_S)
             self.assertEqual(result.returncode, BAD_INPUT, result.stderr)
             self.assertEqual(result.stderr.count("the launcher started 4 processes"), lines, result.stderr)
             self.assertFalse((self.dir / "checkpoints").exists())

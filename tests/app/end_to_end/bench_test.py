@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from support import BAD_INPUT, DONE, Scratch, environment
+from support import BAD_INPUT, DONE, HANG_S, Scratch, environment
 
 
 class BenchTest(Scratch):
@@ -85,7 +85,7 @@ class CoresTest(Scratch):
         config = self.config("nowhere")
         line = ["mpirun", "-n", "1", *options, os.environ["OCTAVO"], "bench", config, "--steps", "1", "--warmup", "0"]
         chosen = {key: value for key, value in environment().items() if not key.startswith(("OMP_", "OMPI_MCA_"))} | variables
-        result = subprocess.run(line, cwd=self.dir, env=chosen, capture_output=True, text=True, timeout=120)
+        result = subprocess.run(line, cwd=self.dir, env=chosen, capture_output=True, text=True, timeout=HANG_S)
         self.assertEqual(result.returncode, DONE, result.stderr)
         self.assertIn("1 rank on cpu, ", result.stdout)
         return int(result.stdout.split("1 rank on cpu, ")[1].split()[0]), "its share" in result.stdout

@@ -7,7 +7,7 @@ import signal
 import time
 
 from resume_test import Resuming
-from support import AT_ONCE, BAD_INPUT, DONE, STOPPED, checkpoints, copy_tree, metrics_lines, snapshot
+from support import AT_ONCE, BAD_INPUT, DONE, HANG_S, STOPPED, checkpoints, copy_tree, metrics_lines, snapshot
 
 
 def flip(path, position):
@@ -134,7 +134,7 @@ class RunLockTest(Resuming):
     def losers(self, pairs):
         """Returns for each pair of runs the number of the one that has ended. The pairs run concurrently, because each waits for
         the time that the other run may need to end."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while any(run_a.poll() is None and run_b.poll() is None for run_a, run_b in pairs):
             self.assertLess(time.monotonic(), deadline, "neither was refused")
             time.sleep(0.05)

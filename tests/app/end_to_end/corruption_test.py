@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from support import ALLOW_SCHEDULE, FAILED, checkpoint_tensors, checkpoints
+from support import ALLOW_SCHEDULE, FAILED, HANG_S, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
 LARGEST_MAPPING = 1 << 30  # In bytes. Larger memory mappings of a process are those of sanitizers.
@@ -83,7 +83,7 @@ class CorruptionTest(Corpus):
             checkpoint={"every": 10, "keep": 0},  # The test reads a checkpoint while the run continues.
         )
         process = self.start("train", config, "parallel.data_parallel_replicate=" + str(ranks), *overrides, ranks=ranks)
-        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process)
         directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
         content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
         pid = rank_pid(victim, self.dir)
@@ -95,7 +95,7 @@ class CorruptionTest(Corpus):
 
     def test_a_flipped_bit_ends_the_run_and_is_not_saved(self):
         config, process, _ = self.start_and_corrupt()
-        result = self.finish(process, timeout=180)
+        result = self.finish(process)
         self.assertEqual(result.code, FAILED, result.err)
         (line,) = result.octavo_lines()
         found = re.fullmatch(
@@ -114,9 +114,9 @@ class CorruptionTest(Corpus):
     def test_a_warning_keeps_the_run_and_saves_nothing_more(self):
         _, process, pid = self.start_and_corrupt("training.on_corruption=warn", ranks=2)
         step = max(self.metrics())
-        self.wait_for(lambda: max(self.metrics()) > step + 25, process, seconds=180)
+        self.wait_for(lambda: max(self.metrics()) > step + 25, process)
         os.kill(pid, signal.SIGTERM)
-        result = self.finish(process, timeout=180)
+        result = self.finish(process)
         self.assertEqual(result.code, FAILED, result.err)  # The final checkpoint is not saved.
         (line,) = result.octavo_lines()
         self.assertRegex(line, r"the checkpoint of step \d+ is not saved, because its replicas differ; it is the final checkpoint, "
@@ -159,7 +159,7 @@ class SlowRankTest(Corpus):
         log = self.dir / "log/log.txt"
         self.wait_for(lambda: log.exists() and "step 3/" in log.read_text(), process)
         pid = rank_pid(1, self.dir)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while "is slow in" not in log.read_text() and time.monotonic() < deadline:
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.03)

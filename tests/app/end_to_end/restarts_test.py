@@ -28,7 +28,7 @@ class Restarted(Signalled):
     def kill_a_rank(self, process, after, directory="checkpoints"):
         """Kills a rank once there is a checkpoint and the metrics have `after` more lines."""
         lines = metrics_lines(self.dir / "log/metrics.jsonl")
-        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + after, process, seconds=90)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + after, process)
         self.wait_for(lambda: any((self.dir / directory).glob("step_*")), process)
         send_kill([max(self.programs_of(process))])
 

@@ -7,7 +7,7 @@ import shutil
 import struct
 import subprocess
 
-from support import AT_ONCE, BAD_INPUT, DONE, Result, checkpoints, command, copy_tree, environment, snapshot, text_documents, write_megatron
+from support import AT_ONCE, BAD_INPUT, DONE, HANG_S, Result, checkpoints, command, copy_tree, environment, snapshot, text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -27,7 +27,7 @@ class SameFilesTest(Corpus):
         line = [os.environ["OCTAVO"], command, *map(str, arguments)]
         launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", "--wdir", str(self.a), *line,
                   ":", "-n", "1", "--wdir", str(self.b), *line]
-        done = subprocess.run(launch, cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, timeout=120)
+        done = subprocess.run(launch, cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, timeout=HANG_S)
         result = Result(done.returncode, done.stdout, done.stderr)
         self.assertEqual(result.code, code, f"{arguments}: {result.out[-1500:]}{result.err[-1500:]}")
         return result
@@ -183,7 +183,7 @@ class ManifestReadsTest(Corpus):
     def trace(self, *line):
         """Runs on three ranks under strace and returns the system calls, each line after the thread id."""
         launch = ["strace", "-ff", "-qq", "-y", "-s", "0", "-o", "trace", "-e", f"trace={self.TRACED}"]
-        result = self.finish(self.start_line(launch + command(line, 3)), timeout=300)
+        result = self.finish(self.start_line(launch + command(line, 3)))
         if "ptrace" in result.err:
             self.skipTest(result.err)
         self.assertEqual(result.code, DONE, result.err[-1500:])

@@ -21,6 +21,9 @@ ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # This override allows a
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 
+# Limit in seconds for everything that a test waits for. Only a hang reaches it, even on a loaded machine and under sanitizers.
+HANG_S = 300
+
 # After one rank has ended, mpirun asks the others twice to end, a second apart, before it kills them. This variable skips the wait in tests
 # whose ranks have already written all output or are killed anyway.
 AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
@@ -136,7 +139,7 @@ class Scratch(unittest.TestCase):
         for file in process.captured:
             file.close()
 
-    def finish(self, process, timeout=60):
+    def finish(self, process, timeout=HANG_S):
         code = wait(process, timeout)
         texts = []
         for file in process.captured:
@@ -205,7 +208,7 @@ class Scratch(unittest.TestCase):
             for got, wanted in zip(actual[step], values):
                 self.assertLessEqual(abs(got - wanted), relative * abs(wanted), f"step {step}: {got} and {wanted}")
 
-    def wait_for(self, condition, process, seconds=30):
+    def wait_for(self, condition, process, seconds=HANG_S):
         deadline = time.monotonic() + seconds
         while not condition():
             self.assertIsNone(process.poll(), f"ended early: {process.returncode}")

@@ -12,7 +12,7 @@ import subprocess
 import termios
 import time
 
-from support import DONE, STOPPED, Scratch, checkpoints, command, environment, text_documents, write_megatron
+from support import DONE, HANG_S, STOPPED, Scratch, checkpoints, command, environment, text_documents, write_megatron
 
 CLEAR = "\r\x1b[2K"
 STYLE = re.compile(r"\x1b\[[\d;]*m")
@@ -30,7 +30,7 @@ class Terminal:
         os.close(slave)
         self.text = ""
 
-    def read(self, until=None, seconds=30):
+    def read(self, until=None, seconds=HANG_S):
         """Returns everything that is written up to `until`, or up to the end."""
         deadline = time.monotonic() + seconds
         while until is None or until not in self.text:
