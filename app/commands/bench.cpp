@@ -26,15 +26,17 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxTimedSteps = 1'000'000;
+constexpr int kMaxDocumentLength = 1'000'000'000;
 
 struct BenchArguments {
   ConfigArguments config;
-  int64_t warmup = 3;      // Number of steps before timing starts.
-  int64_t steps = 10;      // Number of timed steps, whose median is reported.
-  bool ops = false;        // Compare every op with its lower bound.
-  bool energy = false;     // Measure power, clock and energy per token.
-  std::string trace = {};  // File for the trace of one more step. Empty disables it.
-  bool data = false;       // Time only the data loader.
+  int64_t warmup = 3;           // Number of steps before timing starts.
+  int64_t steps = 10;           // Number of timed steps, whose median is reported.
+  int64_t document_length = 0;  // Mean length of a synthetic document in tokens. 0 means kBenchDocumentLength.
+  bool ops = false;             // Compare every op with its lower bound.
+  bool energy = false;          // Measure power, clock and energy per token.
+  std::string trace = {};       // File for the trace of one more step. Empty disables it.
+  bool data = false;            // Time only the data loader.
   bool json = false;
 };
 
@@ -126,6 +128,11 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
 int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
   Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
+  group.agree([&] {
+    CHECK_INPUT(arguments.document_length == 0 || config.data.document_mask,
+                "--document-length needs documents, and data.document_mask is false");
+  });
+  const int64_t document_length = arguments.document_length > 0 ? arguments.document_length : kBenchDocumentLength;
   group.agree_on_files("opening the trace", [&] {
     if (group.is_root() && !arguments.trace.empty())
       // Refuses a path that cannot be written before anything is measured.
@@ -138,16 +145,17 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
 
   Table steps;
   if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
-    Bench bench(*one, runtime);
+    Bench bench(*one, runtime, document_length);
     add_steps(steps, "one micro-batch", bench, *one, runtime, energy.get(), arguments);
   }
-  Bench bench(config, runtime);
+  Bench bench(config, runtime, document_length);
   add_steps(steps, "of the config", bench, config, runtime, energy.get(), arguments);
   const std::string linear = precision_name(config.precision);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear}};
   result.update(steps.json().back());
   if (steps.json().size() > 1) result["one_micro_batch"] = steps.json().front();
   result["allocated_bytes"] = bench.allocated_bytes();
+  if (config.data.document_mask) result["document_length"] = document_length;
   std::optional<Floors> floors;
   if (arguments.ops) floors = {.rates = rates, .forward_backward_times = bench.time_forward_backward(arguments.steps)};
   const ProfiledStep profiled = bench.profile_step();
@@ -162,10 +170,11 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   }
   const std::string compute = dtype_name(config.precision.compute);
   std::cout << fmt::format(
-      "{}, {} parameters, {}, micro-batch {} x {} tokens\n\n{}\n", runtime.describe(),
+      "{}, {} parameters, {}, micro-batch {} x {} tokens{}\n\n{}\n", runtime.describe(),
       with_thousands_separators(config.model.num_parameters()),
       linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
-      config.training.micro_batch_size, config.data.seq_len, steps.text());
+      config.training.micro_batch_size, config.data.seq_len,
+      config.data.document_mask ? fmt::format(" in documents of {} on average", document_length) : "", steps.text());
   print_ops(result, profiled, floors ? &*floors : nullptr);
   if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
@@ -186,6 +195,12 @@ void add_bench(CommandLine& line) {
       ->check(integer(0, kMaxTimedSteps));
   bench->add_option("--steps", arguments.steps, "number of timed steps, of which the median is reported")
       ->check(integer(1, kMaxTimedSteps));
+  auto* document_length =
+      bench
+          ->add_option("--document-length", arguments.document_length,
+                       fmt::format("mean length of the synthetic documents with data.document_mask, default {} tokens",
+                                   kBenchDocumentLength))
+          ->check(integer(1, kMaxDocumentLength));
   auto* ops = bench->add_flag(
       "--ops", arguments.ops,
       "compare each op with a lower bound: the time of its FLOPs and bytes at the rates of this device");
@@ -197,7 +212,8 @@ void add_bench(CommandLine& line) {
   bench->add_flag("--data", arguments.data, "measure only the loader, on the config's data")
       ->excludes(ops)
       ->excludes(energy)
-      ->excludes(trace);
+      ->excludes(trace)
+      ->excludes(document_length);
   line.add_json(bench, arguments.json);
 }
 

@@ -21,15 +21,13 @@ constexpr int64_t kProfiledSteps = 3;
 
 constexpr double kStepsMs = 2000;  // Time over which power and clock are measured.
 
-constexpr double kMeanDocument = 1024;  // Mean length of a synthetic document in tokens.
-
 // Returns this rank's share of a batch of random tokens, which give the embedding and the loss realistic work without
-// data files. With a document mask, the tokens form documents whose lengths are exponentially distributed and which end
-// at the end of their sequence.
-Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
+// data files. With a document mask, the tokens form documents whose lengths are exponentially distributed with a mean
+// of `document_length` and which end at the end of their sequence.
+Batch synthetic_batch(const Config& config, int64_t rows, int64_t document_length, const Mesh& mesh) {
   std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(mesh.data_rank()));
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));
-  std::exponential_distribution<double> length(1 / kMeanDocument);
+  std::exponential_distribution<double> length(1 / static_cast<double>(document_length));
   Batch batch;
   const int64_t seq_len = config.data.seq_len;
   const auto next_document = [&](int64_t begin) {
@@ -52,14 +50,14 @@ Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
 
 }  // namespace
 
-Bench::Bench(const Config& config, Runtime& runtime)
+Bench::Bench(const Config& config, Runtime& runtime, int64_t document_length)
     : config_(config), runtime_(runtime), model_(config, false, runtime), state_(model_.state()) {
   Stream& stream = runtime.stream();
   const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
   runtime.group().agree_on_files("making the weights",
                                  [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
   publish_weights(state_);
-  const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh());
+  const Batch batch = synthetic_batch(config, model_.options().local_batch, document_length, runtime.mesh());
   state_.batch.upload(batch);
   targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
 }

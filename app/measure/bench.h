@@ -14,11 +14,14 @@
 
 namespace octavo {
 
+inline constexpr int64_t kBenchDocumentLength = 1024;
+
 class Bench {
  public:
-  // Allocates what training allocates, with weights from model.init_from or random ones. A collective. `config` and
-  // `runtime` must outlive the object.
-  Bench(const Config& config, Runtime& runtime);
+  // Allocates what training allocates, with weights from model.init_from or random ones. With a document mask, the
+  // synthetic documents have `document_length` tokens on average. A collective. `config` and `runtime` must outlive the
+  // object.
+  Bench(const Config& config, Runtime& runtime, int64_t document_length = kBenchDocumentLength);
 
   // Returns the size of this rank's arena in bytes.
   int64_t allocated_bytes() { return model_.arena().used(); }

@@ -29,6 +29,19 @@ class BenchTest(Scratch):
         self.assertEqual((result["linear"], result["compute"]), ("float32", "float32"))
         self.assertNotIn("mfu", result)
 
+    def test_document_length(self):
+        attended = []
+        for length in (2, 8, None):
+            options = [] if length is None else ["--document-length", length]
+            result = json.loads(self.bench("--json", "data.document_mask=true", *options).out)
+            self.assertEqual(result["document_length"], length or 1024)
+            attended.append(result["attended_tokens"])
+        self.assertEqual(sorted(set(attended)), attended)
+        self.assertIn("tokens in documents of 8 on average\n", self.bench("data.document_mask=true", "--document-length", 8).out)
+        for ranks in (1, 2):
+            self.refused("bench", self.config("nowhere"), "--document-length", 8, ranks=ranks,
+                         mentions=("--document-length needs documents, and data.document_mask is false",))
+
     @unittest.skipIf(shutil.which("nvidia-smi"), "this machine may have a GPU")
     def test_energy_is_refused_without_a_gpu(self):
         config = self.config("nowhere")
