@@ -106,7 +106,7 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const Plann
 }
 
 bool can_fit(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
-  // As if no choice fitted, so that the last one is planned.
+  // The function says that no choice fits, so the last one is planned.
   return plan_choice(config, shape, device, group,
                      [](const MemoryBudget&, const Mesh&) -> FitsTraining {
                        return [](const TrainingOptions&) { return false; };
