@@ -31,7 +31,8 @@ void check_cache(const char* op, const SdpaShape& shape, const SdpaCache& cache,
         shape.seq_len, shape.batch, position, capacity, sequences);
 }
 
-// Returns the number of keys that all queries of one head attend to.
+// Returns the number of query-key pairs of one head: the number of keys that a query attends to, summed over all
+// queries.
 double visible_keys(const CachedSdpa& args) {
   const auto tokens = static_cast<double>(args.shape.seq_len);
   return static_cast<double>(args.shape.batch) * tokens * (static_cast<double>(args.position) + (tokens + 1) / 2);

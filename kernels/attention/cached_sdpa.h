@@ -22,7 +22,7 @@ struct SdpaCache {
 // Writes the keys and values of qkv to rows [position, position + seq_len) of the first `batch` sequences of the cache.
 struct SdpaCacheAppend {
   SdpaShape shape;  // Shape of the new tokens.
-  SdpaCache cache;  // Cache whose rows are assigned.
+  SdpaCache cache;  // Cache that the rows are written to.
   Tensor qkv;       // [batch * seq_len, qkv_width], with rotary embedding applied.
   int64_t position = 0;
 };

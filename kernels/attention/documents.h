@@ -16,7 +16,7 @@ namespace octavo {
 struct Document {
   int32_t begin = 0;  // Index of the run's first token in the micro-batch.
   int32_t length = 0;
-  // Number of tokens of the document that precede the first and are in earlier chunks.
+  // Number of tokens of the document that come before the run's first token, in earlier chunks.
   int32_t before = 0;
   // Returns the number of keys that the last token attends to.
   constexpr int64_t keys() const { return int64_t{before} + length; }

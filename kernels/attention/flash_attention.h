@@ -32,19 +32,21 @@ struct FlashBackwardTensors {
   Tensor d;  // [batch, num_heads, rows] float32: D of kernels/attention/sdpa.h
   // [batch, num_heads, rows] float32: log-sum-exp in base 2.
   Tensor lse;
-  // [tiles, batch, num_heads] int32: next block to add to d_q. Used by the deterministic kernels.
+  // [tiles, batch, num_heads] int32: index of the thread block whose turn it is to add to d_q. Used by the
+  // deterministic kernels.
   Tensor turns_of_queries;
   // The following tensors are adjacent and must be zero at the start. `zeros` covers all of them as bytes.
   Tensor zeros;  // [any] uint8
   // [batch, num_kv_heads, rows * head_dim] float32: sums over the query heads.
   Tensor d_k, d_v;
-  // [tiles, batch, num_kv_heads] int32: next block to add to d_k, and to d_v.
+  // [tiles, batch, num_kv_heads] int32: index of the thread block whose turn it is to add to d_k, and to d_v.
   Tensor turns_of_keys;
   Tensor turns_of_values;
   int64_t bytes = 0;
 };
 
-// Returns the size of the scratch of the larger pass, for sequences whose queries attend to `keys` keys.
+// Returns the size of the scratch that forward or backward needs, whichever is larger, for sequences whose queries
+// attend to `keys` keys.
 int64_t flash_workspace_bytes(const SdpaShape& shape, int64_t keys);
 
 namespace cuda {

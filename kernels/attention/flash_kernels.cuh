@@ -9,8 +9,8 @@ namespace octavo::cuda {
 template <int kHeadDim>
 void run_flash_forward(Flash_fwd_params& params, cudaStream_t stream) {
   constexpr bool kCausal = true;
-  // The arguments switch off the window, soft cap, padding, pages, cache, second query, packed heads, split keys and
-  // transposed values.
+  // The `false` arguments switch off sliding windows, the soft cap, sequences of variable length, paged keys, new keys
+  // to append, the additional query Qv, packed query heads, split keys and column-major values.
   run_flash_fwd<90, kHeadDim, kHeadDim, /*ClusterM=*/1, cutlass::bfloat16_t, cutlass::bfloat16_t, kCausal, false, false,
                 false, false, false, false, false, false, false>(params, stream);
 }

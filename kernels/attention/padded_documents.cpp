@@ -18,20 +18,21 @@ int64_t part_of(int64_t tokens, int64_t level) {
   return (tokens + parts - 1) / parts;
 }
 
-// Returns the number of levels for runs with more keys than a chunk has tokens. These levels come first.
+// Returns the number of levels (kernels/attention/padded_documents.h) for runs with more keys than a chunk has tokens.
+// These levels have the lowest numbers.
 int64_t num_long_levels(const SdpaShape& shape) {
   int64_t levels = 0;
   while (part_of(shape.whole_seq_len(), levels) > shape.chunk_length()) ++levels;
   return levels;
 }
 
-// Returns the number of tokens of a sequence of a square batch.
+// Returns the number of tokens per sequence in a square batch of this level.
 int64_t square_length(const SdpaShape& shape, int64_t level) {
   return std::max(part_of(shape.chunk_length(), level), kLeast);
 }
 
-// Copies qkv and kv of each batch and then calls run(batch, tensors, queries, keys) with the maps of its queries and
-// keys.
+// Copies qkv and kv of each batch into padded tensors, then calls run(batch, tensors, queries, keys). `queries` and
+// `keys` map the padded rows to the rows that they are copies of.
 template <typename Args, typename Run>
 void for_each_batch(const Args& args, PaddedOps& ops, const Stream& stream, Run run) {
   const DType dtype = args.qkv.dtype();

@@ -1,26 +1,29 @@
 // Attention within documents (kernels/attention/sdpa.h) on GPUs, with kernels for batches of sequences of equal length.
-// A document's run of n tokens on this rank, preceded by m tokens of the document, is an attention of n queries over m
-// + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to m + i. Runs are copied into
-// batches of sequences and padded with zeros. The kernels receive the number of queries and keys of each sequence.
+// A document's run of n tokens on this rank (kernels/attention/documents.h), preceded by m tokens of the document, is
+// an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to
+// m + i. Runs are copied into batches of sequences and padded with zeros. The kernels receive the number of queries and
+// keys of each sequence.
 //
-// Runs whose keys fit into one chunk, which includes all runs of whole sequences, go into square batches. A square
-// batch of level i holds 2^i `rows` sequences of ceil(chunk / 2^i) tokens, at least 2, where `rows` chunks have about
-// 8,192 tokens. Batches of all levels have equal size, which bounds their memory, and a few shapes are enough for
-// documents of any number and length. Documents are sorted by their number of keys. So all batches of a level except
-// the last are full of documents longer than half the sequence length, and n tokens take at most 2 n / (rows chunk)
-// batches plus one per level. Documents of fewer than 32 tokens may take more.
+// Runs whose keys fit into one chunk, which includes all runs of whole sequences, go into square batches, whose
+// sequences have as many queries as keys. A square batch of level i holds rows * 2^i sequences of ceil(chunk / 2^i)
+// tokens, at least 2. `rows` is the number of chunks that together have about 8,192 tokens. Batches of all levels have
+// equal size, which bounds their memory, and a few shapes are enough for documents of any number and length. Documents
+// are sorted by their number of keys. So all batches of a level except the last are full of documents longer than half
+// the sequence length, and n tokens take at most 2 n / (rows * chunk) batches plus one per level. Documents of fewer
+// than 32 tokens may take more.
 //
-// Runs with more keys than one chunk begin before their chunk. There is at most one per chunk, the first run of the
-// chunk. Each gets a batch of its own with a chunk's queries over ceil(whole / 2^i) keys. This adds log2(chunks)
-// shapes, and copies at most all keys of one sequence and the queries of one chunk.
+// A run with more keys than one chunk belongs to a document that begins before the chunk of the run. Only the first run
+// of a chunk can be of this kind. It gets its own batch, which has the queries of one chunk and ceil(whole / 2^i) keys,
+// where `whole` is the length of the whole sequence. Such batches add log2(chunks) shapes, and each copies at most all
+// keys of one sequence and the queries of one chunk.
 //
 // The gradients of keys of shared sequences are summed. Runs of one chunk have no key in common, so every element is
 // the sum of at most one term for each of the rank's two chunks, and the order of addition does not matter.
 //
-// Two alternatives were rejected. A square batch over all m + n tokens with zero queries needs no other kernels, but N
-// times the arithmetic if a document fills a sequence that N ranks share. Two attentions per run, one over the m keys
-// without a mask and one over the n keys, merged by their log-sum-exp, need one more kernel and round the values they
-// merge twice.
+// Two alternatives were rejected. A square batch over all m + n tokens, with zeros as the queries of the first m, needs
+// no other kernels, but takes N times the arithmetic if a document fills a sequence that N ranks share. Two attentions
+// per run, one over the m keys without a mask and one over the n keys, merged by their log-sum-exp, need one more
+// kernel and round the values they merge twice.
 #pragma once
 
 #include "kernels/attention/sdpa.h"
@@ -38,7 +41,7 @@ struct PaddedBatch {
 };
 // Returns the number of levels of the batches of a micro-batch of `shape`. Level 0 has the most keys.
 int64_t num_padded_levels(const SdpaShape& shape);
-// Returns the batch of a level without documents.
+// Returns a batch that has the shape of this level and no documents.
 PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level);
 // Returns the batch that begins with document `first`.
 PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaShape& shape);
@@ -69,14 +72,15 @@ struct PaddedRows {
     if (i >= count) return 0;
     return of == Of::kQueries ? documents[i].length : documents[i].keys();
   }
-  // The next three functions describe the first row of sequence i and require i < count. The other rows follow it.
-  // Returns the row of the batch that it is a copy of.
+  // Returns the row that the first row of sequence i is a copy of. The rows of the sequence are copies of consecutive
+  // rows. Requires i < count.
   constexpr int64_t first_row(int64_t i) const {
     return of == Of::kQueries ? documents[i].begin : shape.first_key(documents[i]);
   }
-  // Returns the element of lse that belongs to it. Only for queries.
+  // Returns the index in lse of the first row of sequence i. Only for queries, with i < count.
   constexpr int64_t first_lse(int64_t i, int64_t head) const { return shape.first_lse(documents[i], head); }
-  // Returns the number of the rank's chunk that it lies in.
+  // Returns the index, among the rank's chunks of the sequence, of the chunk that contains the queries of sequence i.
+  // Requires i < count.
   constexpr int64_t chunk(int64_t i) const { return shape.chunk_of(documents[i]); }
 
   SdpaShape shape;

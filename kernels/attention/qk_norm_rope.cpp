@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace {
 
-// Checks the shapes that both directions have in common. `result` is out or d_qkv.
+// Checks the shapes that forward and backward have in common. `result` is out or d_qkv.
 template <typename Args>
 void check_shapes(const Args& args, const Tensor& result) {
   const int64_t head_dim = args.table.dim(1);
@@ -84,12 +84,12 @@ void qk_norm_rope_forward(const QkNormRopeForward& args) {
   }
 }
 
-// Number of slices of the tokens. Their sums of the weights' gradients are added in order, so the result does not
-// depend on the number of threads.
+// Number of slices that the tokens are divided into. The gradients of the weights are summed per slice, and these sums
+// are added in order, so the result does not depend on the number of threads.
 constexpr int64_t kNormSlices = 32;
 
-// Processes one head of one token. d [head_dim] is the gradient of the head's output before and of x after. Adds the
-// head's term to d_weight.
+// Processes one head of one token. On entry d [head_dim] is the gradient of the head's output, on return it is the
+// gradient of x. Adds the head's term to d_weight.
 template <typename T>
 void norm_backward_head(T* d, const T* x, const T* weight, const float* cos, int64_t head_dim, float eps,
                         float* d_weight) {

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T>
   float sine[N];
   load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
 
-  // Index of this thread's first element in the heads of this kind.
+  // Index in the row of this thread's first element of head 0 of this kind (query or key).
   int64_t begin = lanes.i;
 #pragma unroll
   for (int kind = 0; kind < kKinds; ++kind) {
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T>
   }
 }
 
-// Computes the gradient of one head: d is the gradient of its output before and of x after. Adds the thread's terms of
-// the weight's gradient to d_low and d_high.
+// Computes the gradient of one head. On entry d is the gradient of the head's output, on return it is the gradient of
+// x. Adds the thread's terms of the weight's gradient to d_low and d_high.
 template <typename T>
 __device__ Pairs<T> head_gradient(const Pairs<T>& d, const Pairs<T>& x, const Pairs<T>& weight, const Lanes& lanes,
                                   const float (&cosine)[kVector<T>], const float (&sine)[kVector<T>],
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
     float cosine[N];
     float sine[N];
     load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
-    // Index of this thread's first element in the heads of this kind.
+    // Index in the row of this thread's first element of head 0 of this kind (query or key).
     int64_t begin = lanes.i;
 #pragma unroll
     for (int kind = 0; kind < kKinds; ++kind) {
@@ -401,8 +401,8 @@ Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
           .eps = args.eps};
 }
 
-// Returns whether half a head starts at a multiple of 16 bytes and has as many vectors as a group of lanes may have
-// threads.
+// Returns whether each half of a head starts at a multiple of 16 bytes and consists of a power of two of vectors, at
+// most one per lane of a warp.
 template <typename T>
 bool suits_lanes(const Arguments<T>& args) {
   const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);

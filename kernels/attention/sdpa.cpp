@@ -127,7 +127,7 @@ int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool 
   const int64_t sums = deterministic ? (keys + keys_per_sum - 1) / keys_per_sum + 1 : 1;
   const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
   const bool grouped = shape.num_kv_heads < shape.num_heads;
-  // Size of d_k and d_v of every query head.
+  // Number of elements of d_k and d_v if every query head has its own.
   const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;
   return d_q_and_statistics + (grouped ? of_every_head * dtype_bytes(DType::kBFloat16) : 0);
 }

@@ -47,15 +47,17 @@ struct SdpaShape {
   // Returns the shape of one chunk of each sequence, treated as a sequence of its own.
   constexpr SdpaShape chunk() const { return {batch, chunk_length(), num_heads, num_kv_heads, head_dim}; }
 
-  // Returns which of the rank's chunks of its sequence a run of tokens (kernels/attention/documents.h) lies in.
+  // Returns the index, among the rank's chunks of the sequence, of the chunk that contains a run of tokens
+  // (kernels/attention/documents.h).
   constexpr int64_t chunk_of(const Document& run) const { return run.begin % seq_len / chunk_length(); }
-  // Returns the row of the first key that a run attends to, among the rows of all keys. The run's other keys follow it,
-  // those of its own tokens last.
+  // Returns the row of the first key that a run attends to, among the rows of all keys. The other keys of the run
+  // follow it. The keys of the run's own tokens are the last ones.
   constexpr int64_t first_key(const Document& run) const {
     const int64_t position = context.position(run.begin % seq_len, whole_seq_len());
     return run.begin / seq_len * whole_seq_len() + position - run.before;
   }
-  // Returns the element of lse of a query head of a run's first token. Those of its other tokens follow.
+  // Returns the index in lse of the first token of a run, for one query head. The elements of the run's other tokens
+  // follow it.
   constexpr int64_t first_lse(const Document& run, int64_t head) const {
     const int64_t sequence = chunk_of(run) * batch + run.begin / seq_len;
     return (sequence * num_heads + head) * chunk_length() + run.begin % chunk_length();
@@ -81,8 +83,8 @@ struct SdpaBackward {
   // = [batch * seq_len, qkv_width], must not alias qkv. For shared sequences only the columns of the queries are
   // written.
   Tensor d_qkv;
-  // = [batch * whole_seq_len, kv_width], for shared sequences only: this rank's term of a sum over ranks. Zero for keys
-  // that none of its queries attends to.
+  // = [batch * whole_seq_len, kv_width], for shared sequences only: this rank's term of the gradient, which is a sum
+  // over ranks. Zero for keys that no query of this rank attends to.
   Tensor d_kv = {};
   Tensor d_out;    // [batch * seq_len, out_width]
   Tensor out;      // Attention output of the forward pass.
@@ -104,14 +106,14 @@ struct KeyRows {
   int64_t k_column, v_column;  // Columns where the heads of k and of v begin.
 };
 
-// Returns the size of the scratch of the larger of forward and backward. It is equal on every rank. `within_documents`
-// adds, on GPUs, space for copies of the tensors (kernels/attention/padded_documents.h). cuDNN's plans are built here.
-// On a dry-run stream cuDNN cannot be asked, so its scratch is estimated from measurements, while FlashAttention's
-// scratch (kernels/attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32, [batch, num_heads,
-// seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores d_k and d_v of every
-// query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate for the deterministic
-// backward is an upper bound: one sum for every 256 keys with heads of 128, and for every 128 keys with smaller heads
-// (measured: 8.4 GB).
+// Returns the size of the scratch that forward or backward needs, whichever is larger. The size is equal on every rank.
+// `within_documents` adds, on GPUs, space for copies of the tensors (kernels/attention/padded_documents.h). cuDNN's
+// plans are built here. On a dry-run stream cuDNN cannot be asked, so its scratch is estimated from measurements, while
+// FlashAttention's scratch (kernels/attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32,
+// [batch, num_heads, seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores
+// d_k and d_v of every query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate
+// for the deterministic backward is an upper bound: one sum of d_q for every 256 keys with heads of 128, and for every
+// 128 keys with smaller heads (measured: 8.4 GB).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // Returns the estimate of cuDNN's scratch on a dry-run stream. Queries attend to `keys` keys, which may be more than

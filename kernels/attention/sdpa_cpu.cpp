@@ -55,7 +55,7 @@ class Scratch {
   int64_t keys_, head_dim_;
 };
 
-// Rows of heads, starting at some row.
+// Rows of a tensor from row `row` on. Each row consists of heads.
 template <typename T>
 struct HeadRows {
   HeadRows(const Tensor& tensor, int64_t row) : rows(tensor.data<T>() + row * tensor.dim(1)), width(tensor.dim(1)) {}

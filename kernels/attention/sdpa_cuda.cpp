@@ -177,8 +177,8 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   }
 }
 
-// The last queries of rank 0 attend to all keys and need the most scratch. Their size is used on every rank, so that it
-// is equal.
+// The last queries of rank 0 attend to all keys and need the most scratch. Every rank allows for the scratch of these
+// queries, so that the size is equal on all ranks.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
   int64_t bytes = 0;

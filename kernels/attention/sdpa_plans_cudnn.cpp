@@ -43,7 +43,7 @@ std::unique_ptr<SdpaPlan> make_plan() {
   return plan;
 }
 
-// cuDNN's dimensions are {batch, heads, tokens, head_dim}. A row of a token holds all its heads.
+// cuDNN's dimensions are {batch, heads, tokens, head_dim}. In memory, all heads of a token are adjacent.
 std::vector<int64_t> dims(const SdpaGeometry& g, int64_t heads, int64_t tokens) {
   return {g.shape.batch, heads, tokens, g.shape.head_dim};
 }
@@ -85,8 +85,9 @@ void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaG
 
 float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
-// Sets the causal mask. If the queries are the whole sequence, it is aligned at the first key. The queries of a chunk
-// are aligned at the last key that they attend to, which depends on the sequence's lengths if it has some.
+// Sets the causal mask. If the queries are the whole sequence, the mask is aligned at the first key. For a chunk the
+// mask is aligned at the last key that its queries attend to. If sequences have lengths of their own, that key depends
+// on them.
 template <typename Attributes>
 void mask_future(Attributes& options, const SdpaGeometry& g, SdpaLengths lengths) {
   const bool all = g.keys == g.shape.seq_len && lengths != SdpaLengths::kAtTheEnd;

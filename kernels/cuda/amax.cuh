@@ -1,6 +1,7 @@
-// Amaxes in CUDA kernels: the maximum of |x|, in which infinity and NaN win, computed on the bits of the floats as in
-// kernels/math/cpu_math.h. A thread collects a Magnitude, and a block updates the amax in global memory with at most
-// one atomic. A maximum does not depend on the order, so the result is deterministic.
+// Amaxes in CUDA kernels. An amax is the maximum of |x|, where infinity and NaN count as the largest values. It is
+// computed on the bits of the floats as in kernels/math/cpu_math.h. A thread collects a Magnitude, and a block updates
+// the amax in global memory with at most one atomic. A maximum does not depend on the order, so the result is
+// deterministic.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -45,8 +46,8 @@ struct Magnitude {
 // Returns the largest of the warp's 32 numbers.
 __device__ inline uint32_t warp_max(uint32_t bits) { return __reduce_max_sync(0xffffffffu, bits); }
 
-// Returns the largest of the block's numbers to its first warp. All threads must call it, at most once per kernel. The
-// block must consist of whole warps.
+// Returns the largest number of the block. Only the threads of the first warp get it. All threads must call it, at most
+// once per kernel. The block must consist of whole warps.
 __device__ inline uint32_t block_max(uint32_t bits) {
   __shared__ uint32_t scratch[32];
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -57,7 +58,7 @@ __device__ inline uint32_t block_max(uint32_t bits) {
   return thread < 32 ? warp_max(thread < warps ? scratch[thread] : 0) : 0;
 }
 
-// Sets *amax = max(*amax, the block's float bits). Has the requirements of block_max().
+// Sets *amax = max(*amax, the block's float bits). The requirements of block_max() apply.
 __device__ inline void update_amax(float* amax, uint32_t bits) {
   bits = block_max(bits);
   auto* target = reinterpret_cast<uint32_t*>(amax);

@@ -4,7 +4,8 @@
 //   scaling      = factor * max over the rows of history, or kUnknownAmax if that maximum is zero
 //   current      = 0
 //
-// element by element. NaN and infinity win in a maximum, as in kernels/fp8/fp8.h. Queued on `stream`; deterministic.
+// element by element. NaN and infinity count as the largest values in a maximum, as in kernels/fp8/fp8.h. Queued on
+// `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"

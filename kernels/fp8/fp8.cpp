@@ -96,7 +96,7 @@ struct OperandSource {
 };
 
 // Sets scale_inv to the amaxes of the elements that share a scale. Each thread takes blocks of 128 rows, and no two
-// blocks share a scale, because kTensor is not measured here.
+// blocks share a scale, because this function does not measure the amax of kTensor.
 template <typename T>
 void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   const int64_t rows = operand.data.dim(0);

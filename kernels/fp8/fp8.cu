@@ -1,4 +1,5 @@
-// FP8 casts and amaxes of tensors in memory. A cast reads x once, or twice if the scaling measures apart.
+// FP8 casts and amaxes of tensors in memory. A cast reads x once, or twice if the scaling has measures_apart
+// (kernels/fp8/scaling.h).
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
@@ -54,8 +55,8 @@ constexpr int kAmaxThreads = 1024;
 constexpr int kAmaxBlocksPerMultiprocessor = 2;
 
 // All blocks run at once and a thread's vectors are a whole grid apart, so the work of two threads differs by at most
-// one vector and they end together. The elements that are read last are those that a following cast reads first
-// (fp8_tile.cuh), so they are still in the L2 cache.
+// one vector and all blocks end at about the same time. The elements that are read last are those that a following cast
+// reads first (fp8_tile.cuh), so they are still in the L2 cache.
 template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
   }
   const uint32_t bits = block_max(largest.float_bits());
-  // All blocks end together, so reading the amax first, to skip the atomic, would only add to their waiting time.
+  // All blocks end at about the same time. If they read the amax first, to skip the atomic, they would only wait
+  // longer.
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(out), bits);
 }
 

@@ -8,7 +8,8 @@
 //
 //   scale = fp8_max / max(amax, 1e-12),   scale_inv = 1 / scale,   q = round(x * scale), saturating   (float32)
 //
-// An amax is the maximum of |x|. NaN and infinity win in it and make q NaN, so a broken tensor stays visible.
+// An amax is the maximum of |x|. NaN and infinity count as the largest values in it and make q NaN, so a broken tensor
+// stays visible.
 //
 // All ops are queued on `stream` and are deterministic.
 #pragma once
@@ -46,7 +47,7 @@ struct Fp8Cast {
   Tensor amax = {};                 // kTensor: [1] float32, the amax that the scale is computed from
   std::optional<float> bound = {};  // kTensor: replaces amax by an upper bound of |x| that the host knows
   bool defined() const { return rows.defined() || columns.defined(); }
-  // Returns whether the scale is that of the result itself, whose amax the op writes to `measured`.
+  // Returns whether the scale is computed from the amax of the result itself, which the op writes to `measured`.
   bool is_of(const Tensor& measured) const {
     return defined() && traits(scaling()).takes_amax && measured.defined() && !bound && amax.raw() == measured.raw();
   }
@@ -61,7 +62,7 @@ struct Fp8Cast {
 enum class QuantizePasses : uint8_t {
   kAll,
   kMeasure,  // kRow: writes only the amaxes, into scale_inv of the operands
-  kCast,     // kRow: takes the amaxes from scale_inv and replaces them
+  kCast,     // kRow: reads the amaxes from scale_inv and replaces them by inverse scales
 };
 struct Quantize {
   Fp8Cast cast;

@@ -23,7 +23,7 @@ struct CastArguments {
   float* rows_scale_inv;     // null when not wanted
   uint8_t* columns;          // null when not wanted
   float* columns_scale_inv;  // null when not wanted
-  const float* amax;         // takes_amax: the amax of the scale; null means that `bound` is used
+  const float* amax;         // takes_amax: the amax that the scale is computed from; null means that `bound` is used
   float* amax_out;           // may be null
   float bound = 0;
 };
@@ -105,7 +105,8 @@ struct TileScales {
   float columns[kTile];
 };
 
-// Returns the scale of a scaling with takes_amax, which is known before the tile. One thread writes its inverse.
+// Returns the scale for a scaling with takes_amax. It is known before the tile is computed. One thread of the grid
+// writes its inverse.
 template <Format kFormat>
 __device__ float find_tensor_scale(const CastArguments& args) {
   const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
@@ -116,7 +117,7 @@ __device__ float find_tensor_scale(const CastArguments& args) {
   return scale;
 }
 
-// Returns the scale of a scaling with one_per_tile, and writes its inverse.
+// Returns the scale for a scaling with one_per_tile, and writes its inverse.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
   if constexpr (traits(kScaling).takes_amax) {
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
   }
 #pragma unroll
   for (int p = 0; p < Source::kParts; ++p) {
-    if (p > 0) __syncthreads();  // until all threads have read the last part in shared memory
+    if (p > 0) __syncthreads();  // waits until all threads have read the previous part in shared memory
     PartPlace at_part{at, (p + 1) * args.n, Source::kParts * args.n};
     at_part.column += p * args.n;
     cast_tile<kAligned, kScaling, kFormat>(args, parts[p], at_part, wants_rows, wants_columns);

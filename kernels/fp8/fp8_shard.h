@@ -12,7 +12,8 @@
 namespace octavo {
 
 // Computes out[i] = round(x[i] * scale), saturating, with scale = fp8_max / max(amax, 1e-12). A piece may start at any
-// element and have any length. It is fastest if x and out start equally many elements after a multiple of 16 bytes.
+// element and have any length. The cast is fastest if x and out have the same offset, in elements, from a multiple of
+// 16 bytes.
 struct Fp8CastPiece {
   Tensor out;   // = [n] float8_e4m3 or float8_e5m2
   Tensor x;     // [n] float32 or bfloat16
@@ -35,7 +36,7 @@ struct Fp8ScaleInv {
 };
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream);
 
-// Returns the elements from one scale_inv to the next.
+// Returns the distance in elements from one scale_inv to the next.
 inline int64_t scale_inv_stride(const Fp8ScaleInv& args) {
   return args.scale_inv.ndim() == 2 ? args.scale_inv.dim(1) : 1;
 }

@@ -15,7 +15,7 @@ struct StatsArguments {
   const T* x;        // [m, n]
   const uint8_t* q;  // [m, n]
   const float* scale_inv;
-  const float* amax;  // amax of the scale, with takes_amax
+  const float* amax;  // amax that the scale is computed from, if the scaling has takes_amax
   int64_t m;
   int64_t n;
   unsigned long long* counts;  // += [kFp8Counts], in the order of Fp8Sum

@@ -9,7 +9,7 @@
 //               Values between fp8_max and this limit round to fp8_max with the error of any rounding. The amax itself
 //               may be one of them, since amax * scale is rounded.
 //   flushed     number of elements with x != 0 and q = 0
-//   amax        max |x|, in which NaN and infinity win
+//   amax        max |x|; NaN and infinity count as the largest values
 //   scale_inv   the largest one, so 1 / scale_inv is the smallest scale
 //   scale       the largest one, which is fp8_max / 1e-12 if all elements that share it are zero
 //
@@ -29,13 +29,13 @@ struct Fp8Maximum {
   enum : int64_t { kAmax, kScaleInv, kScale, kCount };
 };
 
-// Number of sums that need counting. The number of elements is known.
+// Number of sums that the kernels count. The number of elements is known without counting.
 inline constexpr int kFp8Counts = Fp8Sum::kCount - 1;
 
 struct Fp8Stats {
   Tensor sums;      // += [Fp8Sum::kCount] float32
   Tensor maxima;    // = max(itself, new) [Fp8Maximum::kCount] float32; starts at zero bytes
-  Fp8Operand rows;  // [m, n], the result of quantize for x
+  Fp8Operand rows;  // [m, n], the operand that quantize made from x
   Tensor x;         // [m, n] float32 or bfloat16
   Tensor amax;      // kTensor: [1] float32, the amax that the scale was computed from
 };

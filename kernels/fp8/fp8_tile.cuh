@@ -143,7 +143,7 @@ struct Patch {
 __device__ inline uint32_t element_bits(float x) { return __float_as_uint(x); }
 __device__ inline uint32_t element_bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 
-// Returns the vector of element(0), ..., element(count - 1) and zeros.
+// Returns a vector of element(0), ..., element(count - 1), filled up with zeros.
 template <typename T, typename F>
 __device__ Vec<T> pack_some(int64_t count, F element) {
   constexpr int kPerWord = kVector<T> / 4;
@@ -155,8 +155,8 @@ __device__ Vec<T> pack_some(int64_t count, F element) {
   return {make_uint4(words[0], words[1], words[2], words[3])};
 }
 
-// Returns the vector of the `count` elements at p and zeros. kAligned requires that p is a multiple of 16 bytes and
-// that `count` is at least the length of a vector or at most 0.
+// Returns a vector of the `count` elements at p, filled up with zeros. kAligned requires that p is a multiple of 16
+// bytes and that `count` is at least the length of a vector or at most 0.
 template <bool kAligned, typename T>
 __device__ Vec<T> load_some(const T* p, int64_t count) {
   if constexpr (kAligned) return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
@@ -335,8 +335,9 @@ __device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int
   return patch;
 }
 
-// The tile's transpose in shared memory. Row c holds column c of the tile in 16 units of 8 bytes. Unit u is stored at
-// u ^ (c / 8), which spreads the writes of a half warp, of one unit in rows 8 apart, over all banks.
+// The tile's transpose in shared memory. Row c holds column c of the tile in 16 units of 8 bytes. Unit u is stored at u
+// ^ (c / 8). The threads of a half warp each write one unit, in rows that are 8 apart, and the xor spreads these writes
+// over all banks.
 struct alignas(16) TransposedTile {  // read 16 bytes at a time
   uint2 units[kTile][kPatchesAcross];
 };

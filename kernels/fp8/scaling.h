@@ -17,7 +17,7 @@ enum class Scaling : uint8_t {
 struct ScalingTraits {
   Scaling scaling;
   const char* name;     // in messages
-  const char* product;  // name in machine files of matmuls whose activations are scaled so
+  const char* product;  // name, in machine files, of matmuls whose activations have this scaling
   bool takes_amax;      // the caller gives the amax, or a bound, that the scale is computed from
   bool measures_apart;  // a separate pass, before that of the cast, finds the scales
   bool casts_results;   // an op can cast its own result (Fp8Cast)
@@ -40,7 +40,7 @@ constexpr const ScalingTraits& traits(Scaling scaling) { return kScalings[static
 
 inline constexpr int64_t kScaleBlock = 128;
 constexpr int64_t scale_blocks(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
-// Returns the elements of scale_inv from a row of squares to the next.
+// Returns the distance in scale_inv, in elements, from a row of 128 x 128 squares to the next.
 constexpr int64_t square_stride(int64_t k) { return (scale_blocks(k) + 3) / 4 * 4; }
 
 // Returns the number of elements of scale_inv of an operand [rows, k].

@@ -38,8 +38,8 @@ struct Arguments {
 // to every block, where an mbarrier counts the bytes that have arrived. So a warp waits for the parts only. A barrier
 // would also wait for the loads of the next row and the stores of the previous row.
 //
-// The buffers are used for alternate rows. A warp may send its part of the next row while another warp still reads the
-// parts of this row, but it cannot go further before all warps have sent their part of the next row.
+// Rows use the two buffers in turn. A warp may send its part of the next row while another warp still reads the parts
+// of this row, but it cannot go further before all warps have sent their part of the next row.
 template <int kThreads>
 struct Exchange {
   static constexpr unsigned kWarps = kThreads / 32;
@@ -58,8 +58,8 @@ __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group
   cluster.sync();
 }
 
-// Returns the softmax of the whole row. All lanes of a warp pass the warp's part. All warps combine the parts in the
-// same order. `turn` is the number of calls before this one.
+// Returns the softmax of the whole row. All lanes of a warp pass the same value, the part of the warp. All warps
+// combine the parts in the same order. `turn` is the number of calls before this one.
 template <int kThreads>
 __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::cluster_group& cluster, SoftmaxPart part,
                                    unsigned turn) {

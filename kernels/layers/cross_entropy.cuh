@@ -11,7 +11,7 @@ namespace octavo::cuda {
 // e^(x - max) = 2^(x log2(e) - m) with m = max log2(e). Only the rounded m is used, so its rounding error cancels.
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
-constexpr float kLowest = -1e38f;  // maximum of no elements; its m is finite, so m - m is not NaN
+constexpr float kLowest = -1e38f;  // maximum of an empty set; its m is finite, so m - m is not NaN
 
 // Returns 2^x, or 0 if that is less than 2^-126.
 __device__ inline float exp2_approximate(float x) {
@@ -20,7 +20,8 @@ __device__ inline float exp2_approximate(float x) {
   return y;
 }
 
-// The softmax of a part of a row: m of the part's largest logit, and the sum of 2^(x log2(e) - m) over the part.
+// The softmax of a part of a row: m = max log2(e), where max is the part's largest logit, and the sum of 2^(x log2(e) -
+// m) over the part.
 struct alignas(8) SoftmaxPart {
   float m;
   float sum;
@@ -42,7 +43,7 @@ __device__ inline float z_loss_of(SoftmaxPart row, float z_loss) {
   return z_loss * log_sum_exp * log_sum_exp;
 }
 
-// Returns the factor of a power in the gradient of the loss and the z-loss.
+// Returns the factor by which power() of a logit is multiplied in the gradient of the loss and the z-loss.
 __device__ inline float gradient_scale(SoftmaxPart row, float scale, float z_loss) {
   return (z_loss == 0.0f ? scale : scale * fmaf(2.0f * z_loss, loss_of(row, 0.0f), 1.0f)) / row.sum;
 }

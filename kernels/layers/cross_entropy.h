@@ -22,12 +22,13 @@ struct CrossEntropy {
   float scale = 1;  // usually 1 / tokens of the global batch
   float z_loss = 0;
   Tensor z_losses = {};  // optional = [tokens] float32
-  // Optional, replaces d_logits, whose content is then undefined. Has rows only, and a bound.
+  // Optional, replaces d_logits, whose content is then undefined. The cast has only `rows`, and its scale comes from
+  // `bound`.
   Fp8Cast cast = {};
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 
-// Returns an upper bound of |d_logits| that needs no look at the logits, since softmax minus one-hot is in [-1, 1]. The
+// Returns an upper bound of |d_logits| without reading the logits, since softmax minus one-hot is in [-1, 1]. The
 // z-loss multiplies the softmax by 1 + 2 z_loss logsumexp, which has no bound of its own. The result is a bound while
 // |logsumexp| <= kBoundedLogSumExp. In a new model logsumexp is about log(vocab), and the z-loss keeps it near 0.
 constexpr float kBoundedLogSumExp = 1000;

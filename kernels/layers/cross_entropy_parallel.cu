@@ -11,8 +11,9 @@ constexpr int kThreads = 512;
 constexpr int kBlocksPerMultiprocessor = 3;
 constexpr int kAtOnce = 4;
 
-// The elements of a row of logits, which may start at any address: vectors of N from the first address that is a
-// multiple of 16 bytes, and fewer than 2 N single elements before and after the vectors.
+// Division of a row of logits, which may start at any address, into vectors and single elements. The vectors of N
+// elements begin at the first address that is a multiple of 16 bytes. Before and after them are fewer than 2 N single
+// elements.
 template <typename T, int N>
 struct RowElements {
   int head;
@@ -40,8 +41,8 @@ struct StatsArguments {
   int64_t vocab_begin;
 };
 
-// Returns m of SoftmaxPart for a largest logit. The multiplication is rounded by itself, because with a fused
-// multiply-add the difference of two equal values would not be 0.
+// Returns SoftmaxPart::m for the largest logit of a part. The multiplication is rounded separately. Fused into a
+// multiply-add, it would not be rounded, and the difference of two equal values would not be 0.
 __device__ float exponent_of(float max) { return __fmul_rn(max, kLog2E); }
 
 // The largest logit and the sum of powers of the elements so far.
@@ -139,7 +140,8 @@ struct WholeRow {
   float target_logit;
 };
 
-// Returns the whole row, in every lane. All warps combine the ranks in the same order.
+// Returns the softmax and the target logit of the whole row, in every lane. All warps combine the parts of the ranks in
+// the same order.
 __device__ WholeRow combine_ranks(const float* stats, int64_t ranks, int64_t tokens, int64_t row) {
   SoftmaxPart part{kLowest, 0.0f};
   float target_logit = 0;

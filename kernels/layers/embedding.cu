@@ -5,7 +5,7 @@ namespace octavo::cuda {
 
 namespace {
 
-// The rows of a table, which belong to the ids [first, first + count). Any other id has row -1.
+// Rows of an embedding table, which belong to the ids [first, first + count). Any other id has row -1.
 struct TableRows {
   int32_t first;
   int32_t count;

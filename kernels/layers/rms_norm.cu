@@ -16,7 +16,7 @@ constexpr int kRowThreads = 256;  // threads per block of the kernels for any sh
 
 template <typename T>
 struct ForwardArguments {
-  T* out;  // null if the result is cast instead; the kernels with kAmax measure it even then
+  T* out;  // null if the result is cast instead; kernels with kAmax compute its amax even then
   float* rstd;
   T* residual_out;
   const T* x;
@@ -48,7 +48,7 @@ __device__ float rounded(float x) {
 
 // ---- Forward
 
-// A block computes one row, which it keeps in registers, with K vectors per thread.
+// A block computes one row and keeps the row in registers, K vectors per thread.
 template <typename T, int K, bool kAmax>
 __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArguments<T> args) {
   constexpr int N = kVector<T>;
@@ -210,7 +210,7 @@ __device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t ro
       }
     }
   }
-  __pipeline_commit();  // without a row too, so that the number of commits in flight is always the same
+  __pipeline_commit();  // even if there is no row to load, so that the number of commits in flight is always the same
 }
 
 template <typename T, int K, int kStages, bool kAmax>

@@ -5,11 +5,11 @@
 //   out = h * rstd * weight
 //
 // h is rounded to the compute dtype before it is normalized, because backward reads the stored h. Compute dtype is
-// float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, in which NaN and infinity win. A
-// cast (kernels/fp8/fp8.h) replaces `out`, whose content is then undefined. On GPUs the cast is a second kernel,
-// because its tiles need the rstd of whole rows. It reads h again, but `out` is neither written nor read. In bfloat16
-// with a residual and a cast to rows and columns, this moves 10 bytes per element instead of 12. Queued on `stream`;
-// deterministic.
+// float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, where NaN and infinity count as the
+// largest. A cast (kernels/fp8/fp8.h) replaces `out`, whose content is then undefined. On GPUs the cast is a second
+// kernel, because its tiles need the rstd of whole rows. It reads h again, but `out` is neither written nor read. In
+// bfloat16 with a residual and a cast to rows and columns, this moves 10 bytes per element instead of 12. Queued on
+// `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"

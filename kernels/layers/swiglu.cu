@@ -152,7 +152,7 @@ struct BackwardSource {
   static constexpr int kMinBlocks = 2;
   const Element* d_out;    // [m, n]
   const Element* gate_up;  // [m, 2 n]
-  CastArguments out;       // columns null if not wanted
+  CastArguments out;       // `columns` is null if `out` is not cast
 
   template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
@@ -167,12 +167,12 @@ struct BackwardSource {
     }
     if (out.columns == nullptr) return;
     cast_tile<kAligned, Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
-    __syncthreads();  // until all threads have read the tile in shared memory
+    __syncthreads();  // waits until all threads have read the tile in shared memory
   }
 };
 
-// The kernel for scales of whole tensors. They are known before the tile, so a few rows of a patch are cast at a time.
-// Whole patches of all three inputs would leave no registers for a third block on a multiprocessor.
+// The kernel for scales of whole tensors. A scale is known before the tile is computed, so a few rows of a patch are
+// cast at a time. Whole patches of all three inputs would leave no registers for a third block on a multiprocessor.
 
 struct BackwardTile {
   const __nv_bfloat16* d_out;    // [m, n]
@@ -360,7 +360,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
 //   gradient   out      scale of the cast           kernels
 //   stored     stored   none                        rows
 //   any        any      tensor, known before        tiles
-//   cast       any      tensor, the own amax        rows, to measure the gradient; tiles
+//   cast       any      tensor, its own amax        rows, to measure the gradient; tiles
 //   cast       any      blocks                      blocks
 //   stored     cast     blocks                      rows; quantize of `out`
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {

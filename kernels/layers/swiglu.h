@@ -6,9 +6,9 @@
 // Backward reads everything that `out` is computed from, so it can recompute `out` for the weight gradient. Then `out`
 // need not be saved.
 //
-// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, in which NaN and
-// infinity win. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the result is then
-// undefined. Queued on `stream`; deterministic.
+// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, where NaN and
+// infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the
+// result is then undefined. Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"

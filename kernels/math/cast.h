@@ -1,6 +1,6 @@
-// Casts: out[i] = x[i], rounded to the dtype of out (nearest even). Float32 and bfloat16 in any combination, [n] each,
-// starting at any element. It is fastest if both start equally many elements after a multiple of 8. Queued on `stream`;
-// deterministic.
+// Casts: out[i] = x[i], rounded to the dtype of out (nearest even). Both tensors are [n], float32 or bfloat16 in any
+// combination, and may start at any element. The cast is fastest if both have the same offset, in elements, from a
+// multiple of 8 elements. Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"

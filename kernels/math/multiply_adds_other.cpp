@@ -5,7 +5,7 @@ namespace octavo::cpu {
 
 namespace {
 
-constexpr float kFactor = 0.75f;  // Factor with which the sums converge to 2.
+constexpr float kFactor = 0.75f;  // Sums converge to kTerm / (1 - kFactor) = 2, so they stay finite.
 constexpr float kTerm = 0.5f;
 
 using Vector = float __attribute__((vector_size(16)));

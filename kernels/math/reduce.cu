@@ -15,8 +15,8 @@ struct Square {
   __device__ float operator()(float x) const { return x * x; }
 };
 
-// Sets partial[block] = the sum of term(x[i]) over the block's share. Sums over a thread's kUnroll * N elements are
-// float32, and those across them float64.
+// Sets partial[block] = the sum of term(x[i]) over the block's share. A thread sums kUnroll * N elements in float32,
+// and adds these sums in float64.
 template <int N, typename T, typename Term>
 __global__ void __launch_bounds__(kThreads) partial_sums_kernel(double* partial, const T* x, int64_t n, Term term) {
   double total = 0;

@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-// Adds the sum of x[i]^2 to out[0]. Accumulates in float32 over a thread's few elements and in float64 across them.
+// Adds the sum of x[i]^2 to out[0]. A thread sums a few elements in float32. These sums are added in float64.
 struct SumOfSquares {
   Tensor out;  // += [1] float32
   Tensor x;    // [n] float32 or bfloat16

@@ -118,8 +118,8 @@ cublasStatus_t run(const Run& r, const cublasLtMatmulAlgo_t& algorithm, size_t w
                         &algorithm, workspace, workspace_bytes, static_cast<cudaStream_t>(stream.native()));
 }
 
-// Masks of 32 bits of elements of a dtype: bits that are random and bits that are set. All values are finite, with
-// magnitudes of 2^-7 to 2.
+// Masks for 32 bits that hold elements of a dtype: the bits that are random and the bits that are set. All values are
+// finite, with magnitudes of 2^-7 to 2.
 struct RandomBits {
   uint32_t free;
   uint32_t ones;

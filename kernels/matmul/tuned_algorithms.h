@@ -37,7 +37,8 @@ class TunedAlgorithms {
   // choose_deferred(), because kernels of other ranks' collectives may run at its first use.
   void set_deferring(bool deferring) { deferring_ = deferring; }
   bool deferring() const { return deferring_; }
-  // Adds a function that chooses an algorithm. It times a new problem, and takes the algorithm of a known one.
+  // Adds a function that chooses the algorithm of a problem. The function times candidates if the problem is new, and
+  // otherwise takes the recorded algorithm.
   void defer(std::function<void()> choose) { deferred_.push_back(std::move(choose)); }
   int64_t num_deferred() const { return static_cast<int64_t>(deferred_.size()); }
   // Calls all functions that defer() has added since the last clear_deferred(). A second call calls the same functions
@@ -48,13 +49,14 @@ class TunedAlgorithms {
   // Removes all deferred functions.
   void clear_deferred() { deferred_.clear(); }
 
-  // Records that the problem could not be timed because memory is missing. It runs with the library's first candidate.
+  // Records that the problem could not be timed because memory is missing. The problem runs with the library's first
+  // candidate.
   void leave(const std::string& problem) {
     if (std::ranges::find(untimed_, problem) == untimed_.end()) untimed_.push_back(problem);
   }
 
   int64_t size() const { return static_cast<int64_t>(algorithms_.size()); }
-  int64_t num_timed() const { return timed_; }  // problems that this process has timed
+  int64_t num_timed() const { return timed_; }  // Returns the number of problems that this process has timed.
   const std::vector<std::string>& untimed() const { return untimed_; }
 
  private:

@@ -39,7 +39,7 @@ struct alignas(M * sizeof(T)) Packed {
   __device__ void store(T* p) const { *reinterpret_cast<Packed*>(p) = *this; }
 };
 
-// Updates elements i to i + M - 1 and adds the new weights to `largest`.
+// Updates elements i to i + M - 1 and includes the new weights in the maximum `largest`.
 template <int M, typename Moment>
 __device__ void adamw_update(const AdamwStep<Moment, Moment>& step, float clip, int64_t i, Magnitude<float>& largest) {
   const AdamwOptions& o = step.options;
@@ -90,7 +90,7 @@ __device__ void adamw_update(const AdamwStep<uint8_t, uint16_t>& step, float cli
   if (step.weight != nullptr) store_floats(step.weight + i, master);
 }
 
-// Adds the weights i to i + M - 1 to `largest` without updating them.
+// Includes weights i to i + M - 1 in the maximum `largest` without updating them.
 template <int M, typename First, typename Second>
 __device__ void measure(const AdamwStep<First, Second>& step, int64_t i, Magnitude<float>& largest) {
   float master[M];

@@ -6,11 +6,12 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
 //
-// The optional outputs are w in the compute dtype for the next forward, and the amax of w, in which NaN and infinity
-// win (kernels/fp8/fp8.h). If `skip` is not 0, m, v and w keep their bits and only the amax is computed. Elementwise
-// over flat buffers that may start at any element, in one fused kernel, which is fastest if all buffers start equally
-// many elements after a multiple of 8. Queued on `stream`; deterministic. kernels/optimizer/adamw_float8.h describes
-// moments in three bytes, with which the results have equal bits on all devices.
+// The optional outputs are w in the compute dtype for the next forward, and the amax of w (kernels/fp8/fp8.h), where
+// NaN and infinity count as the largest values. If `skip` is not 0, m, v and w keep their bits and only the amax is
+// computed. Elementwise over flat buffers that may start at any element, in one fused kernel, which is fastest if all
+// buffers have the same offset, in elements, from a multiple of 8 elements. Queued on `stream`; deterministic.
+// kernels/optimizer/adamw_float8.h describes moments in three bytes, with which the results have equal bits on all
+// devices.
 #pragma once
 
 #include <cmath>

@@ -3,9 +3,9 @@
 //   v   bfloat16
 //   m   e4m3 code of 32 m / sqrt(v), with the stored v; 0 if v is 0
 //
-// The root of v scales m element by element, so there are no blocks and no scales besides the codes, and any range of
-// the states can be read alone, on any mesh. The coded ratio is bounded, by the Cauchy-Schwarz inequality on the two
-// sums of gradients:
+// The root of v scales m element by element, so no scales of blocks are stored with the codes, and any range of the
+// states can be read alone, on any mesh. The coded ratio is bounded, by the Cauchy-Schwarz inequality on the two sums
+// of gradients:
 //
 //   |m| / sqrt(v) <= (1 - beta1) / sqrt(1 - beta2) / sqrt(1 - beta1^2 / beta2)   if beta1^2 < beta2
 //
@@ -59,7 +59,8 @@ constexpr uint8_t random_e4m3(float value, uint32_t random) {
   return static_cast<uint8_t>(((word >> 24) & 0x80u) | (code < 0x7eu ? code : 0x7eu));
 }
 
-// Returns the bits of one of the two bfloat16 numbers next to `value`, with such a probability. NaN stays NaN.
+// Returns the bits of one of the two bfloat16 numbers next to `value`, with the probabilities of random_e4m3(). NaN
+// stays NaN.
 constexpr uint16_t random_bfloat16(float value, uint32_t random) {
   const auto word = std::bit_cast<uint32_t>(value);
   if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
@@ -102,7 +103,7 @@ constexpr uint32_t moment_bits(uint64_t random_key, uint64_t index) {
 }
 
 namespace cpu {
-// The CPU reference of adamw with such moments.
+// The CPU reference of adamw with moments of this format.
 void adamw_float8(const Adamw& args);
 }  // namespace cpu
 

@@ -235,7 +235,7 @@ inline ExactRmsNormBackward exact_rms_norm_backward(const Tensor& d_weight, cons
 }
 
 struct RopeHeads {
-  int64_t rotated, values;  // Numbers of heads: queries and keys together, and values.
+  int64_t rotated, values;  // Number of query and key heads together, which are rotated, and number of value heads.
   bool inverse;
 };
 inline Exact exact_rope(const Tensor& qkv, const Tensor& table, const RopeHeads& heads) {

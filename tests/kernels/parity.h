@@ -81,7 +81,8 @@ class ParityTest : public ::testing::Test {
     gpu_stream_.emplace(Stream::cuda(0));
   }
 
-  // Prints the used share of each bound, so that one run shows which bounds are too wide or too narrow.
+  // Prints for each bound how much of it the largest error used, so that one run shows which bounds are too wide or too
+  // narrow.
   void TearDown() override {
     for (const auto& [name, ratio] : worst_of_bound_) {
       std::cout << fmt::format("[  bounds  ] {:.2f} of what is allowed: {}\n", ratio, name);

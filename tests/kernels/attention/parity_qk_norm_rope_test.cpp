@@ -9,7 +9,7 @@ class QkNormRopeParity : public ComputeDtypeParity {};
 INSTANTIATE_TEST_SUITE_P(Ops, QkNormRopeParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-// Some heads are made of whole 16-byte vectors, shared by various numbers of lanes, and some are not. An offset of one
+// Some heads consist of whole 16-byte vectors, which various numbers of lanes share, and some do not. An offset of one
 // element removes the 16-byte alignment.
 struct Size {
   int64_t sequences, seq_len, num_heads, num_kv_heads, head_dim;

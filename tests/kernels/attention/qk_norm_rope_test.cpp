@@ -16,7 +16,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {3, 7, 4, 2, 32}, {1, 41, 6, 2, 64}, {2, 3, 2, 1, 128}};
 
-// Inputs of the op without gradients.
+// Inputs of the op, except the gradients.
 struct Inputs {
   Array qkv, table, q_weight, k_weight;
 };

@@ -164,7 +164,7 @@ TEST_P(Fp8StatsTest, SharesOfATensor) {
   EXPECT_LT(own[Fp8Sum::kNonZero], 64 * 96 - 500);
 }
 
-// The amax makes the scale 1, so that the inputs are rounded as they are.
+// The amax makes the scale 1, so that the inputs are rounded without scaling.
 TEST_P(Fp8StatsTest, WhereSaturationAndZeroBegin) {
   const auto e4m3 = [&](float value) { return stats_of({value}, DType::kFloat8E4M3, 448); };
   const auto e5m2 = [&](float value) { return stats_of({value}, DType::kFloat8E5M2, 57344); };

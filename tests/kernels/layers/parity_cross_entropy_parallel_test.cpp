@@ -50,7 +50,8 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
     });
   }
 
-  // Compares with the logits and d_logits shifted from their alignment by `offset` and `d_offset` elements.
+  // Compares the GPU with the CPU. The logits start `offset` elements, and d_logits `d_offset` elements, after an
+  // aligned address.
   void compare(int64_t tokens, int64_t vocab, int64_t offset, int64_t d_offset, float z_loss = 0) {
     SCOPED_TRACE(std::to_string(tokens) + " x " + std::to_string(vocab) + ", offsets " + std::to_string(offset) +
                  " and " + std::to_string(d_offset));

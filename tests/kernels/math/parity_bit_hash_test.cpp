@@ -26,7 +26,7 @@ TEST_F(ParityTest, BitHash) {
   }
 }
 
-// Compares the rate with that of a copy of the same bytes, which reads and writes them.
+// Compares the rate of the hash with the rate of a copy of the same bytes. The copy reads and writes them.
 TEST_F(ParityTest, BitHashRate) {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const Buffer memory = Buffer::device(Device::kCuda, 2 * kBytes + 256);

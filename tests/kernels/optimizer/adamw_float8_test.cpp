@@ -241,7 +241,7 @@ TEST_F(AdamwFloat8Test, SlicesAreUpdatedAlike) {
   }
 }
 
-// A rank holds columns of the weights of linears that are sharded along their inputs.
+// If a linear is divided by its inputs, a rank holds some columns of the weight.
 TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
   constexpr int64_t kRows = 29, kColumns = 37;
   const State before = start(kRows * kColumns);

@@ -52,7 +52,7 @@ TEST_P(SkipUpdateTest, HistoryDoesNotChangeInASkippedStep) {
   const auto ended_step = [&](double skipped) {
     History h;
     for (int64_t i = 0; i < h.rows.size(); ++i)
-      h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // The history knows no amax of slot 2.
+      h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // The history has no amax for slot 2.
     for (int64_t i = 0; i < h.current.size(); ++i) h.current.set(i, i == 1 ? kNaN : 1);
     skip.set(0, skipped);
     amax_history({.scaling = h.scaling,
