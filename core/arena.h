@@ -50,7 +50,8 @@ class Arena {
     int64_t bytes;
     Lifetime lifetime;
     Contents contents;
-    int64_t block;  // Number of the block that has the tensor, or of the slot that blocks use in turn; -1 for neither.
+    // Index of the block that owns the tensor, or of the buffer that several blocks use in turn. -1 if neither.
+    int64_t block;
     bool overlaid = false;  // Whether the tensor shares memory that is counted for other items.
   };
 

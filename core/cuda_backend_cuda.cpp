@@ -188,7 +188,7 @@ bool lock_pages(void* pointer, int64_t bytes) noexcept {
 }
 
 void unlock_pages(void* pointer) noexcept {
-  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // Ignores pages that were not locked.
+  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // Clears the error if the pages were not locked.
 }
 
 void push_range(const char* name) noexcept { nvtxRangePushA(name); }

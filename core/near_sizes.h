@@ -25,8 +25,8 @@ std::vector<int64_t> multiples_near(int64_t size, int64_t unit, SizeRange range 
 // a divisor.
 std::vector<int64_t> divisors_near(int64_t size, int64_t whole, const SizeCheck& passes = {});
 
-// Returns "; 3 or 6 would work", or "; 3 or 6 ranks would work" if `of_what` is " ranks". Returns nothing without
-// sizes.
+// Returns "; 3 or 6 would work", or "; 3 or 6 ranks would work" if `of_what` is " ranks". Returns an empty text if
+// there are no sizes.
 std::string would_work(const std::vector<int64_t>& sizes, const std::string& of_what = "");
 
 }  // namespace octavo

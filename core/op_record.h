@@ -41,7 +41,7 @@ struct Op {
   enum class Mark : uint8_t { kNone, kBegin, kEnd };
   Mark mark = Mark::kNone;
 
-  bool operator==(const Op&) const = default;  // Compares texts by address.
+  bool operator==(const Op&) const = default;  // Compares strings by address, not by content.
 };
 
 class OpRecord {

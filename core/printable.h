@@ -11,8 +11,8 @@ namespace octavo {
 inline constexpr size_t kMaxSentenceBytes = 600;
 
 // Returns `text` with control characters and invalid UTF-8 escaped as \n, \t, \x1b or \u202e. Control characters
-// include those of Unicode that change the direction of text. If the result exceeds `max_bytes`, its middle is removed,
-// so that the name at its beginning and the expectation at its end stay.
+// include those of Unicode that change the direction of text. If the result exceeds `max_bytes`, its middle is removed.
+// An error message names the file or key at its beginning and the expected value at its end, and both stay.
 std::string printable(std::string_view text, size_t max_bytes = kMaxSentenceBytes);
 
 // Escapes text of many lines, such as a model's output. Newlines and tabs stay, and nothing is removed.

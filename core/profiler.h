@@ -1,8 +1,9 @@
-// Profiler: the time of each op by name, and a timeline. If the Stream has none, an op costs one comparison.
+// Profiler: the time of each op by name, and a timeline. If the Stream has no profiler, timing an op costs one
+// comparison.
 //
-// The front function of every op opens an OpTimer. On a GPU the timer records two events around the launches of the op,
-// and on the CPU it reads the clock. Code that encloses ops (a block, the optimizer) opens a ProfilerRange. totals()
-// and spans() return the times after the stream was synchronized. On a dry-run stream the op is recorded
+// The public function of every op opens an OpTimer. On a GPU the timer records two events around the launches of the
+// op, and on the CPU it reads the clock. Code that encloses ops (a block, the optimizer) opens a ProfilerRange.
+// totals() and spans() return the times after the stream was synchronized. On a dry-run stream the op is recorded
 // (core/op_record.h) and does not run.
 //
 // In a CUDA build ops and ranges are also NVTX ranges for Nsight Systems. Without a profiler attached each costs a
@@ -26,7 +27,7 @@ class Profiler {
     int64_t calls = 0;
     double milliseconds = 0;
     double flops = 0;      // Floating-point operations, if the op states them.
-    double fp8_flops = 0;  // FLOPs among them that are FP8 matmuls.
+    double fp8_flops = 0;  // Part of `flops` that FP8 matmuls execute.
     double bytes = 0;      // Least number of bytes that the op must move, if the op states it.
     bool communication = false;
   };
@@ -49,8 +50,8 @@ class Profiler {
   enum class Detail : uint8_t { kOps, kTimeline, kCollectives };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
-  // Returns the sums by op name since the last clear(). Call it after Stream::synchronize(). Throws an exception that
-  // the end of an op threw, as spans() does.
+  // Returns the sums by op name since the last clear(). Call it after Stream::synchronize(). If recording the end of an
+  // op has thrown an exception, totals() and spans() throw it again.
   std::map<std::string, Total> totals() const;
   // Returns all spans in the order in which they began. Spans of one stream nest. Names are those that ops and ranges
   // gave. `origin` is a timing event that was recorded earlier on a stream of the device.

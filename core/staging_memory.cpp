@@ -25,7 +25,7 @@ void unlock_and_free_pages(void* data) {
   std::free(data);
 }
 
-// Allocates large pages, which the system hands out and locks many times faster. A system without large pages returns
+// Allocates huge pages, which the system provides and locks many times faster. A system without huge pages returns
 // small ones.
 Buffer allocate_pages(Device device, int64_t bytes) {
   const int64_t rounded = (bytes + kLargePage - 1) / kLargePage * kLargePage;

@@ -1,6 +1,6 @@
-// Host memory of tens of gigabytes that a GPU copies checkpoints to. Getting and clearing that many pages takes the
-// system as long as the rest of a start. So a thread requests them while training begins, and they are page-locked at
-// their first use, which is fast once they exist. Not thread-safe, not movable.
+// Host memory of tens of gigabytes that a GPU copies checkpoints to. The operating system takes as long to allocate and
+// clear so many pages as the rest of the start takes. So a thread requests them while training begins, and they are
+// page-locked at their first use, which is fast once they exist. Not thread-safe, not movable.
 #pragma once
 
 #include <atomic>

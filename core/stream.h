@@ -111,7 +111,7 @@ class Stream {
   using Native = std::unique_ptr<void, void (*)(void*) noexcept>;
   Stream(Device device, Native native, int device_index, int multiprocessors);
 
-  // Declared before native_, so that a move replaces the states first.
+  // Declared before native_, so that a move assignment destroys the old states before the old stream.
   std::unordered_map<std::type_index, NullState> states_;
   Device device_;
   Native native_;
@@ -128,8 +128,8 @@ class Stream {
   friend class Event;
 };
 
-// A point in a stream that another stream or the host can wait for. Move-only. On the CPU, and before it is recorded,
-// it counts as reached.
+// A point in a stream that another stream or the host can wait for. Move-only. An event on the CPU, or one that was
+// never recorded, counts as reached.
 class Event {
  public:
   // `timing` allows milliseconds_since() between two such events.

@@ -13,7 +13,7 @@ struct Column {
   std::string title = {};     // Title in the text.
   int width = 0;              // Width in the text. Negative aligns to the left. 0 omits the column from the text.
   const char* format = "{}";  // Format of numbers in the text. "," separates thousands.
-  double scale = 1;           // Factor of numbers in the text.
+  double scale = 1;           // Factor by which the text multiplies numbers.
 };
 
 class Table {

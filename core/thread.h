@@ -12,7 +12,8 @@ namespace octavo {
 // if the system refuses.
 std::thread start_thread(const char* purpose, std::function<void()> work);
 
-// Starts a thread for work that the caller can do itself or omit. The result is not joinable if the system refuses.
+// Starts a thread for work that the caller can do itself or omit. If the system refuses, the returned thread is not
+// joinable.
 std::thread start_thread_if_possible(std::function<void()> work);
 
 // Threads that share work with the calling thread: as many of the requested ones as the system allows. The destructor

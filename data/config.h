@@ -66,7 +66,7 @@ struct DataConfig {
   // Tokens that the loader inserts before and after every document.
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
-  // Whether find_document_tokens() must still take the ids from the sidecars of the token files.
+  // Whether find_document_tokens() must still take the ids from the sidecars (PREFIX.json) of the token files.
   bool bos_auto = false;
   bool eos_auto = false;
   // Whether attention stays within documents and targets of the next document do not count in the loss.

@@ -118,7 +118,7 @@ OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
 
 int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
-  // A value beyond int64 is as wrong as the largest int64, and must not become negative.
+  // A value beyond int64 becomes the largest int64, which contradicts every file too, and not a negative number.
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (sidecar[key].is_number_unsigned()) return static_cast<int64_t>(std::min(sidecar[key].get<uint64_t>(), kMost));
   return sidecar[key].get<int64_t>();

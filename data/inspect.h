@@ -12,14 +12,16 @@ namespace octavo {
 
 // Returns the content of a token file, all of which is read. Keys: path, format, dtype, documents, sequences, tokens,
 // document_length {min, mean, max}, token_id {min, max}, sidecar (the content of PREFIX.json, or null), problems
-// (sentences, for example about a sidecar that contradicts the file) and intact (no problem). For vocabularies of up to
-// 1024 (of the sidecar, otherwise the largest id + 1) also entropy_nats {unigram, bigram} per token of this file:
+// (sentences, for example about a sidecar that contradicts the file) and intact (no problem). If the vocabulary has at
+// most 1024 ids, there is also entropy_nats {unigram, bigram} per token of this file. The sidecar tells the size of the
+// vocabulary. Without a sidecar the size is the largest id + 1.
 //
 //   unigram   H(x)           = -sum_b p(b) ln p(b)                over all tokens
 //   bigram    H(x_t|x_{t-1}) = -sum_{a,b} p(a, b) ln p(b|a)       over neighbours within a document
 //
-// These are the losses of the best models that see no and one token of context. They are null if there is no such token
-// or pair. Throws an InputError if the file is broken or missing.
+// The unigram entropy is the lowest loss on this file that a model without context can reach, the bigram entropy that
+// of a model that sees the previous token only. They are null if there is no token or no such pair. Throws an
+// InputError if the file is broken or missing.
 nlohmann::ordered_json inspect_token_file(const std::string& path);
 
 // Implements `octavo inspect CONFIG --samples A:B`: writes the global training samples begin to end-1, including those

@@ -118,7 +118,8 @@ void Loader::seek_named_sample() {
 }
 
 // If a job is requeued with data.resume_from_sample still in its config, it continues where it was. A stage begins at
-// its first sample even if data.resume_from_sample made the previous stage repeat samples and so end at an earlier one.
+// its first sample, even if data.resume_from_sample made the previous stage repeat samples, so that it ended at an
+// earlier sample.
 void Loader::restore(const Json* state) {
   resumed_from_sample_ = config_.resume_from_sample;
   if (state == nullptr && config_.resume_from_sample) return seek_named_sample();

@@ -1,9 +1,9 @@
 // Batches of samples for one data-parallel rank, read ahead by a few threads.
 //
 // A step takes the next B global samples of the stream that data.skip does not exclude. B is global_batch_size, or the
-// batch size of the warm-up for the step. Rank r of R receives the samples r B/R to (r+1) B/R - 1 of them, completely
-// or its chunks of each (core/sequence_chunks.h). All ranks have the same state after a step. The state does not depend
-// on R, so a run may resume on any number of ranks.
+// batch size of the warm-up for the step. Rank r of R receives the samples r B/R to (r+1) B/R - 1 of them. Under
+// context parallelism it receives only its chunks of each sample (core/sequence_chunks.h). All ranks have the same
+// state after a step. The state does not depend on R, so a run may resume on any number of ranks.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +33,8 @@ struct LoaderOptions {
   int64_t num_ranks = 1;                           // Number of data-parallel ranks.
   ContextRank context = {};    // Place among the ranks that share the samples of this data-parallel rank.
   int64_t prefetch_depth = 2;  // Number of batches prepared ahead, at least 1.
-  // Whether the state belongs to the data of the previous stage. Then only its sample matters.
+  // Whether the state was saved in the previous stage, with other data. Then only the number of its next sample is
+  // used.
   bool enters_stage = false;
   int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
 };
@@ -69,8 +70,8 @@ void check_loader_state(const nlohmann::json& state);
 class Loader {
  public:
   // Opens config.train, checks it against vocab_size, seeks to `state` (a state_json()) or to the first sample, and
-  // starts the reading threads. If config.resume_from_sample is set, it seeks there instead, unless the state has
-  // already done so. Throws an InputError like SampleStream, and if the batch does not divide evenly.
+  // starts the reading threads. If config.resume_from_sample is set, it seeks to that sample instead, unless the run
+  // that saved the state already did. Throws an InputError like SampleStream, and if the batch does not divide evenly.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
   // Stops the reading threads. Waits until each thread has finished the sample that it is reading.
   ~Loader();

@@ -1,4 +1,5 @@
-// Chooses the dataset of each sample: the one that is furthest behind its weight.
+// Chooses the dataset of each sample: the one whose number of samples is furthest below the share that its weight gives
+// it.
 //
 // Let the integer weights w_d sum to W, and let n_d be the number of samples of dataset d among the first g. Sample g
 // takes the dataset with the largest w_d g - W n_d, and the first one of equals. No dataset is ever a whole sample

@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-// Makes room for `rows` samples with `share` tokens each.
+// Resizes the batch to `rows` samples with `share` tokens each.
 void resize(Batch& batch, int64_t rows, int64_t share);
 
 // Reads the rank's share of `sample` into row `row` of the batch. With a document mask the target is -1 where it is the

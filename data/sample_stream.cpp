@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// No run counts as far. Sums with larger values could overflow.
+// Upper limit of the counts in a saved state. No run reaches it, and sums of larger counts could overflow.
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / 4;
 constexpr const char* kWhere = "the loader state";
 
@@ -48,8 +48,8 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
 
-// Returns everything that decides which tokens a sample has. A count of windows means something else under any other
-// order.
+// Returns everything that decides which tokens a sample has. With other settings the saved numbers of windows would
+// refer to other tokens.
 Json order_json(const DataConfig& config) {
   return {{"seq_len", config.seq_len},
           {"shuffle", config.shuffle == Shuffle::kLcg ? "lcg" : "none"},

@@ -61,7 +61,7 @@ class SampleStream {
   bool document_mask() const { return config_.document_mask; }
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
   const std::string& name(int64_t dataset) const { return at(dataset).name; }
-  // num_tokens() and num_windows() of one epoch of a dataset, bos and eos included.
+  // Return the number of tokens and of windows of one epoch of a dataset, bos and eos included.
   int64_t num_tokens(int64_t dataset) const { return at(dataset).row.num_tokens(); }
   int64_t num_windows(int64_t dataset) const { return at(dataset).order.num_windows(); }
   // Returns the number of tokens of one epoch of all datasets with a weight above 0.

@@ -41,7 +41,7 @@ Window WindowOrder::at(int64_t draw) {
     }
   }
   if (permutation_) window.index = static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(window.index)));
-  // The last window ends within the row before the shift, so the sum is below 2 M.
+  // Without the shift every window ends within the row of M tokens, and the shift is below M, so the sum is below 2 M.
   window.begin = (shift_ + window.index * (options_.seq_len + 1)) % options_.num_tokens;
   return window;
 }

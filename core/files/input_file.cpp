@@ -16,8 +16,8 @@
 namespace octavo {
 namespace {
 
-// Smallest and largest number of bytes per read. A small file is read with little more than its size, plus one byte to
-// detect its end.
+// Smallest and largest number of bytes per read. Between these limits a read asks for one byte more than the size of
+// the file, so that the first read already detects the end.
 constexpr int64_t kLeastReadBytes = int64_t{4} << 10, kMostReadBytes = int64_t{1} << 20;
 
 int64_t block_bytes(int64_t file_bytes) { return std::clamp(file_bytes, kLeastReadBytes - 1, kMostReadBytes - 1) + 1; }
@@ -41,8 +41,8 @@ mode_t mode_at(const std::string& path) {
 
 InputFile::InputFile(const std::string& path)
     : path_(path),
-      // O_NONBLOCK, because opening a FIFO would wait for a writer, and reading some files of /proc would wait for
-      // news.
+      // O_NONBLOCK, because opening a FIFO would wait for a writer, and reading some files of /proc would wait for new
+      // data.
       descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   // A socket, or a device without a driver, cannot be opened.
   int error = errno;

@@ -1,9 +1,10 @@
 // Handles reads of mapped files whose bytes are gone because the file was truncated or its disk failed. The kernel
 // answers such a read with SIGBUS, which would end the process without a message.
 //
-// This method costs nothing. Reading with pread would be one system call per document or slice of a weight, and a copy
-// of the index would be needed on every rank. A process cannot continue after such a read, because nothing can replace
-// the bytes. It ends, like after any failure of one rank, and the launcher ends the others.
+// Handling the signal costs nothing as long as the files are intact. Reading with pread instead would take one system
+// call per document or slice of a weight, and every rank would need a copy of the index in memory. A process cannot
+// continue after such a read, because nothing can replace the bytes. It ends, like after any failure of one rank, and
+// the launcher ends the others.
 #pragma once
 
 #include <cstddef>

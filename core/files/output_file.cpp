@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMarkedBytes = int64_t{64} << 10;  // Bytes at the beginning of a file that are searched for the mark.
 
-// Refuses places at which rename() would replace a device or /dev/stdout, or would fail because of a directory.
+// Refuses paths at which rename() would replace a device or /dev/stdout, or would fail because of a directory.
 void check_place(const std::string& path) {
   CHECK_INPUT(!path.empty(), "the path of a file to write is empty");
   std::error_code error;
@@ -88,8 +88,8 @@ void OutputFile::write(const void* bytes, size_t size_bytes) {
 }
 
 void OutputFile::finish() {
-  // A full disk may show only here, because fwrite leaves the last bytes in the buffer and the file system may allocate
-  // late.
+  // A full disk may be detected only here, because fwrite leaves the last bytes in its buffer and the file system may
+  // allocate blocks late.
   CHECK(std::fflush(file_.get()) == 0, "{}: writing failed: {}", temporary_, std::strerror(errno));
   // Pipes and special files have nothing to sync and return EINVAL.
   CHECK(::fsync(::fileno(file_.get())) == 0 || errno == EINVAL, "{}: writing failed: {}", temporary_,

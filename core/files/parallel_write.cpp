@@ -62,7 +62,8 @@ class ParallelWrite {
  private:
   void check(bool succeeded) const { CHECK(succeeded, "{}: writing failed: {}", path_, std::strerror(errno)); }
 
-  // Reserves the space, so that a full disk shows at once and writes within the file need not wait for each other.
+  // Reserves the space, so that a full disk is detected at once and writes within the file need not wait for each
+  // other.
   void reserve() const {
     if (size_ == 0 || ::fallocate(descriptor_, 0, 0, size_) == 0) return;
     check(errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);

@@ -110,7 +110,8 @@ class TokenFile {
 
   int64_t first_sequence(int64_t document) const;
   int64_t sequence_length(int64_t sequence) const;
-  // Returns the byte offset of a sequence of that length, which must lie inside the tokens.
+  // Returns the byte offset of a sequence in PREFIX.bin or the shard. Throws an InputError unless a sequence of
+  // `length` tokens at that offset lies inside the file.
   int64_t sequence_offset_bytes(int64_t sequence, int64_t length) const;
 
   MappedFile idx_;  // The index file. Not mapped for llm.c shards.
@@ -121,7 +122,7 @@ class TokenFile {
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* document_index_ = nullptr;
-  // Whether document d is sequence d, as most writers have it. Saves a look-up in the document index.
+  // Whether document d is sequence d, which holds for the files of most writers. Saves a look-up in the document index.
   bool one_sequence_each_ = true;
   // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets tell how many tokens come
   // before a sequence.

@@ -104,8 +104,8 @@ void TokenFileWriter::close() {
 
 void TokenFileWriter::publish(std::span<TokenFileWriter* const> writers) {
   std::vector<OutputFile*> files;
-  // Removes older indexes first. If the process dies meanwhile, an older index must not be taken for that of the new
-  // tokens.
+  // The index is last in this order, so rename_together() moves an older index away first. Otherwise, if the process
+  // died between two renames, the index of an older dataset could stand next to the new tokens.
   for (TokenFileWriter* writer : writers) {
     files.insert(files.end(), {&writer->bin_, &*writer->json_, &*writer->idx_});
   }
