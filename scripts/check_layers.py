@@ -11,7 +11,7 @@
   * There is no conditional compilation except through the generated build_config.h. A .cuh may test __CUDACC__ to hide its device
     code from the C++ compiler.
   * Every header begins with #pragma once.
-  * Headers do not include each other in a circle.
+  * Headers do not include each other in a cycle.
   * No folder of app/ has more than 25 sources.
 
     check_layers.py [ROOT]       exit code 1 if there is a breach
@@ -100,7 +100,8 @@ def layer_of(path):
     folder = Path(path).parent.as_posix()
     if folder in BELOW:
         return folder
-    # A subfolder that is no layer, in a folder that has layers, must not be taken for a layer.
+    # A subfolder that is not a layer, but lies in a folder that has layers, is returned too, so that includes of its files and in its files
+    # are reported.
     return folder if folder.split("/")[0] in TOP_FOLDERS else None
 
 
@@ -121,7 +122,7 @@ def check_include(name, header, quoted):
     return None
 
 
-# The end of a file's name says which library, kind of processor or size it is for.
+# Endings of file names that say which library, kind of processor or size a file is for.
 VARIANT = re.compile(r"(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other)$")
 
 
@@ -151,7 +152,7 @@ def check_file(root, path):
 
 
 def find_circles(graph):
-    """Returns each circle of a directed graph {node: nodes that it points to}, starting and ending at the node that is found first."""
+    """Returns each cycle of a directed graph {node: nodes that it points to} as a list that starts and ends with the same node."""
     circles, done, path = [], set(), []
 
     def visit(node):
@@ -266,7 +267,7 @@ def self_test():
         "app/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),
         "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),
     }
-    # These headers include each other in a circle, and one includes itself. Two headers that include a third form no circle.
+    # These headers include each other in a cycle, and one includes itself. Two headers that include a third form no cycle.
     planted |= {
         "core/a.h": (header + '#include "core/b.h"\n#include "core/d.h"\n', 1),
         "core/b.h": (header + '#include "core/a.h"\n#include "core/d.h"\n', 0),

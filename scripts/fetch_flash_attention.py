@@ -48,8 +48,8 @@ def index_url():
 
 
 def tls():
-    """Returns a context that trusts the certificates that pip is told to use, or else those of the system, even if this Python was
-    built for another one."""
+    """Returns a TLS context that trusts the certificates that pip is told to use, or else those of this system. A Python that was
+    built on another system would look for them elsewhere."""
     files = [os.environ.get("PIP_CERT"), os.environ.get("SSL_CERT_FILE"), *CA_FILES]
     return ssl.create_default_context(cafile=next((f for f in files if f and Path(f).is_file()), None))
 

@@ -47,7 +47,7 @@ def main():
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
-    except Exception as error:  # The package raises a bare Exception.
+    except Exception as error:  # The package raises Exception itself, not a subclass.
         reply({"error": f"{sys.argv[1]}: is not a Hugging Face tokenizer.json: {error}"})
         return 2
     reply({"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)})

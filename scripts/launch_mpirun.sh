@@ -136,9 +136,10 @@ trap '' HUP PIPE
 # mpirun runs in its own session, because Ctrl-C would reach it otherwise. If this script is killed, mpirun is told to end.
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
-# Copies the standard error of mpirun without Open MPI's paragraphs about ends that octavo explains itself: a rank with another
-# exit code than 0, or a rank that SIGUSR1 ended before it expected the signal. Messages about a crashed rank stay. If nobody
-# reads standard error any more, mpirun does not notice. Signals are for mpirun; this function ends with it.
+# Copies the standard error of mpirun, except for Open MPI's paragraphs about an end of a rank that octavo explains itself: a rank that
+# returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. Messages about a crashed rank stay. If nobody
+# reads the copy any more, the function still reads, so that mpirun does not fail. It ignores signals, which are meant for mpirun, and ends
+# when mpirun ends.
 filter_messages() {
   trap '' INT TERM
   sed -u -E '/^[a-z]+: Forwarding signal [0-9]+ to job$/ d
@@ -187,6 +188,7 @@ run_once() {
 status=0
 run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$reminders" ]]; then kill -KILL "$reminders" 2>/dev/null || true; fi
-# SIGUSR1 ends a rank, or mpirun itself, that has only begun and does not expect it yet. Nothing is lost.
+# SIGUSR1 kills a rank, or mpirun itself, that has just started and has no handler for it yet. Nothing is lost, because such a run has not
+# trained.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l USR1))); then status=3; fi
 exit "$status"

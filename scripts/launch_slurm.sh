@@ -83,10 +83,10 @@ seconds_left() {
   echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
 }
 
-# Sends the signals before the job's time ends. Slurm's option --signal accepts no share of the time. With ten minutes before the
-# end, a job of ten minutes would get the signal at once. This script is signalled too, because there are no ranks during the check
-# of the nodes and between two starts. Ranks that are just being started are signalled several times, which they take as one
-# request.
+# Sends the signals before the job's time ends. Slurm's option --signal takes a number of seconds, not a share of the job's time. With ten
+# minutes, a job of ten minutes would get the signal at once. This script gets a signal too, because no ranks exist during the check of the
+# nodes and between two starts. The ranks get several signals, because a rank that is just starting may miss the first one. They treat
+# repeated signals as one request.
 warn_in_time() {
   local left margin pause
   left="$(seconds_left)"
@@ -103,9 +103,9 @@ warn_in_time() {
   warning=$!
 }
 
-# goes_on CONFIG [override...] tests whether this job was requeued and has written a checkpoint itself. Such a job is started with
-# its first arguments, whose checkpoint.resume may say otherwise. The file $at_first_file keeps the checkpoint that existed
-# before.
+# goes_on CONFIG [override...] succeeds if Slurm has requeued this job and the job has written a checkpoint before. Such a job must resume
+# from its own checkpoint, but Slurm starts it with its first arguments, whose checkpoint.resume may say otherwise. The file $at_first_file
+# records the newest checkpoint at the first start of the job.
 at_first_file=""
 goes_on() {
   local dir now
@@ -129,7 +129,7 @@ at_first="$(newest_checkpoint "$octavo" "$@")"
 warn_in_time
 run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$warning" ]]; then kill "$warning" 2>/dev/null || true; fi
-# SIGTERM ends ranks that have only begun and do not expect it yet. Nothing is lost.
+# SIGTERM kills ranks that have just started and have no handler for it yet. Nothing is lost, because such ranks have not trained.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l TERM))); then status=3; fi
 if ((status == 3)); then
   at_last="$(newest_checkpoint "$octavo" "$@")"

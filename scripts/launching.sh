@@ -52,9 +52,8 @@ excluded_hosts() {
   if [[ -n "$dir" && -r "$dir/excluded_hosts" ]]; then sed -e 's/[[:space:]]*#.*//' -e '/^$/d' "$dir/excluded_hosts" | sort -u; fi
 }
 
-# mark_excluded PROGRAM CONFIG [override...] prints the lines of standard input, whose first words are nodes, with "-" before
-# those that excluded_hosts names and "+" before the others. A machine may be named with its domain in one place and without it in
-# another.
+# mark_excluded PROGRAM CONFIG [override...] copies standard input, where each line begins with the name of a node. It puts "-" before a
+# line if excluded_hosts names the node, and "+" otherwise. Only the names without domains are compared.
 mark_excluded() {
   awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
        NR == FNR { excluded[short($1)]; next } { print (short($1) in excluded ? "-" : "+") $0 }' <(excluded_hosts "$@"; echo) -
@@ -140,11 +139,11 @@ run_with_restarts() {
     from="from the beginning"
     if [[ -n "$now" ]]; then from="from $(basename "$(dirname "${now#* }")")"; fi
     echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts, $from" >&2
-    # A run that fails at once each time is not restarted at once.
+    # A run that fails again and again is restarted after a pause, which grows with each failure without a new checkpoint.
     sleep "$idle" &
     wait $! || true
     if [[ -n "${stopping:-}" ]]; then
-      status=3  # Everything is saved.
+      status=3  # The run has ended already, so there is nothing to save.
       return
     fi
   done

@@ -101,7 +101,7 @@ MOMENTUM = 0.95  # Momentum of Muon.
 
 
 def make_model(config, seed):
-    """Returns a model whose weights are float32 numbers, in float32."""
+    """Returns a float32 model with random weights."""
     torch.manual_seed(seed)
     shape = dict(config)
     make_config, make = (getattr(transformers, name) for name in ARCHITECTURES[shape.pop("model_type", "llama")])
@@ -179,7 +179,7 @@ def first_tokens(lengths, shape):
 
 
 def labels_of(tokens, first):
-    """Returns the next tokens. Those that begin a document are ignored."""
+    """Returns the label of each token, which is the next token, or IGNORED if the next token begins a document."""
     return tokens[:, 1:] if first is None else tokens[:, 1:].masked_fill(first[:, 1:], IGNORED)
 
 
@@ -235,7 +235,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model, name):
-    """Returns the optimizers. Muon updates the matrices of the blocks if it is chosen, and AdamW the rest. AdamW decays tables."""
+    """Returns the optimizers. If `name` is muon, Muon updates the matrices of the blocks, and AdamW everything else. AdamW applies
+    weight decay to all matrices, tables included."""
     named = list(model.named_parameters())
     matrices = [p for key, p in named if name == "muon" and ".layers." in key and p.dim() == 2]
     others = [p for _, p in named if all(p is not m for m in matrices)]

@@ -168,7 +168,7 @@ fetch_flash_attention() {
   "$python" "$OCTAVO_ROOT/scripts/fetch_flash_attention.py" "$flash_dir"
 }
 
-# make_venv NAME makes .deps/NAME.
+# make_venv NAME makes the Python environment .deps/NAME.
 make_venv() {
   local venv="$OCTAVO_ROOT/.deps/$1"
   python3 -m venv "$venv" || { apt_install python3-venv && python3 -m venv "$venv"; }

@@ -64,14 +64,15 @@ def new_entries(path, offset):
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # A crash cut the line short, and the next start ended it.
+                continue  # A crash cut the line short, and the next start of the run added the line end.
             if isinstance(entry, dict) and isinstance(entry.get("step"), int):
                 entries.append(entry)
     return entries, offset
 
 
 def largest_step(entries):
-    """Returns the largest step. It may not be the last line's, because steps that a restart repeats have no second line."""
+    """Returns the largest step. The last line may have a smaller one, because a step that a restart repeats with another result has a
+    second line."""
     return max((entry["step"] for entry in entries), default=0)
 
 
@@ -140,7 +141,7 @@ def main(arguments=None):
     write_state(run, state)
     last = (config.get("training") or {}).get("steps")
     try:
-        step = largest_step(new_entries(run / "metrics.jsonl", 0)[0])  # Includes entries that were sent before.
+        step = largest_step(new_entries(run / "metrics.jsonl", 0)[0])  # Includes entries that an earlier call sent.
         send(wandb_run, run, state)
         while options.follow and not (last is not None and step >= last):
             time.sleep(options.seconds)

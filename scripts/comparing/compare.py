@@ -25,7 +25,7 @@ from comparing import training  # noqa: E402
 from comparing.settings import RECOMPUTE_MODES, Settings, Variant  # noqa: E402
 
 RESHARD = {"always": "true", "never": "false", "auto": "auto"}  # Values of parallel.reshard_after_forward.
-WORTHWHILE = 1.005  # Factor by which other settings must be faster to replace the equal ones.
+WORTHWHILE = 1.005  # Settings found by the search replace the equal settings only if they are faster by this factor.
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 
@@ -45,7 +45,7 @@ class Comparison:
     def __init__(self, settings, options):
         self.settings, self.options = settings, options
         self.mesh = start_ranks(settings)
-        self.cpu_ranks = dist.new_group(backend="gloo")  # Ranks that wait in it leave the GPUs alone.
+        self.cpu_ranks = dist.new_group(backend="gloo")  # Ranks that wait in this group do not use the GPUs.
         self.is_root = dist.get_rank() == 0
         self.kind = None
         self.start = time.perf_counter()

@@ -34,7 +34,7 @@ except ImportError:
 
 
 def float8_recipe(settings):
-    """Returns torchao's recipe for the config's, or None for bfloat16."""
+    """Returns torchao's recipe that corresponds to the recipe of the config, or None for bfloat16."""
     if float8 is None or not settings.linear.startswith("fp8"):
         return None
     return "rowwise" if settings.linear == "fp8_rowwise" else "tensorwise"
@@ -63,7 +63,7 @@ def apply_float8(model, settings, variant):
 
 
 def apply_tensor_parallel(model, mesh, settings):
-    """Torchtitan's plan: sequence parallel norms and residuals, vocabulary parallel loss, FP8 activations cast before the gather."""
+    """Applies torchtitan's plan: sequence parallel norms and residuals, vocabulary parallel loss, FP8 casts before the gather."""
     parallelize_module(model, mesh, {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
@@ -135,7 +135,7 @@ def init_weights(model, settings):
     torch.manual_seed(settings.seed + dist.get_rank())
     for name, parameter in model.named_parameters():
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local = getattr(local, "_tensor", local)  # torchao's weights that are cast before their gather
+        local = getattr(local, "_tensor", local)  # torchao wraps weights that it casts before the all-gather
         if "norm" in name:
             local.fill_(1.0)
         else:
@@ -227,7 +227,7 @@ class Trainer:
             load_weights(model, weights)
         self.model = model
         self.parameters = list(model.parameters())
-        # A matrix decays, the weights of a norm do not.
+        # Weight decay applies to matrices and not to the weights of norms.
         groups = [{"params": [p for p in self.parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
                   {"params": [p for p in self.parameters if p.dim() == 1], "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=tuple(settings.betas), eps=settings.eps, fused=True)
@@ -268,7 +268,7 @@ def synchronize(device):
 
 
 def mark(device):
-    """Returns this moment of the work on the device. The host does not wait between steps."""
+    """Returns a time stamp in the work that is queued on the device, so that the host need not wait between steps."""
     if device == "cpu":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)

@@ -15,7 +15,7 @@ PARQUET_ROWS = 256  # Rows that are decoded at once.
 
 
 class NoText(ValueError):
-    """Returns what makes a text, or a line with one, impossible to encode."""
+    """Reports why a text, or a line that contains one, cannot be encoded."""
 
 
 def decode(data):
@@ -55,7 +55,7 @@ def read_text(source, sources):
 
 
 def split_lines(blocks, where):
-    """Yields lines without their ends, from blocks that end anywhere."""
+    """Yields the lines of a file without their line ends. A block may end in the middle of a line."""
     held = []  # Beginning of an incomplete line.
     held_bytes = 0
     for block in blocks:

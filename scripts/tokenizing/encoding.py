@@ -35,7 +35,7 @@ def load_tokenizer(path):
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # The package raises a bare Exception.
+    except Exception as error:  # The package raises Exception itself, not a subclass.
         raise InputError(f"{path}: is not a Hugging Face tokenizer.json: {one_line(error)}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

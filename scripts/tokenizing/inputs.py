@@ -65,7 +65,7 @@ def suffixes(path):
 
 
 def kind_of(path):
-    """Returns the kind under which a file that is left out is counted."""
+    """Returns the kind, such as ".png", under which a file that is left out is counted."""
     return "".join(suffixes(path)) or "without a suffix"
 
 
@@ -115,8 +115,8 @@ def list_files(paths, sources, is_ours=lambda path: False):
 
 
 def find_sources(paths, sources, is_ours=lambda path: False):
-    """Returns the files to read, in order. Looks at the beginning of files in folders, so that a folder of pictures is recognized
-    before anything is tokenized. The readers leave out files that turn out later not to be text."""
+    """Returns the files to read, in order. Reads the beginning of each file in a folder, so that a folder of pictures is
+    recognized before anything is tokenized. If later bytes of a file turn out not to be text, the reader leaves the file out."""
     taken = []
     for path, named in list_files(paths, sources, is_ours):
         try:

@@ -48,7 +48,7 @@ def choose_part_bytes(sources):
 
 
 class Planner:
-    """Makes the parts of `sources` in order. `key` is everything else that decides on the tokens of a part."""
+    """Makes the parts of `sources` in order. `key` is everything else that determines the tokens of a part."""
 
     def __init__(self, sources, field, part_bytes, key):
         self.sources, self.field, self.part_bytes, self.key = sources, field, part_bytes, key

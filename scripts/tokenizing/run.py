@@ -21,7 +21,8 @@ from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, pub
 from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
 MAX_NAMED = 20  # Maximum number of skipped documents that are named.
-# Parts that are under way or waiting per worker, so that no worker idles. More would hold more of a compressed file in memory.
+# Number of parts per worker that are being made or wait for the worker, so that no worker idles. With more parts, more of a compressed file
+# would be in memory.
 PARTS_PER_WORKER = 2
 
 
@@ -60,11 +61,11 @@ class Run:
         if not self.sources:
             raise InputError("the inputs have no documents")
         for source in self.sources:
-            if source.kind != "text":  # A wrong field or column shows in the first document.
+            if source.kind != "text":  # Reading the first document detects a wrong field or column.
                 next(read_piece(Piece(source), self.arguments.text_field, Sources(self.arguments.skip_bad)), None)
 
     def make_journal(self, tokenizer_hash):
-        """Returns everything that decides on the output, and the size of the parts."""
+        """Sets the size of the parts, and the journal, which has everything that determines the output."""
         arguments = self.arguments
         self.part_bytes = arguments.part_bytes or choose_part_bytes(self.sources)
         self.journal = {
@@ -244,7 +245,7 @@ def tokenize(arguments):
     if not arguments.overwrite and run.is_complete():
         print(f"{arguments.output}: is complete already, made from these inputs with these options")
         if run.folder.read_journal() in (None, run.journal):
-            run.folder.remove()  # The run was ended meanwhile.
+            run.folder.remove()  # An earlier run was killed before it removed the folder.
     else:
         run.check_outputs()
         run.folder.open(run.journal, arguments.overwrite)

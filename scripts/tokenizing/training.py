@@ -14,7 +14,7 @@ BOS, EOS, PAD = SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad
 TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "clean_up_tokenization_spaces": False}
 MIN_ENTRIES = 256 + len(SPECIAL_TOKENS)
 TRAINING_BYTES = 1 << 30  # Bytes of text. More text adds few merges, and every different word takes memory.
-# Llama 3's division of text into words, within which pairs are merged.
+# Llama 3's pattern that divides text into words. BPE merges pairs of tokens only within a word.
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
          r"\s+(?!\S)|\s+")
 
@@ -53,7 +53,7 @@ def train_bpe(planner, entries, workers, skip_bad, path, progress):
         try:
             yield from training_texts(planner, skip_bad, progress)
             progress.say(f"training: merging pairs for {entries} entries")
-        except BaseException as error:  # Saved for raising, because tokenizers raises another type instead.
+        except BaseException as error:  # Saved, because train_from_iterator() raises an exception of another type instead.
             failures.append(error)
             raise
 
