@@ -35,7 +35,7 @@ struct Op {
   const char* precision = "";  // Name of the precision in machine files. String literal.
   bool fast_accumulation = false;
 
-  const char* axis = "";  // Name of the communicator of a collective. It must outlive the record.
+  const char* axis = "";  // Name of the communicator of a collective. The string must outlive the record.
 
   // Kind of this entry. kNone is an op. kBegin begins a range of ops, and kEnd ends the range that began last.
   enum class Mark : uint8_t { kNone, kBegin, kEnd };

@@ -156,7 +156,7 @@ void Loader::run(SampleScratch& scratch) {
   }
 }
 
-// Returns the first batch with a sample that is still to be read, or a new one if there is space, or null.
+// Returns the first slot with a sample that no thread has taken yet, a new slot if there is space, or null.
 Loader::Slot* Loader::slot_with_work() {
   for (const auto& slot : slots_) {
     if (slot->taken < slot->samples.size()) return slot.get();

@@ -40,7 +40,8 @@ struct LoaderOptions {
 };
 
 // This rank's samples of one step. inputs, targets and document_start are [local_batch, seq_len], row-major.
-// local_batch is the number of this rank's samples in the step, and seq_len the number of its tokens of each.
+// local_batch is the number of this rank's samples in the step, and seq_len is the number of tokens that it has of each
+// sample.
 struct Batch {
   int64_t step = 0;              // Number of batches that the loader returned before this one.
   std::vector<int32_t> inputs;   // All tokens of each sample except the last.

@@ -43,7 +43,7 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t e
 }
 
 void Permutation::tabulate(Steps one_step, int bits) {
-  Steps unit = one_step;  // LCG steps of one unit of the current digit.
+  Steps unit = one_step;  // Map of the LCG steps that one unit of the current digit stands for.
   for (int low = 0; low < bits; low += kDigitBits) {
     const uint64_t used = uint64_t{1} << std::min(kDigitBits, bits - low);  // Number of values of the topmost digit.
     const size_t base = table_.size();

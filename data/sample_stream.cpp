@@ -127,8 +127,8 @@ int64_t SampleStream::expected_draws(int64_t dataset, int64_t samples) const {
 
 Sample SampleStream::next() {
   const int64_t index = next_sample();
-  // Number of windows taken from the dataset before this one.
   const int64_t dataset = mixture_.next();
+  // Number of windows taken from the dataset before this one.
   const int64_t draw = taken(dataset) - 1;
   return {index, dataset, datasets_[static_cast<size_t>(dataset)].order.at(draw)};
 }

@@ -1,5 +1,6 @@
 // Identifies the version of a file, to compare what several ranks or several runs see under one name. All functions
-// throw an InputError that names the file if it cannot be read. They do not block on files that are not regular.
+// throw an InputError that names the file if it cannot be read. The functions do not block on files that are not
+// regular.
 #pragma once
 
 #include <cstdint>

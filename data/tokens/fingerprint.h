@@ -20,10 +20,10 @@ inline constexpr int64_t kFingerprintBlocks = 256;  // Number of samples of 32 K
 // the last. That is at most 16 MiB in 512 files, which takes milliseconds from memory and a few seconds if each block
 // is a seek. It also looks up the sizes of all files.
 //
-// It detects every change of up to 16 MiB of data, of a file's size, and of the first and last tokens. It detects other
-// text, because all blocks differ. In the middle of a large corpus, a change that keeps all sizes is detected if it
-// touches a block: certainly if it is longer than 1/255 of the corpus, otherwise with about the probability of the
-// share that is read. Throws an InputError that names a file that cannot be read.
+// It detects every change of up to 16 MiB of data, of a file's size, and of the first and last tokens. A corpus with
+// other text is detected, because all blocks differ. In the middle of a large corpus, a change that keeps all sizes is
+// detected if it touches a block: certainly if it is longer than 1/255 of the corpus, otherwise with about the
+// probability of the share that is read. Throws an InputError that names a file that cannot be read.
 std::string fingerprint_of(const std::vector<std::string>& paths);
 
 }  // namespace octavo

@@ -94,7 +94,8 @@ class TokenFile {
 
   // Throws an InputError with the file, document and position of the first token id outside [0, vocab_size). Reads
   // every token of files of up to kFullScanBytes, and otherwise the beginnings of documents spread evenly over the
-  // file. The loader checks every token that it returns anyway, so this only decides how early a wrong file is found.
+  // file. The loader checks every token that it returns anyway, so this check only decides how early a wrong file is
+  // found.
   void check_vocabulary(int64_t vocab_size) const;
 
   static constexpr int64_t kFullScanBytes = int64_t{2} << 30;

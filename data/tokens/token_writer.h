@@ -16,7 +16,8 @@ namespace octavo {
 struct TokenFileInfo {
   std::string tokenizer = {};  // "byte", or the name of a Hugging Face tokenizer. Null in the JSON if empty.
   int64_t vocab_size = 0;      // Size of the vocabulary. Null in the JSON if 0.
-  std::optional<int32_t> bos = {}, eos = {};  // Ids that the tokenizer has for them. They are not tokens of the file.
+  // Ids of bos and eos in the tokenizer. The writer does not add these tokens to the file.
+  std::optional<int32_t> bos = {}, eos = {};
 };
 
 // Used by one thread. Writes under temporary names until publish() gives the files their names, .idx last. So an

@@ -13,7 +13,7 @@ void attend_forward(const SdpaGeometry& geometry, SdpaLengths lengths, SdpaPoint
 void attend_backward(const SdpaGeometry& geometry, SdpaLengths lengths, SdpaPointers pointers, int64_t begin,
                      Stream& stream);
 
-// Return the size of the scratch. They also build cuDNN's plans.
+// Return the size of the scratch. Both functions also build cuDNN's plans.
 int64_t attend_forward_workspace_bytes(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream);
 int64_t attend_backward_workspace_bytes(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream);
 

@@ -16,8 +16,8 @@ inline bool flash_attends(const SdpaShape& shape) {
          (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
-// Buffers that a pass needs in addition to its tensors. They are placed in `memory`; with null, only their sizes are
-// computed. "rows" is the number of queries or keys per sequence, rounded up to whole tiles.
+// Buffers that a pass needs in addition to its tensors. The constructor places them in `memory`. If `memory` is null,
+// it only computes their sizes. "rows" is the number of queries or keys per sequence, rounded up to whole tiles.
 struct FlashForwardTensors {
   explicit FlashForwardTensors(void* memory);
 
@@ -32,14 +32,14 @@ struct FlashBackwardTensors {
   Tensor d;  // [batch, num_heads, rows] float32: D of kernels/attention/sdpa.h
   // [batch, num_heads, rows] float32: log-sum-exp in base 2.
   Tensor lse;
-  // [tiles, batch, num_heads] int32: index of the thread block whose turn it is to add to d_q. Used by the
-  // deterministic kernels.
+  // [tiles, batch, num_heads] int32: counters by which the deterministic kernels add to d_q in a fixed order.
   Tensor turns_of_queries;
   // The following tensors are adjacent and must be zero at the start. `zeros` covers all of them as bytes.
   Tensor zeros;  // [any] uint8
   // [batch, num_kv_heads, rows * head_dim] float32: sums over the query heads.
   Tensor d_k, d_v;
-  // [tiles, batch, num_kv_heads] int32: index of the thread block whose turn it is to add to d_k, and to d_v.
+  // [tiles, batch, num_kv_heads] int32: counters by which the deterministic kernels add to d_k and to d_v in a fixed
+  // order.
   Tensor turns_of_keys;
   Tensor turns_of_values;
   int64_t bytes = 0;

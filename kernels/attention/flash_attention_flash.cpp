@@ -49,8 +49,8 @@ void set_common(Flash_fwd_params& params, const SdpaGeometry& g, const SdpaPoint
   params.is_causal = true;
 }
 
-// Checks the sizes that FlashAttention stores as int: the blocks of a grid, and the elements of the sums of all heads
-// of a sequence.
+// Checks the limits of FlashAttention. The number of sequences is a dimension of the grid, and FlashAttention stores
+// the number of elements of d_q and of d_k of one sequence, over all heads, as int.
 void check_sizes(const SdpaGeometry& g) {
   const SdpaShape& s = g.shape;
   constexpr int64_t kMaxBatch = 65535, kTile = 128;

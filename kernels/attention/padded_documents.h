@@ -46,7 +46,8 @@ PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level);
 // Returns the batch that begins with document `first`.
 PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaShape& shape);
 
-// Tensors of a batch during attention. They are placed in `memory`; with null, only their sizes are computed.
+// Tensors of a batch during attention. The constructor places them in `memory`. If `memory` is null, it only computes
+// their sizes.
 struct PaddedTensors {
   PaddedTensors(const PaddedBatch& batch, DType dtype, void* memory);
 

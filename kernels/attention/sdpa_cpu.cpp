@@ -60,7 +60,8 @@ template <typename T>
 struct HeadRows {
   HeadRows(const Tensor& tensor, int64_t row) : rows(tensor.data<T>() + row * tensor.dim(1)), width(tensor.dim(1)) {}
 
-  // Returns where the head at this column is read or written as float32: in place, or head `i` of the scratch.
+  // Returns the float32 memory of the head that begins at this column. Float32 rows are used in place, and other rows
+  // need head `i` of the scratch.
   Head place(int64_t column, const Scratch& scratch, int i) const {
     if constexpr (std::is_same_v<T, float>) return {rows + column, width};
     return scratch.head(i);
@@ -94,7 +95,7 @@ void zero(const Head& head, int64_t count, int64_t head_dim) {
 
 Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
 
-// Assigns the runs of queries to tasks. One task computes its runs with each key/value head. No two tasks have a key in
+// Divides the runs of queries into tasks that threads can compute independently, because no two tasks have a key in
 // common. A document of a whole sequence is a task. The two chunks of a shared sequence add to the gradients of the
 // same keys, so all runs of such a sequence are one task.
 class Tasks {

@@ -131,8 +131,8 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengt
 }
 
 // In a partial tile of 128 keys, cuDNN's backward scores the columns past the last key as 0 instead of minus infinity.
-// This overflows where a row's log-sum-exp is very negative, and d_q becomes NaN. Giving the length of each sequence
-// masks those columns.
+// The exponential of such a score overflows where a row's log-sum-exp is very negative, and d_q becomes NaN. Giving the
+// length of each sequence masks those columns.
 constexpr int64_t kTile = 128;
 
 Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {

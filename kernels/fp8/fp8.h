@@ -1,10 +1,10 @@
 // FP8 operands of matrix multiplication: how a tensor is scaled, cast and laid out (Micikevicius et al., arXiv
 // 2209.05433; scales of blocks as in DeepSeek-V3, arXiv 2412.19437, section 3.3).
 //
-// Hopper's FP8 matmul takes both operands with the contracted dimension innermost. A linear layer contracts its input
-// x [tokens, in] over `in` in forward and over `tokens` for the weight gradient, so x is cast into an operand with the
-// rows of x and an operand with its columns, the transpose. The weight and the output gradient are cast likewise. A
-// quantized value q stands for q * scale_inv.
+// Hopper's FP8 matmul takes both operands with the contracted dimension innermost. A linear layer contracts its input x
+// [tokens, in] over `in` in forward and over `tokens` for the weight gradient, so x is cast into an operand with the
+// rows of x and an operand with its columns, the transpose. The weight and the output gradient are cast in the same
+// way. A quantized value q stands for q * scale_inv.
 //
 //   scale = fp8_max / max(amax, 1e-12),   scale_inv = 1 / scale,   q = round(x * scale), saturating   (float32)
 //
@@ -38,9 +38,9 @@ void amax(const Amax& args, Stream& stream);
 // The operands that a tensor [m, n] is cast into, and the source of their scale.
 //
 // An op that takes a cast writes these operands instead of its result, with the bits that quantize would compute from
-// the result. This requires a scaling with ScalingTraits::casts_results. With kTensor, `amax` is known before the op
-// runs, as in delayed scaling, or is the tensor that the op writes the amax of its result to. In that case the op
-// computes its result twice, first to measure it and then to cast it.
+// the result. The scaling must have ScalingTraits::casts_results. With kTensor, `amax` is known before the op runs, as
+// in delayed scaling, or is the tensor that the op writes the amax of its result to. In that case the op computes its
+// result twice, first to measure it and then to cast it.
 struct Fp8Cast {
   Fp8Operand rows = {};             // optional = [m, n]
   Fp8Operand columns = {};          // optional = [n, m], the transpose; format and scaling equal those of rows

@@ -105,8 +105,8 @@ struct TileScales {
   float columns[kTile];
 };
 
-// Returns the scale for a scaling with takes_amax. It is known before the tile is computed. One thread of the grid
-// writes its inverse.
+// Returns the scale for a scaling with takes_amax, which is known before the tile is computed. One thread of the grid
+// writes the inverse of the scale.
 template <Format kFormat>
 __device__ float find_tensor_scale(const CastArguments& args) {
   const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
@@ -117,7 +117,7 @@ __device__ float find_tensor_scale(const CastArguments& args) {
   return scale;
 }
 
-// Returns the scale for a scaling with one_per_tile, and writes its inverse.
+// Returns the scale for a scaling with one_per_tile, and writes the inverse of the scale.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
   if constexpr (traits(kScaling).takes_amax) {

@@ -167,7 +167,7 @@ struct NormedSource {
       load_some<kAligned>(weight + i, n - i).widen(w);
 #pragma unroll
       for (int r = 0; r < kPatch; ++r) {
-        if (row + r >= m) break;  // zeros outside stay zeros, even if the weights are not finite
+        if (row + r >= m) break;  // rows outside the matrix stay zero, even if the weights are not finite
         const float scale = rstd[row + r];
         float a[N];
         patch.rows[r][v].widen(a);

@@ -1,11 +1,11 @@
-// Maps the elements of a contiguous range of a block of matrix columns to their indices in the whole matrix. Element i
-// of the range is element begin + i of the block. The block has rows of `columns` elements, which are `row_stride`
-// elements apart in the matrix:
+// Maps the elements of a shard of a matrix to their indices in the whole matrix. A shard is a contiguous range of a
+// block, and a block has some columns of the matrix. Element i of the range is element begin + i of the block. The
+// block has rows of `columns` elements, which are `row_stride` elements apart in the matrix:
 //
 //   index(i) = first_index + (begin + i) / columns * row_stride + (begin + i) % columns
 //
-// If columns and row_stride are equal, all elements count as one row. Functions of the index give equal results for any
-// division of the matrix.
+// If columns and row_stride are equal, all elements count as one row. If the result of an op for an element depends on
+// this index alone, it is equal for every division of the matrix into shards.
 #pragma once
 
 #include <algorithm>

@@ -49,7 +49,7 @@ cudaDataType_t data_type(DType dtype) {
 
 OwnedDescriptor make_descriptor() {
   cublasLtMatmulDesc_t descriptor = nullptr;
-  // This selects float32 arithmetic, without tf32, for float32 operands too.
+  // CUBLAS_COMPUTE_32F selects float32 arithmetic, without tf32, for float32 operands too.
   check(cublasLtMatmulDescCreate(&descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   return OwnedDescriptor(descriptor);
 }
@@ -101,7 +101,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
   return candidates;
 }
 
-// The arguments of a queued matmul. It uses parts of the operands if `layouts` are smaller than those of the plan.
+// The arguments of a queued matmul. The matmul uses parts of the operands if `layouts` are smaller than the layouts of
+// the plan.
 struct Run {
   cublasLtHandle_t handle;
   const ProductPlan& plan;

@@ -51,8 +51,8 @@ class RewrittenIndex : public testing::Test {
  protected:
   RewrittenIndex() { write_tokens(dir_ / "t", counting_documents({5, 3, 0, 4}), TokenDtype::kU16); }
 
-  // Overwrites bytes of the index. It has 4 lengths from byte 34, 4 offsets from byte 50 and 5 document entries from
-  // byte 82.
+  // Overwrites bytes of the index. The index has 4 lengths from byte 34, 4 offsets from byte 50 and 5 document entries
+  // from byte 82.
   void rewrite(int64_t offset, const std::string& bytes) const { overwrite(dir_ / "t.idx", offset, bytes); }
 
   TempDir dir_;
