@@ -84,7 +84,7 @@ on_ranks() {
   if ((ranks <= gpus)); then
     "${MPIRUN[@]}" "$@"
   else
-    # shellcheck disable=SC2016  # the rank's own
+    # shellcheck disable=SC2016  # each rank expands its own variable
     "${MPIRUN[@]}" bash -c 'NCCL_HOSTID="$OMPI_COMM_WORLD_RANK" exec "$@"' -- "$@"
   fi
 }

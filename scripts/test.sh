@@ -40,7 +40,7 @@ while (($#)); do
   shift
 done
 
-# Tests start ranks with mpirun, which refuses root and more ranks than cores without these variables.
+# Tests start ranks with mpirun. Without these variables it refuses to run as root or with more ranks than cores.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Two tests run at a time, each with one thread per core. A waiting thread leaves its core to the others.

@@ -115,7 +115,7 @@ def clean_name(name):
 
 
 def hugging_face_names(name):
-    """Returns the names of the tensors in an exported model that a parameter consists of, in the order of its rows."""
+    """Returns the names of the tensors of an exported model whose rows, one tensor after the other, form a parameter of this model."""
     if not name.startswith("layers."):
         return ["lm_head.weight" if name == "output.weight" else f"model.{name.replace('embedding', 'embed_tokens')}"]
     _, layer, part, *rest = name.split(".")

@@ -105,7 +105,7 @@ def parse_value(text):
 
 
 def parse_config(text):
-    """Returns the values of what `octavo config CONFIG` prints, by section.key."""
+    """Returns {section.key: value} of the config that `octavo config CONFIG` printed."""
     values, section = {}, ""
     for line in text.splitlines():
         key, _, value = line.partition(":")

@@ -203,7 +203,7 @@ def summed_loss(logits, targets):
 
 
 class Trainer:
-    """A model, its optimizer and the batches of a step. `kind` is that of attend()."""
+    """A model, its optimizer and the batches of a step. `kind` is the kind of attention (attend())."""
 
     def __init__(self, settings, variant, kind, mesh, compiles, weights=None):
         self.settings, self.device = settings, torch.device(settings.device)

@@ -127,8 +127,8 @@ def parse_line(line, field):
 
 
 def read_lines(blocks, source, field, sources, lines_before):
-    """Yields documents. lines_before() returns the number of lines of the file before these blocks. It is called only to name a bad
-    line."""
+    """Yields documents. lines_before() returns the number of lines of the file before these blocks. The function calls
+    lines_before() only to name a bad line."""
     for number, line in enumerate(split_lines(blocks, source.path), 1):
         try:
             text = parse_line(line, field)
