@@ -229,13 +229,14 @@ def items(root):
 
 
 def messages(root):
-    """Returns the messages of the program, formats included, as sorted lines "FOLDER: MESSAGE"."""
+    """Returns the messages of the program, formats included, as sorted lines "FOLDER: MESSAGE". Overrides (KEY=VALUE) are no messages."""
     found = set()
     for path, mark in files(root):
         folder = path.relative_to(root).parts[0]
         if path.suffix in (".h", ".cpp", ".cu", ".cuh") and mark and folder not in ("tests", "scripts") and path.name != "config_keys.cpp":
             for _, literal, _ in literals(path.read_text(encoding="utf-8"), path.suffix):
-                if " " in literal and len(re.findall(r"[A-Za-z]+", literal)) >= 3:
+                overrides = all("=" in word for word in literal.split())
+                if " " in literal and not overrides and len(re.findall(r"[A-Za-z]+", literal)) >= 3:
                     found.add(f"{folder}: {literal}")
     return sorted(found)
 

@@ -7,6 +7,7 @@
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/log/config_warnings.h"
+#include "app/plan/measured_runs.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "data/overlap.h"
@@ -34,6 +35,10 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
     std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
                                    format_duration(seconds), step.step_s * 1e3, machine.name,
                                    with_thousands_separators(std::llround(step.wps)));
+    if (const auto range = prediction_range(step.wps, machine, run.mesh, cluster)) {
+      text += fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
+                          with_thousands_separators(std::llround(range->high_wps)));
+    }
     if (run.mesh.ranks() > cluster.gpus_per_node) {
       text += fmt::format(", and {:g} Gbit/s per GPU between machines", cluster.network_gbps);
     }

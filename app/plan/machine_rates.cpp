@@ -51,6 +51,12 @@ class Reader {
     expect(at(key).is_string(), key, "text");
     return at(key).get<std::string>();
   }
+  std::vector<std::string> texts(const std::string& key) const {
+    const Json& items = at(key);
+    const auto is_text = [](const Json& item) { return item.is_string(); };
+    expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
+    return items.get<std::vector<std::string>>();
+  }
   bool flag(const std::string& key) const {
     expect(at(key).is_boolean(), key, "true or false");
     return at(key).get<bool>();
@@ -144,6 +150,7 @@ OrderedJson to_json(const MachineRates& rates) {
       {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
       {"versions", rates.versions}};
   if (rates.network_oversubscription > 1) json["network_oversubscription"] = rates.network_oversubscription;
+  if (!rates.not_measured.empty()) json["not_measured"] = rates.not_measured;
   return json;
 }
 
@@ -165,6 +172,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                      .collectives = std::nullopt,
                      .network_oversubscription = 1,
                      .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
+                     .not_measured = {},
                      .versions = {}};
   const Reader product_flops = r.object("product_flops");
   for (const auto& item : product_flops.json().items()) {
@@ -180,6 +188,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
     CHECK_INPUT(rates.network_oversubscription >= 1, "{}: network_oversubscription is {}, expected 1 or more", where,
                 rates.network_oversubscription);
   }
+  if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
   if (!r.at("collectives").is_null()) rates.collectives = read_collectives(r.object("collectives"));
   const Reader versions = r.object("versions");
   for (const auto& item : versions.json().items()) rates.versions[item.key()] = versions.text(item.key());

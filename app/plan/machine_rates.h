@@ -98,6 +98,8 @@ struct MachineRates {
   // measured, and missing in the file if it is 1.
   double network_oversubscription = 1;
   double disk_write_bytes_per_s = 0;  // Write rate of one rank while all ranks write.
+  // Rates that were not measured on this machine, such as "collectives (from an H200)". Missing in the file if empty.
+  std::vector<std::string> not_measured;
   std::map<std::string, std::string> versions;
 };
 

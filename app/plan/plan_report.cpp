@@ -7,6 +7,7 @@
 
 #include "app/config/config_names.h"
 #include "app/memory/mesh_choice.h"
+#include "app/plan/measured_runs.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"
@@ -63,6 +64,20 @@ void add_part(Table& table, const char* title, const StepCost& cost, double step
       .add({"flops"}, cost.flops)
       .add({"bytes"}, cost.bytes)
       .add({"", "TFLOP/s", 8, "{:.0f}"}, has_rate ? OrderedJson(cost.flops / cost.seconds / 1e12) : OrderedJson(""));
+}
+
+std::optional<PredictionRange> range_of(const PlanReport& report) {
+  return prediction_range(report.plan.prediction->wps, *report.target.machine, report.plan.mesh, report.target.cluster);
+}
+
+OrderedJson range_json(const PredictionRange& range) {
+  return {{"low_wps", range.low_wps},
+          {"high_wps", range.high_wps},
+          {"smallest_error", range.smallest_error},
+          {"largest_error", range.largest_error},
+          {"measured_runs", range.runs},
+          {"measured_gpus", range.gpus},
+          {"not_measured", range.not_measured}};
 }
 
 OrderedJson prediction_json(const StepPrediction& p) {
@@ -219,6 +234,13 @@ void print_verdict(const PlanReport& r) {
                            p.step_s * 1e3, thousands(p.wps), 100 * p.use.mfu, 100 * p.use.utilization,
                            cost_kind_name(p.bound));
   if (p.use.mfu > 1) std::cout << fmt::format("  ({})\n", kAbove100);
+  if (const std::optional<PredictionRange> range = range_of(r)) {
+    std::cout << fmt::format("range: {}\n", describe(*range));
+  }
+  if (!r.target.machine->not_measured.empty()) {
+    std::cout << fmt::format("rates not measured on an {}: {}\n", device_of(r.target),
+                             fmt::join(r.target.machine->not_measured, "; "));
+  }
   if (r.advice_wps > 0) std::cout << fmt::format("faster, {} wps: {}\n", thousands(r.advice_wps), r.advice);
 }
 
@@ -347,7 +369,12 @@ OrderedJson plan_json(const PlanReport& report) {
   if (config.stage.number > 0) json["stage"] = config.stage.number;
   json["memory"] = memory_json(plan.memory);
   json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
-  if (plan.prediction) add_run(json, report);
+  if (plan.prediction) {
+    const std::optional<PredictionRange> range = range_of(report);
+    json["prediction"]["range"] = range ? range_json(*range) : OrderedJson();
+    json["prediction"]["rates_not_measured"] = target.machine->not_measured;
+    add_run(json, report);
+  }
   json["advice"] = report.advice.empty() ? OrderedJson() : OrderedJson(report.advice);
   if (report.advice_wps > 0) json["advice_wps"] = report.advice_wps;
   if (!report.found.empty()) json["search"] = search_table(report).json();

@@ -50,13 +50,21 @@ class PlanTest(Scratch):
         self.assertAlmostEqual(sum(part["ms"] for part in prediction["parts"]), prediction["step_ms"], places=3)
         self.assertAlmostEqual(sum(prediction["ms_by_kind"].values()), prediction["step_ms"], places=3)
         self.assertLess(prediction["floor_ms"], prediction["step_ms"])
+        range_ = prediction["range"]
+        self.assertAlmostEqual(range_["low_wps"], prediction["wps"] / (1 + range_["largest_error"]), places=6)
+        self.assertLess(range_["low_wps"], 15752)
+        self.assertGreater(range_["high_wps"], 15752)
+        self.assertEqual(range_["not_measured"], [])
         more = self.plan(MODEL_8B, "--gpus", 8, "training.global_batch_size=16")
+        self.assertEqual(more["prediction"]["range"]["not_measured"], [f"more than {range_['measured_gpus']} GPUs"])
         self.assertLess(more["memory"]["total_bytes"], plan["memory"]["total_bytes"])
 
     def test_the_gpus_that_a_config_is_for(self):
         small = (self.config("none"), "device=cuda", "training.global_batch_size=32", "plan.gpus=8", "plan.machine=h100")
         plan = self.plan(*small)
         self.assertEqual((plan["ranks"], plan["device"]), (8, "NVIDIA H100"))
+        self.assertIn("taken from an H200", plan["prediction"]["rates_not_measured"][0])
+        self.assertIn("rates not measured on an NVIDIA H100: ", self.run_octavo("plan", *small).out)
         plan = self.plan(*small, "--gpus", 2, "--machine", "h200")
         self.assertEqual((plan["ranks"], plan["device"]), (2, "NVIDIA H200"))
         self.refused("plan", *small, "plan.machine=h300", mentions=["plan.machine h300: there is no such file"])

@@ -33,6 +33,7 @@ MachineRates example() {
                                          .latency_s = 2e-5,
                                          .sizes = {{"all_gather", 268435456, 7.4e-4, 3.2e11}}},
           .disk_write_bytes_per_s = 1.5e9,
+          .not_measured = {"collectives, taken from an H100"},
           .versions = {{"nccl", "2.28.9"}}};
 }
 
@@ -89,7 +90,7 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 
 TEST(MachineRates, RefusesWhatIsWrong) {
   json good = json::parse(to_json(example()).dump());
-  good.erase("multiply_add_flops");  // This key is the only one that may be missing.
+  for (const char* optional : {"multiply_add_flops", "not_measured"}) good.erase(optional);
   expect_part(refusal(json::array()), "expected an object");
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;
@@ -105,6 +106,8 @@ TEST(MachineRates, RefusesWhatIsWrong) {
   expect_part(with("/products/1/k", 0.5), "products[1]: k is 0.5, expected an integer");
   expect_part(with("/products", 3), "products is 3, expected a list");
   expect_part(with("/collectives/ranks", 1), "collectives: ranks is 1");
+  expect_part(with("/not_measured", 3), "not_measured is 3, expected a list of texts");
+  expect_part(with("/not_measured", {1}), "not_measured is [1], expected a list of texts");
   expect_part(with("/attention_shape", json()), "attention_shape is null, expected an object");
   expect_part(with("/versions/nccl", 2), "versions: nccl is 2, expected text");
   for (const auto& item : good.items()) {

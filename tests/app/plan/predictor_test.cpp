@@ -1,4 +1,5 @@
-// Compares predictions with measured steps (docs/benchmarks).
+// Compares predictions with measured steps (docs/benchmarks) that tests/app/plan/measured_runs_test.cpp does not have,
+// such as differences between two runs.
 #include "app/plan/predictor.h"
 
 #include <gtest/gtest.h>
@@ -51,26 +52,6 @@ void expect_measured(const Measured& m, const MachineRates& machine) {
   EXPECT_NEAR(p.wps / m.wps, 1, kTolerance) << m.overrides.back() << ": " << p.wps << " predicted, " << m.wps;
 }
 
-TEST(Predictor, OneGpu) {
-  const std::pair<const char*, double> recipes[] = {{"bfloat16", 46136},
-                                                    {"fp8_tensorwise", 57710},
-                                                    {"fp8_delayed", 59759},
-                                                    {"fp8_rowwise", 55630},
-                                                    {"fp8_blockwise", 53818}};
-  for (const auto& [recipe, wps] : recipes) {
-    expect_measured({.config = "llama3_1.8b_1gpu.yaml",
-                     .overrides = {"training.global_batch_size=2", std::string("precision.linear=") + recipe},
-                     .gpus = 1,
-                     .wps = wps},
-                    find_machine("h200"));
-  }
-  expect_measured({.config = "llama3_8b_8gpu.yaml",
-                   .overrides = {"training.global_batch_size=8", "optimizer.state_dtype=float8"},
-                   .gpus = 1,
-                   .wps = 16451},
-                  find_machine("h200"));
-}
-
 TEST(Predictor, SmallMicroBatches) {
   expect_measured({.config = "llama3_1.8b_1gpu.yaml",
                    .overrides = {"training.global_batch_size=4", "training.micro_batch_size=4", "data.seq_len=4096",
@@ -78,30 +59,6 @@ TEST(Predictor, SmallMicroBatches) {
                    .gpus = 1,
                    .wps = 51085},
                   machine_before());
-}
-
-TEST(Predictor, Sharded) {
-  const std::pair<const char*, double> recipes[] = {
-      {"bfloat16", 10876}, {"fp8_tensorwise", 15774}, {"fp8_delayed", 15893}};
-  for (const auto& [recipe, wps] : recipes) {
-    expect_measured({.config = "llama3_8b_8gpu.yaml",
-                     .overrides = {"training.global_batch_size=8", std::string("precision.linear=") + recipe},
-                     .gpus = 4,
-                     .wps = wps},
-                    machine_before());
-  }
-}
-
-TEST(Predictor, TwoGpus) {
-  const auto expect = [](const char* config, std::vector<std::string> overrides, double wps) {
-    overrides.emplace_back("training.global_batch_size=4");
-    expect_measured({.config = config, .overrides = overrides, .gpus = 2, .wps = wps}, machine_before());
-  };
-  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=bfloat16"}, 42561);
-  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=fp8_tensorwise"}, 53817);
-  expect("llama3_8b_8gpu.yaml", {"precision.linear=bfloat16"}, 10990);
-  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_tensorwise"}, 15752);
-  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_delayed"}, 15769);
 }
 
 // Tests layers of the 70B model on two GPUs. All of them are recomputed except the last.

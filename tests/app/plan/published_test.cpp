@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <iostream>
 
-#include "app/plan/machine_files.h"
-#include "app/plan/plan_search.h"
-#include "core/files/input_file.h"
 #include "core/format.h"
+#include "tests/app/plan/plan_fixture.h"
 
 namespace octavo {
 namespace {
@@ -16,24 +13,17 @@ namespace {
 struct Source {
   const char* name;
   const char* url;
+  const char* software = "";  // Program that ran the training. Empty for collectives.
 };
 
 std::string link(const Source& source) { return fmt::format("[{}]({})", source.name, source.url); }
 
-// Prints the rows of a table and expects that the documentation contains each of them.
-void expect_documented(const std::vector<std::string>& rows) {
-  const std::string page = read_input_file(std::string(OCTAVO_SOURCE_DIR) + "/docs/internals/prediction.md");
-  for (const std::string& row : rows) {
-    std::cout << row << "\n";
-    EXPECT_NE(page.find("\n" + row + "\n"), std::string::npos)
-        << "docs/internals/prediction.md does not have the row above";
-  }
-}
-
-constexpr Source kBlog{"float8 of FSDP2", "https://pytorch.org/blog/training-using-float8-fsdp2"};
+constexpr Source kBlog{"float8 of FSDP2", "https://pytorch.org/blog/training-using-float8-fsdp2", "PyTorch FSDP2"};
 constexpr Source kTitan{"torchtitan",
-                        "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md"};
-constexpr Source kNemo{"NeMo", "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/README.md"};
+                        "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md",
+                        "torchtitan (PyTorch)"};
+constexpr Source kNemo{"NeMo", "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/README.md",
+                       "NeMo (Megatron)"};
 
 // Throughput of a published run on H100s, in tokens per second per GPU.
 struct PublishedRun {
@@ -67,11 +57,7 @@ constexpr PublishedRun kRuns[] = {{kBlog, "table 1", "8B", 128, 1, 0, 0, "bfloat
                                   {kNemo, "PP 8, CP 2", "405B", 1024, 8, 1, 512, "fp8_tensorwise", 315}};
 
 double predicted_wps(const PublishedRun& run, int64_t micro_batch, ProcessGroup& group) {
-  PlanTarget target{.gpus = run.gpus, .device = {}, .machine = find_machine("h100"), .cluster = {}};
-  target.device.device = Device::kCuda;
-  target.device.gpus_per_node = target.cluster.gpus_per_node;
-  target.device.multiprocessors = static_cast<int>(target.machine->multiprocessors);
-  target.device.memory_bytes = target.machine->gpu_memory_bytes;
+  const PlanTarget target = gpus_of("h100", run.gpus);
   std::string preset = fmt::format("llama3_{}", run.size);
   preset.back() = 'b';
   const int64_t batch = run.global_batch > 0 ? run.global_batch : micro_batch * run.gpus / run.tensor;
@@ -97,11 +83,12 @@ TEST(Published, Training) {
       predicted.push_back(with_thousands_separators(std::llround(wps)));
       errors.push_back(fmt::format("{:+.1f}%", 100 * (wps / run.wps - 1)));
     }
-    rows.push_back(fmt::format("| {}, {} | {} | {}, {} | `{}` | {} | {} | {} |", link(run.source), run.table, run.size,
-                               run.gpus, run.tensor, run.linear, with_thousands_separators(std::llround(run.wps)),
-                               fmt::join(predicted, ", "), fmt::join(errors, ", ")));
+    rows.push_back(fmt::format("| {}, {} | {} | {} | {}, {} | `{}` | {} | {} | {} |", link(run.source), run.table,
+                               run.source.software, run.size, run.gpus, run.tensor, run.linear,
+                               with_thousands_separators(std::llround(run.wps)), fmt::join(predicted, ", "),
+                               fmt::join(errors, ", ")));
   }
-  expect_documented(rows);
+  expect_documented(rows, "internals/prediction.md");
 }
 
 constexpr Source kExpected{"NVIDIA/nccl-tests/issues/326", "https://github.com/NVIDIA/nccl-tests/issues/326"};
@@ -158,7 +145,7 @@ TEST(Published, Collectives) {
                                row.ranks, group.nodes(), size, row.gb_s, gb_s, 100 * error, link(row.source)));
     EXPECT_TRUE(!row.modelled || std::abs(error) < 0.22) << rows.back();
   }
-  expect_documented(rows);
+  expect_documented(rows, "internals/prediction.md");
 }
 
 }  // namespace
