@@ -129,7 +129,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     : options_(std::move(options)),
       group_(group),
       stream_(stream),
-      staging_(stream.device()),
+      staging_(stream),
       copies_(Stream::beside(stream)),
       begun_(stream.device()),
       staged_(stream.device()) {
@@ -143,7 +143,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     lock_.emplace(options_.dir, kCheckpointDirectory);
     std::vector<fs::path> left = put_interrupted_back(options_.dir);
     find_checkpoints(options_.dir);  // An inaccessible checkpoint would end the run at its first save.
-    remove_in_background([left = std::move(left)] { remove_left_behind(left); });
+    if (!left.empty()) remove_in_background([left = std::move(left)] { remove_left_behind(left); });
   });
 }
 
@@ -157,6 +157,11 @@ void CheckpointWriter::remove_in_background(const std::function<void()>& work) {
 
 void CheckpointWriter::wait_for_removals() {
   if (removals_.valid()) removals_.get();
+}
+
+// Also true if no thread could be started. wait_for_removals() then does the work.
+bool CheckpointWriter::removals_are_done() const {
+  return !removals_.valid() || removals_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -174,7 +179,9 @@ int64_t CheckpointWriter::staging_bytes(std::span<const CheckpointTensor> pieces
 
 void CheckpointWriter::reserve(int64_t bytes) {
   CHECK(!pending_, "checkpoint staging memory cannot change while a save is pending");
-  if (stages()) staging_.reserve(bytes);
+  if (!stages()) return;
+  staging_.reserve(bytes);
+  ready_ = false;
 }
 
 void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
@@ -203,6 +210,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
   error_ = nullptr;
   done_ = false;
+  stop_ = false;
   pending_ = true;
   if (options_.async) thread_ = start_thread_if_possible([this] { run_write(); });
   if (!thread_.joinable()) run_write();
@@ -216,7 +224,7 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   std::erase_if(host_pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
   if (!stages()) return;
   reserve(staging_bytes(host_pieces_));
-  char* next = static_cast<char*>(staging_.data());
+  char* next = static_cast<char*>(staging_.data());  // Waits for the thread that prepares the memory.
   std::vector<CheckpointTensor> sources = host_pieces_;
   for (CheckpointTensor& piece : host_pieces_) {
     piece.data = Tensor(next, piece.data.dtype(), {piece.data.numel()});
@@ -225,7 +233,7 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   const auto copy = [&](Stream& stream, bool stable) {
     for (size_t i = 0; i < sources.size(); ++i) {
       const Tensor& to = host_pieces_[i].data;
-      if (sources[i].stable == stable) stream.copy(to.raw(), sources[i].data.raw(), to.bytes());
+      if (sources[i].stable == stable) staging_.copy(stream, to.raw(), sources[i].data.raw(), to.bytes());
     }
   };
   copy(stream_, false);
@@ -288,11 +296,12 @@ void CheckpointWriter::write_shard() {
   std::future<std::map<std::string, std::string>> checksums = std::async(kAlongside, [this] {
     std::map<std::string, std::string> by_key;
     for (const CheckpointTensor& piece : host_pieces_) {
+      if (stop_) break;
       by_key[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
     }
     return by_key;
   });
-  write_file_in_parallel((temporary_ / file).string(), parts);
+  write_file_in_parallel((temporary_ / file).string(), parts, &stop_);
   const std::map<std::string, std::string> by_key = checksums.get();
   for (CheckpointTensorInfo& tensor : part_.tensors) {
     for (CheckpointPiece& piece : tensor.pieces) piece.checksum = by_key.at(piece.key);
@@ -304,15 +313,28 @@ void CheckpointWriter::write_shard() {
 }
 
 bool CheckpointWriter::poll() {
-  if (!pending_) return true;
-  if (group_.all_reduce_max(done_.load(std::memory_order_acquire) ? 0 : 1) != 0) return false;
-  commit();
-  return true;
+  if (pending_ && written()) commit();
+  if (!pending_ && !ready_) {
+    ready_ = group_.all_reduce_max(staging_.is_ready() && removals_are_done() ? 0 : 1) == 0;
+  }
+  return !pending_;
 }
+
+bool CheckpointWriter::written() { return group_.all_reduce_max(done_.load(std::memory_order_acquire) ? 0 : 1) == 0; }
 
 void CheckpointWriter::finish() {
   if (!pending_) return;
   commit();
+}
+
+void CheckpointWriter::abandon() {
+  if (!pending_) return;
+  pending_ = false;
+  group_.agree_on_files("abandoning a checkpoint", [&] {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  });
+  if (manages_directory()) discard();
 }
 
 void CheckpointWriter::commit() {
@@ -332,6 +354,7 @@ void CheckpointWriter::commit() {
     throw;
   }
   pending_ = false;
+  ready_ = false;
   last_saved_ = final_;
   if (!manages_directory()) return;
   remove_in_background([this, step = part_.step] { prune(step); });

@@ -2,8 +2,8 @@
 // staging memory, a thread writes them, and poll() completes the checkpoint when the threads of all ranks are done.
 //
 //   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
-//   every step:  if (writer.pending()) writer.poll();
-//   when due:    writer.save(step, model, meta, my_pieces);
+//   every step:  writer.poll();
+//   when due:    writer.save(step, model, meta, my_pieces);  // Waits for nothing if writer.ready().
 //   at the end:  writer.finish();
 //
 // A crash at any moment leaves every complete checkpoint usable: pieces go to a temporary directory, which is renamed
@@ -78,7 +78,7 @@ class CheckpointWriter {
   // collective.
   void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
 
-  // Starts to allocate staging memory for pieces of `bytes` in total, in the background. Without this call the first
+  // Starts to prepare staging memory for pieces of `bytes` in total, in the background. Without this call the first
   // save() allocates it and waits. Does nothing if save() needs none. Not a collective.
   void reserve(int64_t bytes);
   static int64_t staging_bytes(std::span<const CheckpointTensor> pieces);
@@ -86,17 +86,21 @@ class CheckpointWriter {
   // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
   // pass the same step, model and meta, and each rank the pieces that it writes. Together the pieces cover every tensor
   // once. Pieces are read in stream order, so work queued afterwards may change them. Stable pieces are the exception:
-  // a GPU copies them concurrently with that work. On a GPU the host does not wait. An earlier pending save is
-  // completed first.
+  // a GPU copies them concurrently with that work. On a GPU the host does not wait if ready(). Otherwise an earlier
+  // pending save is completed first, and the host waits for staging memory and removals.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
   // Returns the event after which stable pieces may be changed: the last save has read its pieces.
   const Event& staged() const { return staged_; }
-  // Completes the pending checkpoint if all ranks have written their pieces. Returns true if none is pending any more.
-  // Costs one small reduction over the ranks.
+  // Completes the pending checkpoint if written(), and updates ready(). Returns true if none is pending any more. Costs
+  // up to two small reductions over the ranks if not ready().
   bool poll();
+  // Returns whether all ranks have written their pieces of the pending checkpoint, which is then quick to complete.
+  bool written();
   // Waits for the pending checkpoint, if any, and completes it.
   void finish();
+  // Stops writing the pending checkpoint and removes what was written of it.
+  void abandon();
 
   // Waits until old checkpoints and the remains of crashed runs are removed, which happens in the background. Not a
   // collective.
@@ -105,6 +109,9 @@ class CheckpointWriter {
   // Returns whether save() copies the pieces into staging memory.
   bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
+  // Returns whether save() would start at once on all ranks: no save is pending, and at the last poll() the staging
+  // memory was prepared and old checkpoints were removed.
+  bool ready() const { return !pending_ && ready_; }
   // Returns the seconds that this rank took to write the last save, from the copies in staging memory to the disk.
   double write_seconds() const { return write_seconds_; }
   // Returns the newest checkpoint that this writer completed.
@@ -121,6 +128,7 @@ class CheckpointWriter {
   void install();
   void prune(int64_t newest_step) const;
   void remove_in_background(const std::function<void()>& work);
+  bool removals_are_done() const;
   void discard() noexcept;
 
   CheckpointOptions options_;
@@ -140,6 +148,7 @@ class CheckpointWriter {
   // The save in progress. The thread writes part_.shards, checksums, error_ and done_. Other threads wait for done_ or
   // join.
   bool pending_ = false;
+  bool ready_ = false;
   CheckpointManifest part_;  // Step, model, meta and this rank's pieces.
   // The pieces with their data in host memory, in the order of the file.
   std::vector<CheckpointTensor> host_pieces_;
@@ -149,6 +158,7 @@ class CheckpointWriter {
   double write_seconds_ = 0;
   std::exception_ptr error_;
   std::atomic<bool> done_{false};
+  std::atomic<bool> stop_{false};  // Set to make the thread stop writing.
   std::thread thread_;
   std::optional<std::filesystem::path> last_saved_;
 };

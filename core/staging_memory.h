@@ -1,6 +1,6 @@
-// Host memory of tens of gigabytes that a GPU copies checkpoints to. The operating system takes as long to allocate and
-// clear so many pages as the rest of the start takes. So a thread requests them while training begins, and they are
-// page-locked at their first use, which is fast once they exist. Not thread-safe, not movable.
+// Host memory of tens of gigabytes that a GPU copies its state to. The operating system takes seconds to allocate,
+// clear and page-lock so many pages. So a thread does this in chunks while training begins. Not thread-safe, not
+// movable.
 #pragma once
 
 #include <atomic>
@@ -8,32 +8,44 @@
 #include <thread>
 
 #include "core/arena.h"
+#include "core/stream.h"
 
 namespace octavo {
 
 class StagingMemory {
  public:
-  // Makes staging memory for copies from `device`.
-  explicit StagingMemory(Device device) : device_(device) {}
-  ~StagingMemory();
+  // Makes staging memory for copies from the device of `stream`, which must outlive the object.
+  explicit StagingMemory(const Stream& stream) : stream_(stream) {}
+  ~StagingMemory() { release(); }
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Ensures that `bytes` are available. Loses the contents if it grows. Returns at once while a thread continues.
-  // Throws if the system refuses so much memory.
+  // Ensures that `bytes` are available. Loses the contents if it grows. Prepares the first chunk and returns, while a
+  // thread prepares the other chunks. Throws if the system refuses so much memory.
   void reserve(int64_t bytes);
   int64_t bytes() const { return memory_.bytes(); }
 
-  // Returns the reserved bytes after waiting for the thread. If the device is a GPU, the bytes are page-locked for the
-  // calling thread's current device: in place, or in a new allocation if the system refuses to lock them.
+  // Returns whether every chunk is prepared: its pages exist, and they are page-locked if the device is a GPU. If the
+  // system refuses to lock a chunk, a warning says once that copies to the chunks from there on make the host wait.
+  bool is_ready() const { return ready_.load(std::memory_order_acquire); }
+  // Returns the reserved bytes after waiting until they are ready.
   void* data();
+  // Queues a copy of `bytes` between the stream's device and a place in data(), in either direction. The copy of each
+  // chunk is separate, because a GPU does not copy across the border of memory that was locked separately.
+  void copy(Stream& stream, void* dst, const void* src, int64_t bytes) const;
 
  private:
-  void stop() noexcept;
+  void touch_chunk(int64_t begin);
+  void lock_chunk(int64_t begin);
+  void release() noexcept;
 
-  Device device_;
+  const Stream& stream_;
   Buffer memory_;
-  bool ready_ = true;  // Whether the thread is done and the pages are locked where necessary.
+  // Written by the thread until the memory is ready.
+  int64_t locked_bytes_ = 0;  // Bytes at the beginning that are page-locked.
+  bool refused_ = false;      // Whether the system refused to lock a chunk.
+
+  std::atomic<bool> ready_{true};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

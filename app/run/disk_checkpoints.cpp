@@ -18,6 +18,22 @@ namespace octavo {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Calls `is_done` until it returns true, for about a quarter of a second. It is called a number of times that does not
+// depend on the clock, so that all ranks run equally many collectives.
+bool wait_briefly_for(const std::function<bool()>& is_done) {
+  constexpr std::chrono::milliseconds kPause{5};
+  constexpr int kPolls = 50;
+  for (int i = 0; i < kPolls; ++i) {
+    if (is_done()) return true;
+    std::this_thread::sleep_for(kPause);
+  }
+  return false;
+}
+
+}  // namespace
+
 CreatedDirectories::CreatedDirectories(const fs::path& dir, ProcessGroup& group) {
   group.agree([&] {
     std::error_code error;
@@ -167,7 +183,7 @@ bool DiskCheckpoints::has_time_passed() const {
 void DiskCheckpoints::save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces,
                            bool is_final) {
   if (is_final) {
-    complete_pending_save();  // A failure of the pending save does not prevent this save.
+    make_way_for_final_save(step);
   } else {
     finish();
   }
@@ -177,18 +193,38 @@ void DiskCheckpoints::save(int64_t step, const nlohmann::json& meta, std::span<c
   attempt([&] { writer_.save(step, config_.model, meta, pieces); });
 }
 
-void DiskCheckpoints::poll() {
-  if (writer_.pending()) attempt([&] { writer_.poll(); });
+bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_checkpoint) {
+  return has_complete_checkpoint && (keep_every <= 0 || step % keep_every != 0);
 }
 
-// Polls a fixed number of times, so that all ranks run equally many collectives, whatever their clocks say.
-void DiskCheckpoints::wait_briefly() {
-  constexpr std::chrono::milliseconds kPause{10};
-  constexpr int kPolls = 200;
-  for (int i = 0; i < kPolls && pending(); ++i) {
-    std::this_thread::sleep_for(kPause);
-    poll();
+// A failure of the pending save does not prevent the final save.
+void DiskCheckpoints::make_way_for_final_save(int64_t step) {
+  if (!pending()) return;
+  if (!final_save_replaces(saving_step_, config_.checkpoint.keep_every, last_path().has_value()) ||
+      wait_briefly_for([&] { return writer_.written(); })) {
+    complete_pending_save();
+    return;
   }
+  writer_.abandon();
+  if (!runtime_.group().is_root()) return;
+  log_info(
+      "the checkpoint of step {} was still being written and is dropped, because the final one of step {} replaces it",
+      saving_step_, step);
+}
+
+void DiskCheckpoints::poll() {
+  if (pending()) {
+    attempt([&] { writer_.poll(); });
+  } else if (!ready()) {
+    writer_.poll();
+  }
+}
+
+void DiskCheckpoints::wait_briefly() {
+  wait_briefly_for([&] {
+    poll();
+    return ready();
+  });
 }
 
 void DiskCheckpoints::finish() {

@@ -34,6 +34,11 @@ class CreatedDirectories {
   std::vector<std::filesystem::path> missing_;  // Directories that did not exist, the innermost first.
 };
 
+// Returns whether the final save of a run replaces a pending save of `step`, so that nobody waits for the pending one.
+// A pending save is needed if its checkpoint stays for ever (checkpoint.keep_every), or if there is no complete
+// checkpoint to fall back to until the final one is complete.
+bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_checkpoint);
+
 // Every method is a collective, unless it is const or its comment says otherwise. If a save fails (a full disk, an I/O
 // error, a removed directory), its files are removed, rank 0 logs a warning, and the next due save tries again. An
 // Error is thrown after more than checkpoint.max_failed_saves failed saves in a row, or if the final save of the run
@@ -72,16 +77,19 @@ class DiskCheckpoints {
   void restart_clock() { last_begun_ = std::chrono::steady_clock::now(); }
   // Returns whether a checkpoint is being written. The result is the same on all ranks.
   bool pending() const { return writer_.pending(); }
+  // Returns whether a save would start at once (CheckpointWriter::ready). The result is the same on all ranks.
+  bool ready() const { return writer_.ready(); }
   // Returns the name of the directory that is being written, or an empty text.
   std::string pending_name() const { return pending() ? step_directory_name(saving_step_) : ""; }
-  // Waits up to two seconds for a pending checkpoint to become complete.
+  // Waits up to a quarter of a second until ready().
   void wait_briefly();
-  // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save).
+  // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save). The
+  // final save abandons a pending save that it replaces.
   void save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces, bool is_final);
   // Returns the event that is reached once the last save has copied the state. Until then the weights and optimizer
   // states must not change. Forward and backward of the next step may run.
   const Event& staged() const { return writer_.staged(); }
-  // Completes a pending save if all ranks have written their parts.
+  // Completes a pending save if all ranks have written their parts, and updates ready().
   void poll();
   // Waits for a pending save and completes it.
   void finish();
@@ -103,6 +111,7 @@ class DiskCheckpoints {
   int64_t checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const;
   // Runs `work`, a part of a save. Counts a failure, which all ranks share.
   void attempt(const std::function<void()>& work);
+  void make_way_for_final_save(int64_t step);
   void report_saved();
   void count_failure(const std::string& reason);
   // Describes the size of a checkpoint and the free disk space.

@@ -80,7 +80,7 @@ void MemoryCheckpoints::begin() {
 }
 
 bool MemoryCheckpoints::due(int64_t step) const {
-  return writer_ && !writer_->pending() && step % config_.checkpoint.in_memory_every == 0;
+  return writer_ && writer_->ready() && step % config_.checkpoint.in_memory_every == 0;
 }
 
 void MemoryCheckpoints::save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
@@ -96,7 +96,7 @@ void MemoryCheckpoints::save(int64_t step, nlohmann::json meta, std::span<const 
 }
 
 void MemoryCheckpoints::poll() {
-  if (writer_ && writer_->pending()) attempt([&] { writer_->poll(); });
+  if (writer_ && !writer_->ready()) attempt([&] { writer_->poll(); });
 }
 
 void MemoryCheckpoints::free() {
@@ -160,6 +160,7 @@ void MemoryCheckpoints::reserve() {
   check_memory();
   runtime_.group().agree([&] { writer_->reserve(bytes_); });
   writer_->carry(files_);
+  poll();  // The memory of a small state is prepared already.
 }
 
 // Returns a text that identifies a checkpoint on disk, or an empty text if there is none.

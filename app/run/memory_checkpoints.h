@@ -38,15 +38,15 @@ class MemoryCheckpoints {
   // passed.
   void begin();
 
-  // Returns whether checkpoint.in_memory_every requests a checkpoint after this step and no earlier one is still being
-  // written.
+  // Returns whether checkpoint.in_memory_every requests a checkpoint after this step and a save would start at once
+  // (CheckpointWriter::ready).
   bool due(int64_t step) const;
   // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest records the newest checkpoints on disk.
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
             const DiskCheckpoints& on_disk);
   // Returns the event that is reached once the last save has copied the state. Requires an earlier save().
   const Event& staged() const { return writer_->staged(); }
-  // Completes a pending save if all ranks have written their parts.
+  // Completes a pending save if all ranks have written their parts, and updates due().
   void poll();
   // Frees the memory. Called once the final state of the run or stage is on disk.
   void free();

@@ -19,10 +19,10 @@ void decide_save(const Facts& facts, Actions& actions) {
   const bool unsettled = facts.skipping || facts.comparing;
   actions.save_postponed = facts.save_postponed;
   if (facts.due.save || facts.requests.save) {
-    if (unsettled || facts.save_pending) {
+    if (unsettled || facts.save_waits) {
       actions.save_postponed = true;
-      if (facts.save_pending && !facts.save_postponed && actions.notice == Notice::kNone) {
-        actions.notice = Notice::kSavePending;
+      if (facts.save_waits && !facts.save_postponed && actions.notice == Notice::kNone) {
+        actions.notice = Notice::kSavePostponed;
       }
     } else {
       // A refused save is not postponed: replicas that differ stay different, and the next due save compares them

@@ -19,8 +19,8 @@ namespace octavo {
 // Work that the config requests after a step. Known when the step is queued.
 struct Due {
   bool last = false;         // The step is the last step of the run or of its stage.
-  bool save = false;         // checkpoint.every is reached, or a save was postponed and no other save is being written.
-  bool memory_save = false;  // checkpoint.in_memory_every is reached, and no earlier save in memory is being written.
+  bool save = false;         // checkpoint.every is reached, or a save was postponed and can start at once.
+  bool memory_save = false;  // checkpoint.in_memory_every is reached, and a save in memory can start at once.
   bool validation = false;   // validation.every is reached, or the step is the last one.
   bool comparison = false;   // precision.guard.every is reached, and no comparison is running.
   bool resume_fp8 = false;   // The step is the last step of a fallback to bfloat16.
@@ -59,7 +59,8 @@ struct Facts {
   bool over_limit = false;      // More than training.max_skipped_steps steps in a row were skipped.
   bool comparing = false;       // A comparison with bfloat16 is running.
   bool has_checkpoint = false;  // A complete checkpoint exists. Known only if requests.roll_back_to is set.
-  bool save_pending = false;    // An earlier save is still being written.
+  // A save on disk would have to wait: for an earlier save, or for staging memory that is still being prepared.
+  bool save_waits = false;
   bool save_allowed = true;     // The replicas of the state are equal, as far as is known.
   bool save_postponed = false;  // A save was due at an earlier step and was postponed.
 };
@@ -77,9 +78,9 @@ enum class Next : uint8_t { kContinue, kResumeFp8, kCompare, kToCheckpoint, kToC
 
 enum class Notice : uint8_t {
   kNone,
-  kNotSaved,      // The run stops without saving the state that it should roll back from.
-  kNoCheckpoint,  // The run continues, because there is no checkpoint to roll back to.
-  kSavePending,   // A save is due while the previous one is still being written.
+  kNotSaved,       // The run stops without saving the state that it should roll back from.
+  kNoCheckpoint,   // The run continues, because there is no checkpoint to roll back to.
+  kSavePostponed,  // A save is due but would have to wait.
 };
 
 // Actions of the run after a step, in the order of the members.

@@ -27,7 +27,7 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
       runtime_(runtime),
       run_(run),
       enabled_(has_precision_guard(config)),
-      snapshot_(runtime.stream().device()) {
+      snapshot_(runtime.stream()) {
   if (!enabled_) {
     if (config.precision_guard.every > 0 && runtime.group().is_root())
       log_warning("precision.guard.every is {}, but no matmul is in FP8, so there is nothing to compare",

@@ -56,11 +56,11 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
       log_event(EventKind::kWarning, facts.requests.spike, "there is no checkpoint to roll back to from step {}",
                 facts.requests.spike);
       break;
-    case Notice::kSavePending:
-      log_event(EventKind::kWarning, step,
-                "step {}: the due checkpoint is postponed, because the previous one is still being written; larger "
-                "intervals between checkpoints avoid this",
-                step);
+    case Notice::kSavePostponed:
+      log_event(EventKind::kWarning, step, "step {}: the due checkpoint is postponed, because {}", step,
+                parts_.run.checkpoints().pending()
+                    ? "the previous one is still being written; larger intervals between checkpoints avoid this"
+                    : "the memory for it is still being prepared, or old checkpoints are still being removed");
       break;
   }
 }
@@ -99,6 +99,7 @@ void RunActions::give_up(int64_t step) {
     parts_.run.save(good_, Save::kLastGood);
     checkpoints.complete_pending_save();
   }
+  account_final_save();
   if (parts_.runtime.group().is_root()) write_goodput(true);
   throw AgreedError(
       fmt::format("the loss or the gradient norm of {} is not finite or a spike, for more steps in a row than "
@@ -132,14 +133,17 @@ void RunActions::roll_back_to_checkpoint(int64_t spike) {
 }
 
 void RunActions::end_run() {
-  const auto saving = std::chrono::steady_clock::now();
   parts_.run.checkpoints().finish();
   parts_.memory_checkpoints.free();
-  parts_.goodput.add(Goodput::kSaving, seconds_since(saving));
+  account_final_save();
   if (!parts_.runtime.group().is_root()) return;
   write_goodput(true);
   parts_.log.end();
   log_event(EventKind::kNote, 0, parts_.goodput.report());
+}
+
+void RunActions::account_final_save() {
+  parts_.goodput.add(Goodput::kSaving, std::max(seconds_since(last_result_) - take_accounted(), 0.0));
 }
 
 Progress RunActions::progress_after(int64_t step) const {

@@ -47,6 +47,8 @@ class RunActions {
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
   // Sets the loader state that belongs to the state of the run after the last judged step.
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
+  // Records the current time as the end of the last step.
+  void note_result() { last_result_ = std::chrono::steady_clock::now(); }
   // Adds the time since `begin`, during which the device computed no step, to `use`.
   void account(Goodput::Use use, std::chrono::steady_clock::time_point begin);
   // Returns the seconds that account() has added since the last call.
@@ -61,6 +63,8 @@ class RunActions {
   void roll_back(Next to, int64_t spike);
   void roll_back_to_checkpoint(int64_t spike);
   void end_run();
+  // Adds the time since the last step, except what account() has added, to the time of saving.
+  void account_final_save();
   // Returns the progress after `step`, the last judged step.
   Progress progress_after(int64_t step) const;
 
@@ -69,7 +73,8 @@ class RunActions {
   Progress good_;                // Progress before the steps that were skipped in a row.
   std::string rolled_back_to_;   // Checkpoint of the last rollback.
   int64_t rollbacks_ = 0;        // Number of consecutive rollbacks to that checkpoint.
-  double accounted_s_ = 0;       // Time between steps that account() has added, in seconds.
+  std::chrono::steady_clock::time_point last_result_ = std::chrono::steady_clock::now();
+  double accounted_s_ = 0;  // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

@@ -34,7 +34,7 @@ void StateSnapshot::take(TrainingState& state, Stream& stream) {
   data_ = static_cast<char*>(memory_.data());
   char* next = data_;
   for (const Tensor& tensor : tensors) {
-    stream.copy(next, tensor.raw(), tensor.bytes());
+    memory_.copy(stream, next, tensor.raw(), tensor.bytes());
     next += tensor.bytes();
   }
   stream.synchronize();
@@ -51,7 +51,7 @@ void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& st
           "a snapshot of {} tensors, of which number {} does not "
           "have the {} bytes of this state",
           sizes_.size(), i, tensors[i].bytes());
-    stream.copy(tensors[i].raw(), next, sizes_[i]);
+    memory_.copy(stream, tensors[i].raw(), next, sizes_[i]);
     next += sizes_[i];
   }
   if (history.defined()) {

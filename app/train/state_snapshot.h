@@ -11,7 +11,8 @@ namespace octavo {
 
 class StateSnapshot {
  public:
-  explicit StateSnapshot(Device device) : memory_(device) {}
+  // Takes snapshots of states on the device of `stream`, which must outlive the object.
+  explicit StateSnapshot(const Stream& stream) : memory_(stream) {}
 
   static int64_t bytes(TrainingState& state);
   // Reserves the memory (StagingMemory::reserve).

@@ -49,7 +49,7 @@ Due TrainingLoop::due_after(int64_t step, bool save_postponed) const {
   const DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Due due;
   due.last = step == parts_.config.training.steps;
-  due.save = checkpoints.due(step) || (save_postponed && !checkpoints.pending());
+  due.save = checkpoints.due(step) || (save_postponed && checkpoints.ready());
   due.memory_save = parts_.memory_checkpoints.due(step);
   due.validation = parts_.validator && parts_.config.validation.every > 0 &&
                    (due.last || step % parts_.config.validation.every == 0);
@@ -88,6 +88,7 @@ std::optional<Step> TrainingLoop::finish_steps(bool all) {
 
 Step TrainingLoop::pop_step() {
   Step step = parts_.run.pop_step();
+  actions_.note_result();
   const double lost_ms = std::min(step.data_lost_ms, step.step_ms);
   parts_.goodput.add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
   parts_.goodput.add(Goodput::kData, lost_ms / 1e3);
@@ -137,7 +138,8 @@ Facts TrainingLoop::collect(const Due& due, const Requests& requests, bool save_
               .comparing = parts_.comparison.running(),
               .save_postponed = save_postponed};
   parts_.run.poll_saves();
-  if ((due.save || requests.save) && checkpoints.pending()) {
+  const bool ends = due.last || requests.stop;
+  if ((due.save || requests.save) && !ends && !save_postponed && !checkpoints.ready()) {
     const auto begin = std::chrono::steady_clock::now();
     checkpoints.wait_briefly();
     actions_.account(Goodput::kSaving, begin);
@@ -146,7 +148,7 @@ Facts TrainingLoop::collect(const Due& due, const Requests& requests, bool save_
     checkpoints.complete_pending_save();
     facts.has_checkpoint = checkpoints.last_path().has_value();
   }
-  facts.save_pending = checkpoints.pending();
+  facts.save_waits = !checkpoints.ready();
   return facts;
 }
 

@@ -28,8 +28,9 @@ int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment *
 
 class ParallelWrite {
  public:
-  ParallelWrite(const std::string& path, std::span<const std::span<const std::byte>> parts)
-      : path_(path), parts_(parts) {
+  ParallelWrite(const std::string& path, std::span<const std::span<const std::byte>> parts,
+                const std::atomic<bool>* stop)
+      : path_(path), parts_(parts), stop_(stop) {
     for (const auto& part : parts) {
       begins_.push_back(size_);
       size_ += static_cast<int64_t>(part.size());
@@ -76,6 +77,7 @@ class ParallelWrite {
       CHECK(block != nullptr, "{}: out of memory for a write buffer", path_);
       for (int64_t begin = next_.fetch_add(kWrittenBlockBytes); begin < size_ && !failed_;
            begin = next_.fetch_add(kWrittenBlockBytes)) {
+        CHECK(stop_ == nullptr || !*stop_, "{}: writing was stopped", path_);
         const int64_t end = std::min(begin + kWrittenBlockBytes, size_);
         gather(begin, end, block.get());
         write(begin, round_up(end - begin), block.get());
@@ -119,6 +121,7 @@ class ParallelWrite {
 
   const std::string& path_;
   std::span<const std::span<const std::byte>> parts_;
+  const std::atomic<bool>* stop_;
   std::vector<int64_t> begins_;  // Offsets of the parts in the file.
   int64_t size_ = 0;
   int descriptor_ = -1;
@@ -130,8 +133,9 @@ class ParallelWrite {
 
 }  // namespace
 
-void write_file_in_parallel(const std::string& path, std::span<const std::span<const std::byte>> parts) {
-  ParallelWrite(path, parts).run();
+void write_file_in_parallel(const std::string& path, std::span<const std::span<const std::byte>> parts,
+                            const std::atomic<bool>* stop) {
+  ParallelWrite(path, parts, stop).run();
 }
 
 }  // namespace octavo

@@ -354,6 +354,40 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
   }
 }
 
+TEST_F(CheckpointTest, AbandonsAPendingSave) {
+  State first(26), second(27), third(28);
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  writer.save(1, small_model(), {}, first.tensors());
+  writer.finish();
+  writer.save(2, small_model(), {}, second.tensors());
+  writer.abandon();
+  EXPECT_FALSE(writer.pending());
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
+  EXPECT_EQ(writer.last_saved(), step_path(1));
+  writer.abandon();  // Nothing is pending.
+  writer.save(3, small_model(), {}, third.tensors());
+  writer.finish();
+  writer.wait_for_removals();
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000003"});
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, third);
+}
+
+TEST_F(CheckpointTest, IsReadyWhenNothingHasToBeWaitedFor) {
+  State state(29);
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  EXPECT_FALSE(writer.ready()) << "unknown before the first poll";
+  writer.reserve(CheckpointWriter::staging_bytes(state.tensors()));
+  const auto wait = [&] {
+    while (!writer.ready()) writer.poll();
+  };
+  wait();
+  writer.save(1, small_model(), {}, state.tensors());
+  EXPECT_FALSE(writer.ready());
+  wait();
+  EXPECT_EQ(writer.last_saved(), step_path(1));
+}
+
 // If no thread can be started, the calling thread writes, computes checksums and removes old checkpoints.
 TEST_F(CheckpointTest, SavesWithoutThreads) {
   State first(24), second(25);

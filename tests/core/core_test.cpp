@@ -276,7 +276,8 @@ TEST(Stream, PlannedOnesRecord) {
 // ---- Staging memory
 
 TEST(StagingMemory, IsThereWhenItIsAskedFor) {
-  StagingMemory staging(Device::kCpu);
+  const Stream stream = Stream::cpu();
+  StagingMemory staging(stream);
   EXPECT_EQ(staging.data(), nullptr);
   staging.reserve(0);
   EXPECT_EQ(staging.bytes(), 0);
@@ -296,12 +297,49 @@ TEST(StagingMemory, IsThereWhenItIsAskedFor) {
 
 TEST(StagingMemory, IsMadeInTheBackground) {
   using Clock = std::chrono::steady_clock;
-  StagingMemory staging(Device::kCpu);
+  const Stream stream = Stream::cpu();
+  StagingMemory staging(stream);
+  EXPECT_TRUE(staging.is_ready());
   const Clock::time_point begin = Clock::now();
   staging.reserve(int64_t{512} << 20);
+  EXPECT_FALSE(staging.is_ready());
   const Clock::time_point reserved = Clock::now();
   staging.data();
+  EXPECT_TRUE(staging.is_ready());
   EXPECT_LT(reserved - begin, Clock::now() - reserved);
+}
+
+// The border of two chunks is at 128 MiB.
+TEST(StagingMemory, CopiesAcrossTheBordersOfChunks) {
+  Stream stream = Stream::cpu();
+  StagingMemory staging(stream);
+  staging.reserve(int64_t{160} << 20);
+  std::vector<char> source(int64_t{40} << 20);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(i * 7 + i / 4096);
+  char* to = static_cast<char*>(staging.data()) + (int64_t{100} << 20) + 3;
+  staging.copy(stream, to, source.data(), std::ssize(source));
+  EXPECT_EQ(std::memcmp(to, source.data(), source.size()), 0);
+  std::vector<char> back(source.size());
+  staging.copy(stream, back.data(), to, std::ssize(back));
+  EXPECT_TRUE(back == source);
+}
+
+TEST(StagingMemory, CopiesFromAGpuAndBack) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+  Stream stream = Stream::cuda(0);
+  StagingMemory staging(stream);
+  staging.reserve(int64_t{160} << 20);
+  std::vector<char> source(int64_t{40} << 20), back(source.size());
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(i * 7 + i / 4096);
+  const Buffer device = Buffer::device(Device::kCuda, std::ssize(source));
+  char* to = static_cast<char*>(staging.data()) + (int64_t{100} << 20) + 3;
+  stream.copy(device.data(), source.data(), std::ssize(source));
+  staging.copy(stream, to, device.data(), std::ssize(source));
+  stream.copy(device.data(), back.data(), std::ssize(back));  // Overwrites the device's memory.
+  staging.copy(stream, device.data(), to, std::ssize(source));
+  stream.copy(back.data(), device.data(), std::ssize(back));
+  stream.synchronize();
+  EXPECT_TRUE(back == source);
 }
 
 // ---- Profiler

@@ -2,6 +2,7 @@
 //
 //   OCTAVO_FAULT=CALL:K:ERRNO     the K-th call of CALL, counted from 1 once main() is entered, fails with ERRNO
 //   OCTAVO_FAULT=CALL:K+:ERRNO    the K-th call and all later ones fail
+//   OCTAVO_FAULT=CALL:K+:SLOW     these calls take a second longer, but succeed
 //   OCTAVO_FAULT_COUNTS=FILE      when the process ends, FILE gets a line "CALL COUNT" for each CALL
 //
 // CALL is a name of kNames. For mmap only the calls of the program itself count. `new` is operator new, which throws
@@ -23,6 +24,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <string_view>
 
@@ -45,6 +47,8 @@ struct Fault {
   int error = 0;
 };
 
+constexpr int kSlow = 0;  // Number of the "error" of calls that take longer and succeed.
+
 int error_number(const char* name) {
   struct Known {
     const char* name;
@@ -52,7 +56,7 @@ int error_number(const char* name) {
   };
   constexpr std::array kKnown = {Known{"EIO", EIO},       Known{"EAGAIN", EAGAIN}, Known{"ENOSPC", ENOSPC},
                                  Known{"ENOMEM", ENOMEM}, Known{"ESTALE", ESTALE}, Known{"EACCES", EACCES},
-                                 Known{"EMFILE", EMFILE}, Known{"EINTR", EINTR}};
+                                 Known{"EMFILE", EMFILE}, Known{"EINTR", EINTR},   Known{"SLOW", kSlow}};
   for (const Known& known : kKnown) {
     if (std::strcmp(known.name, name) == 0) return known.number;
   }
@@ -85,6 +89,11 @@ bool fails(size_t call) {
   if (!is_counting.load(std::memory_order_relaxed)) return false;
   const long number = ++counts[call];
   if (fault.call != call || number < fault.first || (number > fault.first && !fault.lasts)) return false;
+  if (fault.error == kSlow) {
+    constexpr timespec kDelay{1, 0};
+    ::nanosleep(&kDelay, nullptr);
+    return false;
+  }
   errno = fault.error;
   return true;
 }

@@ -92,7 +92,7 @@ class FailedSaveTest(Resuming):
                 directory = self.small_disk(f"on{ranks}", "6000k")
                 config = self.ten_steps(
                     training={"steps": 100_000, "micro_batch_size": 2},
-                    checkpoint={"dir": directory.name, "every": 20, "keep": 2, "max_failed_saves": 1000},
+                    checkpoint={"dir": directory.name, "every": 20, "async": True, "keep": 2, "max_failed_saves": 1000},
                     logging={"dir": f"log{ranks}"},
                 )
                 process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
@@ -117,7 +117,7 @@ class FailedSaveTest(Resuming):
     def test_directory_that_vanishes_and_comes_back(self):
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
-            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20, "max_failed_saves": 1000},
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "async": True, "every": 20, "max_failed_saves": 1000},
                                     logging={"dir": f"log{ranks}"})
             process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
@@ -135,7 +135,7 @@ class FailedSaveTest(Resuming):
         """The file system disappears during training. The run ends with an error and does not hang."""
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
-            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20})
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "async": True, "every": 20})
             process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
             self.wait_for(lambda: checkpoints(directory), process)

@@ -68,7 +68,7 @@ class FaultInjectionTest(Scratch):
         """After any fault all checkpoints are intact, none is lost, and the next run ends with the same losses."""
         data = write_megatron(self.dir / "data", text_documents(20, 200))
         self.file = self.config(data, model={"hidden_size": 32, "intermediate_size": 32, "num_layers": 1},
-                                optimizer={"schedule": "constant"}, checkpoint={"every": 2, "keep": 2})
+                                optimizer={"schedule": "constant"}, checkpoint={"every": 2, "async": True, "keep": 2})
         self.assertEqual(self.train("before", 4).code, DONE)
         copy_tree(self.dir / "before", self.dir / "whole")
         counts = self.dir / "counts"

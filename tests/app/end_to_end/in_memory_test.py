@@ -25,7 +25,7 @@ class InMemoryTest(Resuming):
 
     def endless(self, **checkpoint):
         return self.ten_steps(training={"steps": 1_000_000, "micro_batch_size": 1}, optimizer={"schedule": "constant"},
-                              checkpoint={"every": 25, "in_memory": True, "in_memory_every": 2} | checkpoint)
+                              checkpoint={"every": 25, "async": True, "in_memory": True, "in_memory_every": 2} | checkpoint)
 
     def kill_behind(self, config, lines, ranks):
         process = self.start("train", config, ranks=ranks)

@@ -55,7 +55,7 @@ class KillCyclesTest(Resuming):
             training={"steps": 1_000_000, "global_batch_size": BATCH, "micro_batch_size": BATCH // ranks},
             data={"seq_len": 8},
             optimizer={"schedule": "constant"},
-            checkpoint={"every": 1, "keep": 2},
+            checkpoint={"every": 1, "keep": 2, "async": True},
         )
 
     def wait_until(self, condition, process):

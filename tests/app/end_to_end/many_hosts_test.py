@@ -37,7 +37,7 @@ class ManyHostsMemoryTest(Hosts):
         return self.ten_steps(
             training={"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
             optimizer={"schedule": "constant"},
-            checkpoint={"every": 10, "in_memory": True, "in_memory_every": 2},
+            checkpoint={"every": 10, "async": True, "in_memory": True, "in_memory_every": 2},
         )
 
     def lose(self, ranks, config, lost, lines):

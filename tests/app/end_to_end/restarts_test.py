@@ -16,7 +16,7 @@ PACE = 4  # Factor by which the tests shorten the pauses of the launchers.
 class Restarted(Signalled):
     STEPS = 100
     SECTIONS = {"training": {"steps": STEPS, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"},
-                "checkpoint": {"every": 5, "keep": 2}}
+                "checkpoint": {"every": 5, "async": True, "keep": 2}}
 
     def launch(self, script, *arguments, ranks=2, variables=None):
         """Starts a launcher script whose pauses take a quarter of their time."""
@@ -91,7 +91,7 @@ class RestartsTest(Restarted):
         self.assertEqual((self.dir / "starts").read_text().splitlines(), ["train x.yaml checkpoint.resume=other/step_500"] * 3)
 
     def test_no_more_than_allowed(self):
-        process = self.launch("launch_mpirun.sh", "--restarts", 1, self.ten_steps(**self.LONG, checkpoint={"every": 5}))
+        process = self.launch("launch_mpirun.sh", "--restarts", 1, self.ten_steps(**self.LONG, checkpoint={"every": 5, "async": True}))
         for _ in range(2):
             self.kill_a_rank(process, 10)
         result = self.finish(process)
@@ -120,7 +120,7 @@ class RestartsTest(Restarted):
             self.assertEqual(self.finish(self.launch("launch_mpirun.sh", *wrong, "x.yaml")).code, BAD_INPUT)
 
     def test_a_signal_ends_the_restarts(self):
-        config = self.ten_steps(**self.LONG, checkpoint={"every": 5})
+        config = self.ten_steps(**self.LONG, checkpoint={"every": 5, "async": True})
         process = self.launch("launch_mpirun.sh", "--restarts", 9, config)
         self.kill_a_rank(process, 10)
         lines = metrics_lines(self.dir / "log/metrics.jsonl")

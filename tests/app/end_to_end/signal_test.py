@@ -135,7 +135,7 @@ class SignalMomentTest(Signalled):
         return os.pread(process.captured[0].fileno(), 100_000, 0).decode()
 
     def test_while_saving(self):
-        config = self.ten_steps(**self.LONG, checkpoint={"every": 1})
+        config = self.ten_steps(**self.LONG, checkpoint={"every": 1, "async": True})
         for number, ranks in ((signal.SIGTERM, 1), (signal.SIGINT, 2)):
             with self.subTest(ranks=ranks):
                 process = self.start("train", config, ranks=ranks)

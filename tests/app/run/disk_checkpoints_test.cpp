@@ -81,6 +81,13 @@ TEST_P(DiskCheckpointsTest, AResumedCheckpointIsTheLastOne) {
   EXPECT_EQ(again.checkpoints.last_path()->filename(), "step_00000002");
 }
 
+TEST(FinalSaveTest, ReplacesAPendingSaveThatNobodyNeeds) {
+  EXPECT_TRUE(final_save_replaces(6, 0, true));
+  EXPECT_TRUE(final_save_replaces(6, 4, true));
+  EXPECT_FALSE(final_save_replaces(6, 3, true)) << "its checkpoint is never removed";
+  EXPECT_FALSE(final_save_replaces(6, 0, false)) << "no other checkpoint is complete";
+}
+
 INSTANTIATE_TEST_SUITE_P(Saves, DiskCheckpointsTest, testing::Bool(),
                          [](const auto& async) { return async.param ? "InTheBackground" : "AtOnce"; });
 

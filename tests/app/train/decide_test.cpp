@@ -82,8 +82,8 @@ TEST(DecideTest, ASaveIsOwedWhileTheStateIsUnsettled) {
 }
 
 TEST(DecideTest, ASaveIsOwedWhileAnEarlierOneIsWrittenAndThisIsSaidOnce) {
-  Facts facts{.due = {.save = true}, .save_pending = true};
-  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePending, .save_postponed = true}));
+  Facts facts{.due = {.save = true}, .save_waits = true};
+  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePostponed, .save_postponed = true}));
   facts.save_postponed = true;
   EXPECT_EQ(decide(facts), (Actions{.save_postponed = true}));
   facts.due.save = false;  // An owed save stays owed while another save is being written.
@@ -183,14 +183,14 @@ class DrawnRun {
 
   void take_step(bool last) {
     skipped_in_a_row_ = draw(6) ? skipped_in_a_row_ + 1 : 0;
-    save_pending_ = save_pending_ && !draw(3);
+    save_waits_ = save_waits_ && !draw(3);
     const bool spike = skipped_in_a_row_ == 0 && draw(8);
     const bool comparison_ends = comparing_ && draw(3);
     const bool gap = comparison_ends && draw(2);
     if (comparison_ends) comparing_ = false;
     Facts facts;
     facts.due = {.last = last,
-                 .save = draw(4) || (owes_save_ && !save_pending_),
+                 .save = draw(4) || (owes_save_ && !save_waits_),
                  .memory_save = draw(4),
                  .validation = draw(4),
                  .comparison = !last && !comparing_ && draw(5)};
@@ -202,7 +202,7 @@ class DrawnRun {
     facts.over_limit = skipped_in_a_row_ > 3;
     facts.comparing = comparing_;
     facts.has_checkpoint = facts.requests.roll_back_to != RollBack::kNone && has_checkpoint_;
-    facts.save_pending = save_pending_;
+    facts.save_waits = save_waits_;
     facts.save_allowed = !draw(20);
     facts.save_postponed = owes_save_;
     check(facts, decide(facts));
@@ -220,7 +220,7 @@ class DrawnRun {
       EXPECT_TRUE(facts.save_allowed);
     }
     if (actions.save == Save::kOnDisk) {
-      EXPECT_FALSE(facts.save_pending) << "the run waits for the earlier save";
+      EXPECT_FALSE(facts.save_waits) << "the run waits for the earlier save";
     }
     if (facts.requests.stop) {
       EXPECT_TRUE(ends) << "a stop is not obeyed";
@@ -244,7 +244,7 @@ class DrawnRun {
 
   void perform(const Facts& facts, const Actions& actions, bool to_disk, bool ends) {
     owes_save_ = actions.save_postponed;
-    if (to_disk) has_checkpoint_ = save_pending_ = true;
+    if (to_disk) has_checkpoint_ = save_waits_ = true;
     if (actions.next == Next::kCompare) comparing_ = true;
     if (actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison) {
       comparing_ = false;
@@ -258,7 +258,7 @@ class DrawnRun {
   int64_t step_ = 0;
   int skipped_in_a_row_ = 0;
   bool owes_save_ = false;
-  bool save_pending_ = false;
+  bool save_waits_ = false;
   bool comparing_ = false;
   bool has_checkpoint_ = false;
   bool ended_ = false;
