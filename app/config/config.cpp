@@ -88,8 +88,9 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
 }
 
 // Gives keys of earlier versions their new names and adds a note for each. Called after each override, so that an
-// override with an old name replaces the value under the new name.
-void rename_keys(ConfigNode& tree, std::vector<std::string>& notes) {
+// override with an old name replaces the value under the new name; `overridden` is the name of its key. Throws an
+// InputError if both names have a value otherwise.
+void rename_keys(ConfigNode& tree, std::vector<std::string>& notes, std::string_view overridden = {}) {
   for (size_t i = 0; i < tree.keys.size(); ++i) {
     ConfigNode& section = tree.children[i];
     if (tree.keys[i] == "stages") {
@@ -102,6 +103,9 @@ void rename_keys(ConfigNode& tree, std::vector<std::string>& notes) {
       notes.push_back(fmt::format("{}: {}.{} is named {}.{} now; the old name is still read", child->where, key.section,
                                   key.old_name, key.section, key.name));
       const auto renamed = std::find(section.keys.begin(), section.keys.end(), key.name);
+      CHECK_INPUT(renamed == section.keys.end() || overridden == fmt::format("{}.{}", key.section, key.old_name),
+                  "{}: {}.{} and {}.{}, its new name, are both given, expected only {}.{}", child->where, key.section,
+                  key.old_name, key.section, key.name, key.section, key.name);
       if (renamed == section.keys.end()) {
         *found = key.name;
       } else {
@@ -140,7 +144,7 @@ void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorL
 void apply_overrides(ConfigNode& tree, std::span<const std::string> overrides, std::vector<std::string>& notes) {
   for (const std::string& override_text : overrides) {
     apply_override(tree, override_text);
-    rename_keys(tree, notes);
+    rename_keys(tree, notes, std::string_view(override_text).substr(0, override_text.find('=')));
   }
 }
 

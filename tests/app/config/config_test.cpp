@@ -623,6 +623,28 @@ TEST_F(ConfigTest, OldNamesOfKeysAreRead) {
 
 TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {
   nlohmann::json json = to_json(load(kTrainable));
+TEST_F(ConfigTest, OldAndNewNameOfAKeyTogetherAreRefused) {
+  const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
+  const auto refused = [&](const std::string& rest, const std::vector<std::string>& overrides = {}) {
+    try {
+      load(model + rest, overrides);
+    } catch (const InputError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("optimizer.decay and optimizer.decay_type, its new name, are both given"),
+                std::string::npos)
+          << message;
+      return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused("optimizer: {schedule: wsd, decay: sqrt, decay_type: linear}\n"));
+  EXPECT_TRUE(refused("optimizer: {schedule: wsd, decay_type: sqrt, decay: sqrt}\n"));
+  EXPECT_TRUE(
+      refused("stages: [{steps: 4}, {steps: 4, optimizer: {schedule: wsd, decay: sqrt, decay_type: linear}}]\n"));
+  EXPECT_TRUE(refused("", {"optimizer={decay: sqrt, decay_type: linear}"}));
+  EXPECT_FALSE(refused("optimizer: {schedule: wsd, decay_type: linear}\n", {"optimizer.decay=sqrt"}));
+}
+
   json["training"]["steps"] = "100";
   EXPECT_THROW(config_from_json(json), InputError);
   json["training"]["steps"] = 100;
