@@ -4,7 +4,6 @@
 
 #include "app/process/events.h"
 #include "app/records/metrics.h"
-#include "app/run/utilization.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -23,6 +22,11 @@ std::string by_name(const NumbersByName& numbers) {
 
 std::string describe_steps(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
+}
+
+ModelFlops flops_of_step(const Config& config, const MetricRow& row) {
+  return model_flops(config.model, row.in_bfloat16 ? without_fp8(config.precision) : config.precision,
+                     config.data.seq_len, row.at("attended_tokens"));
 }
 
 StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
@@ -76,8 +80,7 @@ double StepLog::tokens_left(int64_t step) const {
 
 void StepLog::set_rates(MetricRow& row, double token_s) const {
   const double wps = 1 / token_s / runtime_.group().size();
-  const ModelFlops flops =
-      model_flops(config_.model, config_.precision, config_.data.seq_len, row.at("attended_tokens"));
+  const ModelFlops flops = flops_of_step(config_, row);
   row.set("wps", wps);
   row.set("tflops", wps * flops.palm / 1e12);
   if (runtime_.stream().is_cuda()) {

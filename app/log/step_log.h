@@ -14,12 +14,16 @@
 #include "app/process/runtime.h"
 #include "app/records/metric_row.h"
 #include "app/records/metrics_writer.h"
+#include "app/run/utilization.h"
 #include "core/work_queue.h"
 
 namespace octavo {
 
 // Returns "step 7" or "steps 7 to 9".
 std::string describe_steps(int64_t first, int64_t last);
+
+// Returns the FLOPs per token of a step in the precision that it used. `row` has its attended_tokens.
+ModelFlops flops_of_step(const Config& config, const MetricRow& row);
 
 class StepLog {
  public:

@@ -23,6 +23,7 @@ class MetricRow {
 
   int64_t step = 0;                       // Number of the step, from 1.
   int64_t total_steps = 0;                // Number of steps of the run.
+  bool in_bfloat16 = false;               // Whether the step used bfloat16 although the config selects FP8.
   std::vector<Fp8TensorReport> fp8 = {};  // FP8 statistics of the step. Empty unless the step collected them.
 
   // Sets a metric. An empty value removes it.

@@ -207,6 +207,7 @@ void TrainingRun::queue_step(Step step, float loss_limit) {
   work.loss_limit = loss_limit;
   work.update_after = staged_;
   step.row = MetricRow(step.number, config_.total_steps());
+  step.row.in_bfloat16 = in_bfloat16();
   if (config_.stage.number > 0) step.row.set("stage", config_.stage.number);
   step.row.set("lr", work.lr);
   step.row.set("tokens", tokens_seen(step.number));

@@ -77,10 +77,10 @@ TEST_F(StepObserverTest, StatisticsOfFp8AreInTheRowsOfDueSteps) {
     EXPECT_EQ(run.take_step().row.fp8.size(), number % 2 == 0 ? 2 * 4 * 3 : 0) << "layers, linears, tensors";
   }
   run.run.switch_precision();
-  run.take_step();
+  EXPECT_FALSE(run.take_step().row.in_bfloat16);
   EXPECT_TRUE(run.take_step().row.fp8.empty()) << "in bfloat16";
   run.run.switch_precision();
-  run.take_step();
+  EXPECT_TRUE(run.take_step().row.in_bfloat16);
   EXPECT_FALSE(run.take_step().row.fp8.empty()) << "in FP8 again";
 }
 
