@@ -23,6 +23,7 @@ namespace {
 struct ConfigCommandArguments {
   ConfigArguments config;  // Config whose values are printed. With an empty path, all keys are described.
   bool markdown = false;   // Print the keys as docs/config.md.
+  bool json = false;       // Print the values as JSON instead of YAML.
   std::string value;       // Name of the only key whose value is printed. Empty prints all keys.
 };
 
@@ -30,7 +31,8 @@ constexpr const char* kMarkdownIntroduction = R"(# Config
 
 A config is a YAML file with the sections below. `section.key=value` on the command line overrides a key of the file.
 
-- `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults.
+- `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults. `--json` prints them as
+  JSON.
 - `octavo config WORD` prints the keys with WORD in their name or description.
 - An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
 - Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an
@@ -130,11 +132,16 @@ int run_config(const ConfigCommandArguments& arguments) {
   if (arguments.config.path.empty()) {
     print_keys(arguments.markdown ? kMarkdown : kText);
     if (arguments.markdown) print_other_names();
-  } else if (arguments.value.empty() && arguments.config.overrides.empty() && is_filter(arguments.config.path)) {
+  } else if (arguments.value.empty() && !arguments.json && arguments.config.overrides.empty() &&
+             is_filter(arguments.config.path)) {
     print_keys(kText, arguments.config.path);
   } else {
     const Config config = resolved_config(arguments.config);
-    std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
+    if (arguments.json) {
+      std::cout << to_json_text(config);
+    } else {
+      std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
+    }
   }
   return kExitDone;
 }
@@ -150,7 +157,9 @@ void add_config(CommandLine& line) {
                                   "CONFIG.yaml, or a WORD to search in names and descriptions of keys");
   add_overrides(config, arguments.config.overrides, "section.key=value, overrides the file");
   config->add_flag("--markdown", arguments.markdown, "print the keys in the format of docs/config.md")->excludes(path);
-  config->add_option("--value", arguments.value, "print only the value of this key, text without quotes")->needs(path);
+  auto* value = config->add_option("--value", arguments.value, "print only the value of this key, text without quotes");
+  value->needs(path);
+  config->add_flag("--json", arguments.json, "print all values of the config as JSON")->needs(path)->excludes(value);
 }
 
 }  // namespace octavo

@@ -229,6 +229,8 @@ Config config_from_json(const nlohmann::json& json, const std::string& source, s
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }
 
+std::string to_json_text(const Config& config) { return config_sections(config).dump(2) + "\n"; }
+
 std::string value_text(const Config& config, const std::string& key) {
   const std::vector<ConfigKey>& keys = config_keys();
   const bool is_known =

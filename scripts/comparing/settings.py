@@ -1,7 +1,6 @@
 """Reads what a comparison with PyTorch needs to know of a config, through the program itself. Needs only the standard library."""
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
@@ -91,27 +90,11 @@ class Settings:
         return Settings(**values | {"shape": Shape(**values["shape"])})
 
 
-def parse_value(text):
-    if text.startswith("{"):
-        return {key: parse_value(value) for key, value in re.findall(r"(\w+): ([^,{}]+)", text)}
-    if text.startswith("["):
-        return [parse_value(value) for value in re.findall(r"[^,\[\]\s]+", text)] if "{" not in text else text
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return {"true": True, "false": False, "null": None}.get(text, text)
-
-
 def parse_config(text):
-    """Returns {section.key: value} of the config that `octavo config CONFIG` printed."""
-    values, section = {}, ""
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if line[:1] not in (" ", ""):
-            section = key
-        values[f"{section}.{key.strip()}" if line.startswith("  ") else key] = parse_value(value.strip())
+    """Returns {section.key: value} of the config that `octavo config CONFIG --json` printed."""
+    values = {}
+    for section, content in json.loads(text).items():
+        values |= {f"{section}.{key}": value for key, value in content.items()} if isinstance(content, dict) else {section: content}
     return values
 
 
@@ -146,7 +129,7 @@ def notes_on(values):
 
 def read_settings(octavo, launcher, config, overrides, device, ranks):
     """Returns the Settings of a config on `ranks` ranks. Throws Refused."""
-    values = parse_config(run_octavo(octavo, "config", config, *overrides))
+    values = parse_config(run_octavo(octavo, "config", config, *overrides, "--json"))
     refuse_what_differs(values)
     plan = json.loads(run_octavo(octavo, "plan", config, *overrides, "--gpus", str(ranks), "--json"))
     mesh = plan["mesh"]

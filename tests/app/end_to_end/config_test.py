@@ -42,6 +42,12 @@ class ConfigCommandTest(Scratch):
         self.assertIn("  betas: [0.9, 0.95]\n", first)
         (self.dir / "effective.yaml").write_text(first)
         self.assertEqual(self.run_octavo("config", "effective.yaml").out, first)
+        values = json.loads(self.run_octavo("config", "effective.yaml", "--json").out)
+        self.assertEqual((values["training"]["steps"], values["data"]["tokenizer"]), (77, "a: [b] #c"))
+        (self.dir / "effective.yaml").write_text(json.dumps(values))  # JSON is valid YAML.
+        self.assertEqual(self.run_octavo("config", "effective.yaml").out, first)
+        self.refused("config", "--json")
+        self.refused("config", "effective.yaml", "--json", "--value", "training.steps")
         for path in sorted((ROOT / "configs").glob("*.yaml")):
             (self.dir / "effective.yaml").write_text(self.run_octavo("config", path).out)
             self.assertEqual(self.run_octavo("config", "effective.yaml").out, (self.dir / "effective.yaml").read_text())
