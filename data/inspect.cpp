@@ -12,6 +12,8 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
+#include "core/printable.h"
+#include "data/loader.h"
 #include "data/sample_stream.h"
 #include "data/tokens/token_file.h"
 
@@ -168,19 +170,48 @@ OrderedJson inspect_token_file(const std::string& path) {
   return json;
 }
 
-void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
+namespace {
+
+// Calls write(sample, data) for the samples begin to end-1 of `stream`.
+template <typename Write>
+void for_each_sample(SampleStream& stream, int64_t begin, int64_t end, std::ostream& out, Write write) {
   CHECK_INPUT(begin >= 0 && begin <= end, "samples {}:{}, expected A:B with 0 <= A <= B", begin, end);
-  SampleStream stream(config, config.train, /*vocab_size=*/0);
   stream.seek(begin);
-  std::vector<int32_t> tokens(static_cast<size_t>(config.seq_len + 1));
+  SampleScratch data(stream.seq_len());
   for (int64_t g = begin; g < end; ++g) {
     const Sample sample = stream.next();
-    stream.read(sample, tokens, {});
-    out << fmt::format("{{\"sample\":{},\"dataset\":{},\"epoch\":{},\"window\":{},\"tokens\":[{}]}}\n", sample.index,
-                       sample.dataset, sample.window.epoch, sample.window.index, fmt::join(tokens, ","));
+    stream.read(sample, data.tokens, data.document_start);
+    write(sample, data);
   }
   out.flush();
   CHECK(out.good(), "writing the samples failed");
+}
+
+}  // namespace
+
+void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
+  SampleStream stream(config, config.train, /*vocab_size=*/0);
+  for_each_sample(stream, begin, end, out, [&](const Sample& sample, const SampleScratch& data) {
+    out << fmt::format("{{\"sample\":{},\"dataset\":{},\"epoch\":{},\"window\":{},\"tokens\":[{}]}}\n", sample.index,
+                       sample.dataset, sample.window.epoch, sample.window.index, fmt::join(data.tokens, ","));
+  });
+}
+
+void write_sample_texts(const DataConfig& config, int64_t begin, int64_t end,
+                        const std::function<std::string(const std::vector<int32_t>&)>& decode, std::ostream& out) {
+  SampleStream stream(config, config.train, /*vocab_size=*/0);
+  for_each_sample(stream, begin, end, out, [&](const Sample& sample, const SampleScratch& data) {
+    const auto& [tokens, starts] = data;
+    for (size_t first = 0, next = 0; first < tokens.size(); first = next) {
+      next = first + 1;
+      while (next < tokens.size() && starts[next] == starts[first]) ++next;
+      const std::vector<int32_t> document(tokens.begin() + static_cast<int64_t>(first),
+                                          tokens.begin() + static_cast<int64_t>(next));
+      out << fmt::format("sample {} of {} (epoch {}, window {}), tokens {} to {}:\n{}\n", sample.index,
+                         stream.name(sample.dataset), sample.window.epoch, sample.window.index, first, next - 1,
+                         printable_lines(decode(document)));
+    }
+  });
 }
 
 }  // namespace octavo

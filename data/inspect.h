@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "data/config.h"
 
@@ -29,5 +31,11 @@ nlohmann::ordered_json inspect_token_file(const std::string& path);
 //   {"sample":g,"dataset":d,"epoch":e,"window":w,"tokens":[seq_len + 1 ids]}
 // `dataset` is the index of the dataset in data.train. Throws an InputError unless 0 <= begin <= end.
 void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out);
+
+// Implements `octavo inspect CONFIG --samples A:B --text`: writes the samples as text for people. A line names sample,
+// dataset and tokens, and the text of these tokens follows. Each document in a sample has a line of its own. `decode`
+// returns the text of token ids. Control characters in it are escaped.
+void write_sample_texts(const DataConfig& config, int64_t begin, int64_t end,
+                        const std::function<std::string(const std::vector<int32_t>&)>& decode, std::ostream& out);
 
 }  // namespace octavo

@@ -16,6 +16,7 @@
 #include "app/inputs/model_path.h"
 #include "app/process/exit_codes.h"
 #include "app/report/run_table.h"
+#include "app/text/tokenizer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
@@ -30,6 +31,7 @@ struct InspectArguments {
   std::string target;   // Token file, model (app/inputs/model_path.h), run folder, or with `samples` a config.
   std::string samples;  // Range "A:B" of global samples.
   std::vector<std::string> overrides;
+  bool text = false;  // Print samples as text.
   bool json = false;  // Print JSON for a run even on a terminal.
 };
 
@@ -51,12 +53,20 @@ void inspect_samples(const InspectArguments& arguments) {
   Config config = load_config(arguments.target, arguments.overrides);
   find_former_checkpoints(config);
   resolve_document_tokens(config, Purpose::kTrain);
+  const std::unique_ptr<TextTokenizer> tokenizer = arguments.text ? open_tokenizer(config.data.tokenizer) : nullptr;
   const std::vector<Config> stages = stage_configs(config);
   for (size_t i = 0; i < stages.size(); ++i) {
-    const int64_t first = stages[i].data.origin.sample;
+    const DataConfig& data = stages[i].data;
+    const int64_t first = data.origin.sample;
     const int64_t next = i + 1 < stages.size() ? stages[i + 1].data.origin.sample : std::numeric_limits<int64_t>::max();
-    if (begin == end || (begin < next && end > first))
-      write_samples(stages[i].data, std::clamp(begin, first, next), std::clamp(end, first, next), std::cout);
+    if (begin != end && (begin >= next || end <= first)) continue;
+    const SampleRange shown{std::clamp(begin, first, next), std::clamp(end, first, next)};
+    if (!tokenizer) {
+      write_samples(data, shown.begin, shown.end, std::cout);
+      continue;
+    }
+    const auto decode = [&](const std::vector<int32_t>& ids) { return tokenizer->decode(ids); };
+    write_sample_texts(data, shown.begin, shown.end, decode, std::cout);
   }
 }
 
@@ -119,8 +129,9 @@ void add_inspect(CommandLine& line) {
       ->required();
   inspect->add_flag("--json", arguments.json,
                     "print JSON also on a terminal, where a run is otherwise shown as a table");
-  inspect->add_option("--samples", arguments.samples,
-                      "A:B, print the global samples A to B-1 of a config as JSON lines");
+  CLI::Option* samples = inspect->add_option("--samples", arguments.samples,
+                                             "A:B, print the global samples A to B-1 of a config as JSON lines");
+  inspect->add_flag("--text", arguments.text, "print the samples as text, decoded with data.tokenizer")->needs(samples);
   add_overrides(inspect, arguments.overrides, "section.key=value, overrides the config; with --samples");
 }
 
