@@ -13,6 +13,7 @@ namespace octavo {
 
 namespace {
 
+constexpr const char* kFinalNorm = "model.norm.weight";
 constexpr int64_t kLogitsBytes = int64_t{1} << 30;  // Approximate size of the logits of one chunk.
 
 int64_t chunk_tokens(const ModelConfig& config, const BatchShape& shape, DType compute) {
@@ -26,7 +27,7 @@ int64_t chunk_tokens(const ModelConfig& config, const BatchShape& shape, DType c
 }  // namespace
 
 HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config)
-    : norm(view(layout.find("model.norm.weight"))),
+    : norm(view(layout.find(kFinalNorm))),
       lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
 
 HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
@@ -63,6 +64,12 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
                     .weight = w.norm,
                     .eps = static_cast<float>(c.config.rms_norm_eps)},
                    c.stream);
+  if (c.observer == nullptr) return;
+  c.observer->on_result({.op = "rms_norm_forward",
+                         .results = {a.h, a.norm},
+                         .inputs = {delta, residual},
+                         .weights = {w.norm},
+                         .parameter = kFinalNorm});
 }
 
 namespace {
@@ -88,6 +95,10 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivati
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Chunk chunk{begin, end, a.all_norm.rows(begin, end), a.logits.rows(0, end - begin)};
     a.lm_head.forward(chunk.logits, chunk.norm, c.stream);
+    if (c.observer != nullptr) {
+      c.observer->on_result(
+          {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
+    }
     work(chunk);
   }
 }
@@ -140,8 +151,9 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
   HeadActivations& a = args.activations;
   const float bound = cross_entropy_gradient_bound(args.scale, args.z_loss);
   for_each_chunk(c, args.weights, a, true, [&](const Chunk& chunk) {
-    // Only the kernel for whole rows of logits writes the cast.
-    const Fp8Cast cast = c.tensor.alone() ? a.lm_head.gradient_cast(bound) : Fp8Cast{};
+    // Only the kernel for whole rows of logits writes the cast. An observer needs the gradients.
+    const bool casts = c.tensor.alone() && c.observer == nullptr;
+    const Fp8Cast cast = casts ? a.lm_head.gradient_cast(bound) : Fp8Cast{};
     loss_of_chunk(c, a,
                   {.losses = chunk.of(a.losses),
                    .d_logits = chunk.logits,
@@ -151,6 +163,11 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                    .z_loss = args.z_loss,
                    .z_losses = chunk.of(args.z_losses),
                    .cast = cast});
+    if (c.observer != nullptr) {
+      c.observer->on_result({.op = "cross_entropy",
+                             .results = {chunk.of(a.losses), chunk.of(args.z_losses), chunk.logits},
+                             .inputs = {chunk.logits}});
+    }
     a.lm_head.backward({.d_weight = args.gradients.lm_head,
                         .x = chunk.norm,
                         .d_logits = chunk.logits,
@@ -158,9 +175,17 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                         .bound = bound,
                         .accumulate = args.accumulate || chunk.begin > 0},
                        c.stream);
+    if (c.observer == nullptr) return;
+    c.observer->on_result({.op = "lm_head_backward",
+                           .results = {args.gradients.lm_head, chunk.norm},
+                           .inputs = {chunk.logits, chunk.norm},
+                           .weights = {args.weights.lm_head}});
   });
   const Tensor& d_norm = a.norm;
   if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
+  if (!c.tensor.alone() && c.observer != nullptr) {
+    c.observer->on_result({.op = "lm_head_backward", .results = {d_norm}, .inputs = {a.all_norm}});
+  }
   rms_norm_backward({.d_h = args.d_h,
                      .d_weight = args.gradients.norm,
                      .d_out = d_norm,
@@ -170,6 +195,12 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                      .weight = args.weights.norm,
                      .amax = args.d_h_amax},
                     c.stream);
+  if (c.observer == nullptr) return;
+  c.observer->on_result({.op = "rms_norm_backward",
+                         .results = {args.d_h, args.gradients.norm},
+                         .inputs = {d_norm, a.h},
+                         .weights = {args.weights.norm},
+                         .parameter = kFinalNorm});
 }
 
 int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,

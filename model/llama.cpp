@@ -196,6 +196,7 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
                       .amaxes = amaxes_.get(),
                       .stats = fp8_stats_.get(),
                       .index = table_index(layer, i),
+                      .layer = number_of(layer),
                       .scratch = linear_scratch_.get(),
                       .tensor = &tensor_,
                       .context = &sequences_,
@@ -231,6 +232,16 @@ void Llama::upload_rope_table() {
   stream_->synchronize();  // The host table is destroyed at the end of this scope.
 }
 
+void Llama::observe_results(ResultObserver* observer) {
+  observer_ = observer;
+  linear_scratch_->observer = observer;
+}
+
+void Llama::forget_micro_batches() {
+  if (amaxes_) amaxes_->forget_micro_batches(*stream_);
+  fsdp_->weights_changed();
+}
+
 void Llama::end_step(const Tensor& skip) {
   if (amaxes_) amaxes_->end_step(skip, all_ranks(), *stream_);
 }
@@ -238,12 +249,21 @@ void Llama::end_step(const Tensor& skip) {
 BlockContext Llama::context(const Documents& documents) {
   const int64_t position = options_.cache != nullptr ? options_.cache->length() : 0;
   const Tensor rope_table = rope_table_.rows(position, position + options_.shape.seq_len);
-  return {local_, sdpa_shape(local_, options_.shape), rope_table, documents, tensor_, *stream_, sequences_, position};
+  return {.config = local_,
+          .attention = sdpa_shape(local_, options_.shape),
+          .rope_table = rope_table,
+          .documents = documents,
+          .tensor = tensor_,
+          .stream = *stream_,
+          .sequences = sequences_,
+          .position = position,
+          .observer = observer_};
 }
 
 // Each rank looks up the tokens in its part of the vocabulary. The rows of other tokens are zero, and the ranks' rows
 // are summed.
 void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
+  begin_part(ResultObserver::kEmbedding);
   fsdp_->use(ParameterLayout::kEmbedding);
   const ProfilerRange range(*stream_, "embedding");
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
@@ -254,6 +274,9 @@ void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
                      .share = 1.0 / tensor_.size()},
                     *stream_);
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
+  if (observer_ != nullptr) {
+    observer_->on_result({.op = "embedding_forward", .results = {h0}, .weights = {embedding_}});
+  }
   fsdp_->release(ParameterLayout::kEmbedding);
 }
 
@@ -270,6 +293,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a,
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
     const ProfilerRange range(*stream_, fsdp_->name(unit));
+    begin_part(number_of(layer));
     if (i + 1 < layers.size()) {
       fsdp_->gather(unit_of(layers[i + 1]));
     } else if (layout().has_head()) {
@@ -312,6 +336,7 @@ void Llama::run(const StepEntry& entry, const StepBatches& step) {
                   .place = {.first = number == 0, .last = number + 1 == step.count},
                   .layers = layers_};
   using Kind = StepEntry::Kind;
+  if (observer_ != nullptr) observer_->begin_entry(number, entry.kind != Kind::kForward);
   if (entry.kind == Kind::kBackwardWeights) return backward_weights(work);
   if (entry.kind != Kind::kForward) return backward_training(work, entry.kind == Kind::kBackwardInput);
   if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
@@ -327,9 +352,7 @@ void Llama::warm_up(const MicroBatch& batch, bool several) {
   const Layers layers = layers_of_each_kind();
   forward_backward(batch, 0.0f, {.first = true, .last = !several}, layers);
   if (several) forward_backward(batch, 0.0f, {.first = false, .last = true}, layers);
-  if (amaxes_) amaxes_->forget_micro_batches(*stream_);
-  // Makes the first step gather, cast and measure all weights.
-  fsdp_->weights_changed();
+  forget_micro_batches();
 }
 
 // Returns the first layer of each group of layers that run the same kernels. The first block of the stage is a group of
@@ -390,6 +413,7 @@ void Llama::measure_gradient(const LlamaActivations& a) {
 // Runs forward and backward of the head in chunks. `residual` is the last block's h1.
 void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale) {
   const ProfilerRange range(*stream_, "head");
+  begin_part(options_.config.num_layers);
   const LlamaActivations& a = work.a;
   const size_t head = layout().head_unit();
   fsdp_->use(head);
@@ -424,6 +448,7 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
     const ProfilerRange range(*stream_, fsdp_->name(unit));
+    begin_part(number_of(layer));
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
@@ -453,6 +478,7 @@ void Llama::finish_block(size_t layer, const MicroBatchPlace& place) {
 
 void Llama::backward_embedding(const Work& work) {
   const ProfilerRange range(*stream_, "embedding");
+  begin_part(ResultObserver::kEmbedding);
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   const MicroBatch& batch = work.batch;
   const bool takes_tokens = fsdp_->takes_tokens(kUnit);
@@ -476,6 +502,9 @@ void Llama::backward_embedding(const Work& work) {
                       .vocab_begin = vocab_begin(),
                       .share = 1.0 / tensor_.size()},
                      *stream_);
+  if (observer_ != nullptr) {
+    observer_->on_result({.op = "embedding_backward", .results = {d_embedding_}, .inputs = {d_h0}});
+  }
   fsdp_->reduce(kUnit, work.place);
 }
 

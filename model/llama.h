@@ -111,6 +111,13 @@ class Llama {
   // follow the cached ones and are added to the cache. Requires a single tensor-parallel rank.
   Tensor last_logits(const Tensor& inputs);
 
+  // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
+  void observe_results(ResultObserver* observer);
+
+  // Must be called after micro-batches that belong to no step. Keeps their amaxes out of the history, and makes the
+  // next step gather, cast and measure all weights.
+  void forget_micro_batches();
+
   // Must be called after the last micro-batch of a step. Delayed scaling adds the amaxes of the step to its history,
   // unless `skip` says that the step is skipped (AmaxTable::end_step).
   void end_step(const Tensor& skip);
@@ -144,6 +151,9 @@ class Llama {
   bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
   BlockContext context(const Documents& documents);
+  void begin_part(int64_t layer) const {
+    if (observer_ != nullptr) observer_->begin_part(layer);
+  }
   const ParameterLayout& layout() const { return parameters_->layout(); }
   bool is_whole() const { return layout().has_embedding() && layout().has_head(); }
   // Returns the index in the model of a layer of the stage.
@@ -225,6 +235,7 @@ class Llama {
   std::unique_ptr<Fp8StatsTable> fp8_stats_;          // Statistics of FP8 casts, if LlamaOptions ask for them.
   // Gradients of kv heads that several ranks hold, if there are any.
   std::unique_ptr<KvCopies> kv_copies_;
+  ResultObserver* observer_ = nullptr;
 };
 
 }  // namespace octavo

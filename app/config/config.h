@@ -38,6 +38,7 @@ struct TrainingConfig {
   bool deterministic = false;
   double z_loss = 0;
   int64_t max_skipped_steps = 10;
+  bool locate_nonfinite = true;
   OnLossSpike on_loss_spike = OnLossSpike::kWarn;
   double loss_spike_z = 6;
   int64_t loss_spike_window = 100;
@@ -188,9 +189,9 @@ std::string default_checkpoint_dir(const Config& config);
 
 // Returns every key with its value, nested by section. For the config of a stage, returns the config of the whole run.
 nlohmann::json to_json(const Config& config);
-// Returns every key with its value as a YAML config that load_config can read.
 // Returns the same as text, in the order of docs/config.md.
 std::string to_json_text(const Config& config);
+// Returns every key with its value as a YAML config that load_config can read.
 std::string to_yaml(const Config& config);
 // Returns the value of the key with the full name `key`: strings without quotes, other values as YAML. Throws an
 // InputError if there is no such key.

@@ -25,7 +25,8 @@ class StepObserver {
   virtual void before_step(const TrainingStep& /*step*/) {}
   // Called after the step was queued, before the copy of its results to the host is queued.
   virtual void after_step(int64_t /*step*/) {}
-  // Returns whether the loop must wait for the step's result before it queues the next step. Equal on all ranks.
+  // Returns whether the loop must wait for the step's result before it queues the next step. Also asked after each
+  // on_result() of an earlier step. Equal on all ranks.
   virtual bool wants_result(int64_t /*step*/) const { return false; }
   // Called when the step's result is on the host, in the order of steps. May add values to step.row, and may throw.
   virtual void on_result(Step& /*step*/) {}
@@ -47,10 +48,11 @@ struct ObserverContext {
 
 std::unique_ptr<StepObserver> make_corruption_watch(const ObserverContext& context);
 std::unique_ptr<StepObserver> make_fp8_watch(const ObserverContext& context);
+std::unique_ptr<StepObserver> make_nonfinite_watch(const ObserverContext& context);
 std::unique_ptr<StepObserver> make_slow_rank_watch(const ObserverContext& context);
 std::unique_ptr<StepObserver> make_trace_watch(const ObserverContext& context);
 
 inline constexpr std::unique_ptr<StepObserver> (*kObservers[])(const ObserverContext&) = {
-    make_corruption_watch, make_fp8_watch, make_slow_rank_watch, make_trace_watch};
+    make_corruption_watch, make_fp8_watch, make_nonfinite_watch, make_slow_rank_watch, make_trace_watch};
 
 }  // namespace octavo

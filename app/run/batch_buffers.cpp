@@ -18,13 +18,13 @@ BatchShape batch_shape(const Config& config, const Mesh& mesh) {
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
     : shape_(shape),
       rows_(rows),
-      uploaded_rows_(rows),
+      uploaded_rows_{rows, rows},
       stream_(&stream),
       attended_tokens_(causal_attended_tokens(shape.whole_seq_len())) {
   const int64_t arrays = shape.document_mask ? 3 + kNumbersOfDocument : 3;
   for (Tensor& set : device_)
     set = arena.allocate("token batch", DType::kInt32, {arrays, rows * shape.seq_len}, Lifetime::kStep);
-  datasets_.assign(static_cast<size_t>(rows), 0);
+  for (auto& datasets : datasets_) datasets.assign(static_cast<size_t>(rows), 0);
   if (arena.planning()) return;
   for (Buffer& buffer : host_) buffer = Buffer::host(stream.device(), device_[0].bytes());
   counts_.resize(static_cast<size_t>(vocab_size) + 1);
@@ -49,9 +49,9 @@ void BatchBuffers::upload(const Batch& batch) {
   const auto tokens = std::ssize(batch.inputs);
   CHECK(tokens > 0 && tokens <= capacity && tokens % shape_.tokens() == 0,
         "a batch has {} tokens, expected at most {} in micro-batches of {}", tokens, capacity, shape_.tokens());
-  uploaded_rows_ = tokens / shape_.seq_len;
   current_ = 1 - current_;
-  if (!batch.dataset.empty()) datasets_ = batch.dataset;
+  uploaded_rows_[current_] = tokens / shape_.seq_len;
+  if (!batch.dataset.empty()) datasets_[current_] = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
   uploaded_[slot].synchronize();  // Waits for the upload two batches ago, the last one that read this host memory.
   const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), capacity});

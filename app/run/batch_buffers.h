@@ -25,12 +25,16 @@ class BatchBuffers {
   // batches ago is not complete.
   void upload(const Batch& batch);
 
-  // Returns micro-batch `i` of the last uploaded batch. The result is valid until the second upload after this call.
+  // Makes the batch that was uploaded before the last one the current batch, which the methods below refer to. A second
+  // call makes the last one current again.
+  void swap() { current_ = 1 - current_; }
+
+  // Returns micro-batch `i` of the current batch. The result is valid until the second upload after this call.
   MicroBatch micro_batch(int64_t i) const;
-  // Returns the number of micro-batches in the last uploaded batch, or in a full batch before the first upload.
-  int64_t num_micro_batches() const { return uploaded_rows_ / shape_.micro_batch_size; }
-  // Returns the index of the dataset that a sequence of the last uploaded batch belongs to.
-  int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
+  // Returns the number of micro-batches in the current batch, or in a full batch before the first upload.
+  int64_t num_micro_batches() const { return uploaded_rows_[current_] / shape_.micro_batch_size; }
+  // Returns the index of the dataset that a sequence of the current batch belongs to.
+  int64_t dataset(int64_t row) const { return datasets_[current_][static_cast<size_t>(row)]; }
   // Returns the mean number of tokens that a token of this rank attends to in the batch uploaded last.
   double attended_tokens() const { return attended_tokens_; }
 
@@ -52,14 +56,14 @@ class BatchBuffers {
 
   BatchShape shape_;
   int64_t rows_;
-  int64_t uploaded_rows_;
+  int64_t uploaded_rows_[2];
   Stream* stream_;
   Tensor device_[2];
   Buffer host_[2];
   DocumentLists lists_[2];
   std::vector<Event> uploaded_;
-  std::vector<int32_t> counts_;    // Scratch memory of sort_by_id.
-  std::vector<int64_t> datasets_;  // Dataset of each row of the last uploaded batch. 0 before the first upload.
+  std::vector<int32_t> counts_;       // Scratch memory of sort_by_id.
+  std::vector<int64_t> datasets_[2];  // Dataset of each row of a batch. 0 before the first upload.
   double attended_tokens_;
   int current_ = 0;
 };

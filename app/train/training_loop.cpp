@@ -21,7 +21,7 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
     // flight while the next one is queued.
     const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step) || agree(signals).any();
-    std::optional<Step> newest = finish_steps(waits);
+    std::optional<Step> newest = finish_steps(step, waits);
     if (parts_.run.results().pending() > 0) {
       if (newest) report(*newest, false);
       parts_.run.poll_saves();
@@ -77,9 +77,10 @@ void TrainingLoop::watch_while_idle(int64_t step) {
   actions_.account(Goodput::kChecks, begin);
 }
 
-std::optional<Step> TrainingLoop::finish_steps(bool all) {
+std::optional<Step> TrainingLoop::finish_steps(int64_t step, bool all) {
   std::optional<Step> newest;
-  while (parts_.run.results().pending() > (all || parts_.guard.has_given_up() ? 0 : steps_in_flight_)) {
+  const auto waits = [&] { return all || parts_.guard.has_given_up() || is_watched(step); };
+  while (parts_.run.results().pending() > (waits() ? 0 : steps_in_flight_)) {
     if (newest) report(*newest, false);
     newest = pop_step();
   }

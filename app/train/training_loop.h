@@ -28,10 +28,10 @@ class TrainingLoop {
   // Returns whether an observer needs the step's result before the next step is queued.
   bool is_watched(int64_t step) const;
   void watch_while_idle(int64_t step);
-  // Waits until at most one step is in flight, or until none is if `all` is true. Reports each finished step except the
-  // newest, which it returns. If too many steps in a row were skipped, waits for all steps, because those in flight may
-  // not be skipped.
-  std::optional<Step> finish_steps(bool all);
+  // Waits until at most one step is in flight, or until none is if `all` is true or an observer needs the result of
+  // `step`, the last one that was queued. Reports each finished step except the newest, which it returns. If too many
+  // steps in a row were skipped, waits for all steps, because those in flight may not be skipped.
+  std::optional<Step> finish_steps(int64_t step, bool all);
   // Waits for the oldest step in flight and judges its result.
   Step pop_step();
   void judge(Step& step);

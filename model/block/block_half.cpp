@@ -19,10 +19,8 @@ Tensor ActivationMemory::norm(const char* name, const char* linear, std::initial
   return shared.get(makes_all ? name : "norm", compute, shape, arena);
 }
 
-namespace {
-
-void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
-                  BlockPass pass) {
+void HalfNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
+                       BlockPass pass) const {
   args.out = a.out;
   args.rstd = a.rstd;
   args.eps = static_cast<float>(c.config.rms_norm_eps);
@@ -30,20 +28,24 @@ void norm_forward(const BlockContext& c, const NormActivations& a, RmsNormForwar
   args.amax = target.amax;
   args.cast = target.cast;
   rms_norm_forward(args, c.stream);
+  if (c.observer == nullptr) return;
+  c.observer->on_result({.op = "rms_norm_forward",
+                         .results = {args.residual_out, args.cast.defined() ? Tensor() : args.out},
+                         .inputs = {args.x, args.residual},
+                         .weights = {weight_},
+                         .parameter = name_});
 }
-
-}  // namespace
 
 void HalfNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
                        const LinearLayer& linear, BlockPass pass) const {
-  norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = a.h, .x = x, .residual = residual, .weight = weight_},
-               linear, pass);
+  compute(c, a, {.out = {}, .rstd = {}, .residual_out = a.h, .x = x, .residual = residual, .weight = weight_}, linear,
+          pass);
 }
 
 void HalfNorm::recompute_input(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
   if (!linear.recomputes_input()) return;
-  norm_forward(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
-               BlockPass::kBackward);
+  compute(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
+          BlockPass::kBackward);
   linear.recompute_input(a.linear, a.out, c.stream);
 }
 
@@ -57,6 +59,12 @@ void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const H
                      .weight = weight_,
                      .amax = args.d_h_amax},
                     c.stream);
+  if (c.observer == nullptr) return;
+  c.observer->on_result({.op = "rms_norm_backward",
+                         .results = {args.d_h, d_weight_},
+                         .inputs = {args.d_norm, args.d_h, a.h},
+                         .weights = {weight_},
+                         .parameter = name_});
 }
 
 }  // namespace octavo

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "kernels/attention/cached_sdpa.h"
+#include "kernels/layers/rms_norm.h"
 #include "model/architecture/activation_checkpointing.h"
 #include "model/architecture/batch_shape.h"
 #include "model/architecture/config.h"
@@ -26,8 +27,9 @@ struct BlockContext {
   Documents documents;  // Empty unless the shape has a document mask.
   TensorGroup& tensor;
   Stream& stream;
-  const ContextGroup& sequences;  // Ranks that share each sequence.
-  int64_t position = 0;           // Position of each sequence's first token: the length of the cache, or 0.
+  const ContextGroup& sequences;       // Ranks that share each sequence.
+  int64_t position = 0;                // Position of each sequence's first token: the length of the cache, or 0.
+  ResultObserver* observer = nullptr;  // Observer of the results. Usually null.
 };
 
 // The parts of a half of one layer, which the model owns.
@@ -77,7 +79,8 @@ struct HalfBackward {
 // The norm at the beginning of a half. Only one linear reads its output.
 class HalfNorm {
  public:
-  HalfNorm(const HalfParts& parts, const char* name) : weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
+  HalfNorm(const HalfParts& parts, const char* name)
+      : name_(name), weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
 
   // Computes a.h = x + residual, or a.h = x if `residual` is undefined, and a.out = norm(a.h). If the target of
   // `linear` has a cast, the kernel writes it in place of a.out.
@@ -90,8 +93,12 @@ class HalfNorm {
   void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
 
  private:
-  Tensor weight_;    // [hidden]
-  Tensor d_weight_;  // [hidden] float32
+  void compute(const BlockContext& context, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
+               BlockPass pass) const;
+
+  const char* name_;  // Name in NormSpec.
+  Tensor weight_;     // [hidden]
+  Tensor d_weight_;   // [hidden] float32
 };
 
 }  // namespace octavo

@@ -30,6 +30,9 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   if (pass != BlockPass::kForward) return;
   const Target target = down_.input_target(a.down, pass);
   swiglu_forward({.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast}, c.stream);
+  if (c.observer != nullptr) {
+    c.observer->on_result({.op = "swiglu_forward", .results = {swiglu}, .inputs = {a.gate_up}});
+  }
   down_.forward(a.down, {.y = delta, .x = swiglu, .pass = pass}, c.stream);
 }
 
@@ -55,6 +58,8 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
                      .out = by_product ? swiglu : Tensor(),
                      .out_cast = by_product ? down_.input_target(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
+    if (c.observer == nullptr) return;
+    c.observer->on_result({.op = "swiglu_backward", .results = {a.gate_up}, .inputs = {d_swiglu, a.gate_up}});
   };
   down_.backward(a.down,
                  {.d_x = d_swiglu,

@@ -171,6 +171,7 @@ bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
   const bool first = pass == BlockPass::kForward;
   // The statistics compare the cast with the tensor.
   if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
+  if (first && observer() != nullptr) return false;
   // A block of 128 tokens may extend over the shares of two ranks.
   if (recipe.scales_locally) return !is_share(kind);
   if (!recipe.needs_amax) return false;
@@ -334,11 +335,21 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
                stream);
   };
   if (!divides(Divided::kInputs)) {
-    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { multiply(args.y, begin, end); });
+    make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { multiply(args.y, begin, end); });
+  } else {
+    make_operands(operands, source, stream, [&](int64_t, int64_t) {
+      reduce_scatter(args.y, [&](int64_t begin, int64_t end) { multiply(exchange(), begin, end); });
+    });
   }
-  make_operands(operands, source, stream, [&](int64_t, int64_t) {
-    reduce_scatter(args.y, [&](int64_t begin, int64_t end) { multiply(exchange(), begin, end); });
-  });
+  if (observer() == nullptr) return;
+  observer()->on_result({.op = o.spec.names.forward,
+                         .results = {args.y},
+                         .inputs = {args.x},
+                         .weights = {observed_weight(o.weight.rows)}});
+}
+
+OpInput LinearLayer::observed_weight(const Fp8Operand& operand) const {
+  return is_fp8(options_.recipe) ? OpInput(operand) : OpInput(options_.weight.value);
 }
 
 void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
@@ -375,6 +386,13 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
                stream);
   });
   if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
+  const auto observe = [&] {
+    observer()->on_result({.op = o.spec.names.d_x,
+                           .results = {args.d_x},
+                           .inputs = {args.d_y},
+                           .weights = {observed_weight(o.weight.columns)}});
+  };
+  if (observer() != nullptr && !sums) observe();
   if (args.between) args.between();
   const WeightGradientOperands weight_operands{.d_y_columns = operands.columns,
                                                .x_columns = a.input.columns,
@@ -393,6 +411,7 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
     compute_weight_gradient(weight_operands, accumulate, stream);
   }
   if (sums) o.tensor->wait();
+  if (observer() != nullptr && sums) observe();
 }
 
 // In FP8 the operands already lie in a.saved. Without FP8, backward overwrites the tensors, so they are copied. A
@@ -409,18 +428,23 @@ void LinearLayer::compute_weight_gradient(const WeightGradientOperands& operands
                                           Stream& stream) const {
   const Tensor& d = options_.gradient;
   const char* name = options_.spec.names.d_w;
-  if (!is_fp8(options_.recipe)) {
-    return matmul(
-        {.d = d, .a = operands.d_y, .b = operands.x, .transpose_a = true, .accumulate = accumulate, .name = name},
-        stream);
+  const bool fp8 = is_fp8(options_.recipe);
+  if (fp8) {
+    fp8_matmul({.d = d,
+                .a = operands.d_y_columns,
+                .b = operands.x_columns,
+                .accumulate = accumulate,
+                .fast_accumulation = fast(false),
+                .name = name},
+               stream);
+  } else {
+    matmul({.d = d, .a = operands.d_y, .b = operands.x, .transpose_a = true, .accumulate = accumulate, .name = name},
+           stream);
   }
-  fp8_matmul({.d = d,
-              .a = operands.d_y_columns,
-              .b = operands.x_columns,
-              .accumulate = accumulate,
-              .fast_accumulation = fast(false),
-              .name = name},
-             stream);
+  if (observer() == nullptr) return;
+  std::vector<OpInput> inputs{operands.d_y, operands.x};
+  if (fp8) inputs = {operands.d_y_columns, operands.x_columns};
+  observer()->on_result({.op = name, .results = {d}, .inputs = std::move(inputs), .layer = options_.layer});
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

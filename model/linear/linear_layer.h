@@ -45,6 +45,7 @@
 #include "model/architecture/precision.h"
 #include "model/linear/amax_table.h"
 #include "model/linear/fp8_stats_table.h"
+#include "model/linear/result_observer.h"
 #include "parallel/context_group.h"
 #include "parallel/tensor_group.h"
 
@@ -67,6 +68,9 @@ struct LinearScratch {
   std::vector<Columns> columns;  // Indexed by LinearSpec::gradient_slot.
   Tensor share_bytes;            // [elements] uint8. Cast of this rank's share of the tokens.
   Tensor exchange;               // [elements] compute dtype. All tokens: gathered, or terms of a sum over the ranks.
+  // Borrowed. Null except while results are observed. Producers then write x and d_y instead of casting them, except in
+  // recomputation, so that there are results to observe. The operands have the same bits.
+  ResultObserver* observer = nullptr;
 };
 
 // The operands of a weight. `value` is defined without FP8, the others with FP8.
@@ -116,6 +120,7 @@ struct LinearOptions {
   AmaxTable* amaxes = nullptr;            // Borrowed. Required by recipes that need amaxes.
   Fp8StatsTable* stats = nullptr;         // Borrowed. Null disables statistics.
   int64_t index = 0;                      // Index of this linear in the tables.
+  int64_t layer = 0;                      // Index of the layer in the model.
   LinearScratch* scratch = nullptr;       // Borrowed.
   TensorGroup* tensor = nullptr;          // Borrowed. Null means that no ranks divide the layer.
   const ContextGroup* context = nullptr;  // Borrowed. Null means that no ranks share the sequences.
@@ -224,6 +229,8 @@ class LinearLayer {
   void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;
   void compute_weight_gradient(const WeightGradientOperands& operands, bool accumulate, Stream& stream) const;
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
+  ResultObserver* observer() const { return options_.scratch != nullptr ? options_.scratch->observer : nullptr; }
+  OpInput observed_weight(const Fp8Operand& operand) const;
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
   Tensor exchange() const;
   Tensor all_tokens(const Source& source) const;

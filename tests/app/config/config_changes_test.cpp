@@ -34,8 +34,8 @@ TEST_F(ConfigChangesTest, EveryKeyHasAClass) {
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "data"), (Names{"validation", "on_max_epochs", "allow_overlap", "skip",
                                                            "resume_from_sample", "reader_threads", "tokenizer"}));
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "training"),
-            (Names{"micro_batch_size", "deterministic", "max_skipped_steps", "loss_spike_z", "loss_spike_window",
-                   "corruption_check_every", "on_corruption"}));
+            (Names{"micro_batch_size", "deterministic", "max_skipped_steps", "locate_nonfinite", "loss_spike_z",
+                   "loss_spike_window", "corruption_check_every", "on_corruption"}));
   EXPECT_EQ(keys_of(KeyClass::kSchedule, "training"), (Names{"steps", "global_batch_size", "batch_size_warmup"}));
   EXPECT_EQ(keys_of(KeyClass::kTraining, "training"), (Names{"seed", "z_loss", "on_loss_spike"}));
   EXPECT_EQ(keys_of(KeyClass::kSchedule, "optimizer"),

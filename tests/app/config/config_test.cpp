@@ -46,7 +46,8 @@ data:
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
 training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, batch_size_warmup: [{batch_size: 3, steps: 2}], seed: 9, deterministic: true, z_loss: 0.001,
-           max_skipped_steps: 4, on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, corruption_check_every: 11, on_corruption: exclude}
+           max_skipped_steps: 4, on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, corruption_check_every: 11, on_corruption: exclude,
+           locate_nonfinite: false}
 optimizer:
   type: muon
   momentum: 0.9
@@ -114,6 +115,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_TRUE(config.training.deterministic);
   EXPECT_EQ(config.training.z_loss, 0.001);
   EXPECT_EQ(config.training.corruption_check_every, 11);
+  EXPECT_FALSE(config.training.locate_nonfinite);
   EXPECT_EQ(config.training.on_corruption, OnCorruption::kExclude);
 }
 
@@ -621,8 +623,6 @@ TEST_F(ConfigTest, OldNamesOfKeysAreRead) {
   EXPECT_EQ(staged.stages[1].changes.at("optimizer.decay_type"), "sqrt");
 }
 
-TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {
-  nlohmann::json json = to_json(load(kTrainable));
 TEST_F(ConfigTest, OldAndNewNameOfAKeyTogetherAreRefused) {
   const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
   const auto refused = [&](const std::string& rest, const std::vector<std::string>& overrides = {}) {
@@ -645,6 +645,8 @@ TEST_F(ConfigTest, OldAndNewNameOfAKeyTogetherAreRefused) {
   EXPECT_FALSE(refused("optimizer: {schedule: wsd, decay_type: linear}\n", {"optimizer.decay=sqrt"}));
 }
 
+TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {
+  nlohmann::json json = to_json(load(kTrainable));
   json["training"]["steps"] = "100";
   EXPECT_THROW(config_from_json(json), InputError);
   json["training"]["steps"] = 100;

@@ -1,5 +1,7 @@
 """Tests of octavo config: the list of keys, their documentation, and the effective values of a config."""
 
+import json
+
 from support import ROOT, Scratch
 
 

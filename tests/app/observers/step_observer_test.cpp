@@ -27,6 +27,16 @@ class ObservedRun : RunProcess {
     return step;
   }
 
+  // Sets every element of a parameter.
+  void set(std::string_view name, float value) {
+    for (const ParameterPiece& piece : run.state().parameters.pieces()) {
+      if (piece.spec->name != name) continue;
+      const Tensor weight = run.state().parameters.master(piece);
+      std::fill_n(weight.data<float>(), weight.numel(), value);
+    }
+    publish_weights(run.state());
+  }
+
   TrainingRun run;
 
  private:
@@ -77,11 +87,60 @@ TEST_F(StepObserverTest, StatisticsOfFp8AreInTheRowsOfDueSteps) {
     EXPECT_EQ(run.take_step().row.fp8.size(), number % 2 == 0 ? 2 * 4 * 3 : 0) << "layers, linears, tensors";
   }
   run.run.switch_precision();
-  EXPECT_FALSE(run.take_step().row.in_bfloat16);
+  EXPECT_TRUE(run.take_step().row.in_bfloat16);
   EXPECT_TRUE(run.take_step().row.fp8.empty()) << "in bfloat16";
   run.run.switch_precision();
-  EXPECT_TRUE(run.take_step().row.in_bfloat16);
+  EXPECT_FALSE(run.take_step().row.in_bfloat16);
   EXPECT_FALSE(run.take_step().row.fp8.empty()) << "in FP8 again";
+}
+
+// The search for the operation, which the log names, changes no later step. Step 5 is not searched.
+TEST_F(StepObserverTest, TheFirstStepThatIsNotFiniteIsExplained) {
+  std::vector<double> losses[2];
+  for (const bool locates : {false, true}) {
+    testing::internal::CaptureStdout();
+    ObservedRun run(run_config({fmt::format("training.locate_nonfinite={}", locates)}));
+    constexpr const char* kNorm = "model.layers.1.input_layernorm.weight";
+    for (int64_t number = 1; number <= 6; ++number) {
+      const bool broken = number == 2 || number == 5;
+      run.set(kNorm, broken ? std::numeric_limits<float>::quiet_NaN() : 1);
+      const Step step = run.take_step();
+      EXPECT_EQ(step.skipped, broken) << number;
+      if (!broken) losses[locates ? 1 : 0].push_back(step.loss());
+    }
+    const std::string log = testing::internal::GetCapturedStdout();
+    const char* expected =
+        "step 2 was computed again with the same weights, and the first result that is not finite is that of "
+        "rms_norm_forward in layer 1, forward of micro-batch 0: the largest magnitude is ";
+    EXPECT_EQ(log.find(expected) != std::string::npos, locates) << log;
+    EXPECT_EQ(log.find("; octavo inspect CONFIG.yaml --samples 4:6 --text prints the samples") != std::string::npos,
+              locates)
+        << log;
+    EXPECT_EQ(log.find("step 5 was computed again"), std::string::npos) << log;
+  }
+  EXPECT_EQ(losses[1], losses[0]);
+}
+
+// The step after it changes the weights before the batch is computed again.
+TEST_F(StepObserverTest, AStepThatIsFiniteWhenComputedAgainIsNotExplained) {
+  testing::internal::CaptureStdout();
+  ObservedRun run(run_config());
+  const std::string log = [&] {
+    run.run.queue_step(run.run.next_batch(1), std::numeric_limits<float>::infinity());
+    Step step = run.run.pop_step();
+    step.skipped = true;
+    step.grad_norm = std::numeric_limits<double>::infinity();
+    for (const auto& observer : run.run.observers()) observer->on_result(step);
+    run.run.queue_step(run.run.next_batch(2), std::numeric_limits<float>::infinity());
+    run.run.pop_step();
+    for (const auto& observer : run.run.observers()) {
+      if (observer->wants_result(2)) observer->while_idle(2);
+    }
+    return testing::internal::GetCapturedStdout();
+  }();
+  EXPECT_NE(log.find("step 1 was computed again with the weights after step 2, and every result is finite"),
+            std::string::npos)
+      << log;
 }
 
 TEST_F(StepObserverTest, OneStepIsTraced) {

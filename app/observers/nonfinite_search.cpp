@@ -1,0 +1,185 @@
+#include "app/observers/nonfinite_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "kernels/fp8/fp8_cpu.h"
+#include "kernels/math/cpu_math.h"
+
+namespace octavo {
+
+namespace {
+
+// Measures tensors and waits for the results.
+class Magnitudes {
+ public:
+  // `scratch` [1] float32 is overwritten by every call.
+  Magnitudes(const Tensor& scratch, Stream& stream) : scratch_(scratch), stream_(stream) {}
+
+  // Returns max |x|, in which infinity and NaN win.
+  float of(const Tensor& x) const {
+    float magnitude = 0;
+    stream_.zero(scratch_);
+    amax({.out = scratch_, .x = x.view({x.numel()})}, stream_);
+    stream_.copy(&magnitude, scratch_.raw(), sizeof(magnitude));
+    stream_.synchronize();
+    return magnitude;
+  }
+
+  float of(const Fp8Operand& x) const {
+    if (!x.scale_inv.defined()) return of(x.data);
+    std::vector<uint8_t> bytes(static_cast<size_t>(x.data.bytes()));
+    std::vector<float> scales(static_cast<size_t>(x.scale_inv.numel()));
+    stream_.copy(bytes.data(), x.data.raw(), x.data.bytes());
+    stream_.copy(scales.data(), x.scale_inv.raw(), x.scale_inv.bytes());
+    stream_.synchronize();
+    const int64_t rows = x.data.dim(0);
+    const int64_t k = x.data.dim(1);
+    float largest = 0;
+    cpu::with_float8_dtype(x.data.dtype(), [&]<typename Format>() {
+      for (int64_t i = 0; i < rows * k; ++i) {
+        const auto scale = static_cast<size_t>(scale_index(x.scaling, rows, k, i / k, i % k));
+        cpu::update_amax(largest, Format::decode(bytes[static_cast<size_t>(i)]) * scales[scale]);
+      }
+    });
+    return largest;
+  }
+
+ private:
+  Tensor scratch_;
+  Stream& stream_;
+};
+
+std::string format_magnitude(float magnitude) { return fmt::format("{:.3g}", unsigned_nan(magnitude)); }
+
+// Returns "3.4 in its input" or "3.4 and 0.1 in its inputs".
+std::string format_magnitudes(const std::vector<std::string>& magnitudes, const char* what) {
+  return fmt::format("{} in its {}{}", fmt::join(magnitudes, " and "), what, magnitudes.size() > 1 ? "s" : "");
+}
+
+class Search : public ResultObserver {
+ public:
+  Search(const Magnitudes& magnitudes, int64_t num_layers) : magnitudes_(magnitudes), num_layers_(num_layers) {}
+
+  void begin_entry(int64_t micro_batch, bool backward) override {
+    micro_batch_ = micro_batch;
+    backward_ = backward;
+  }
+
+  void begin_part(int64_t layer) override { layer_ = layer; }
+
+  void on_result(const OpResult& result) override {
+    if (found_) return;
+    ++count_;
+    std::vector<std::pair<const void*, float>> measured;
+    float worst = 0;
+    for (const Tensor& x : result.results) {
+      if (x.defined()) measured.emplace_back(x.raw(), magnitudes_.of(x));
+      if (x.defined()) cpu::update_amax(worst, measured.back().second);
+    }
+    if (!std::isfinite(worst)) {
+      const int64_t layer = result.layer.value_or(layer_);
+      found_ = {.order = {micro_batch_, backward_ ? 1 : 0, backward_ ? -layer : layer, count_},
+                .micro_batch = micro_batch_,
+                .text = describe(result, layer, worst)};
+    }
+    for (const auto& [place, magnitude] : measured) known_[place] = magnitude;
+  }
+
+  const std::optional<NonfiniteResult>& found() const { return found_; }
+
+ private:
+  std::string describe(const OpResult& result, int64_t layer, float worst) const {
+    const std::string part = layer == ResultObserver::kEmbedding ? "the embedding"
+                             : layer == num_layers_              ? "the head"
+                                                                 : fmt::format("layer {}", layer);
+    const auto format = [&](const std::vector<OpInput>& tensors) {
+      std::vector<std::string> texts;
+      for (const OpInput& x : tensors) {
+        if (x.operand.data.defined()) texts.push_back(format_magnitude(of_input(x.operand, result)));
+      }
+      return texts;
+    };
+    std::vector<std::string> parts;
+    if (const auto inputs = format(result.inputs); !inputs.empty()) parts.push_back(format_magnitudes(inputs, "input"));
+    if (const auto weights = format(result.weights); !weights.empty()) {
+      parts.push_back(format_magnitudes(weights, "weight"));
+      if (*result.parameter != '\0') parts.back() += fmt::format(" ({})", result.parameter);
+    }
+    parts.push_back(fmt::format("{} in its result", format_magnitude(worst)));
+    return fmt::format("{} in {}, {} of micro-batch {}: the largest magnitude is {}", result.op, part,
+                       backward_ ? "backward" : "forward", micro_batch_, fmt::join(parts, ", "));
+  }
+
+  // Returns the magnitude of an input before the operation, which may have written a result over it.
+  float of_input(const Fp8Operand& x, const OpResult& result) const {
+    const bool overwritten = std::any_of(result.results.begin(), result.results.end(), [&](const Tensor& written) {
+      return written.defined() && written.raw() == x.data.raw();
+    });
+    const auto known = overwritten ? known_.find(x.data.raw()) : known_.end();
+    return known != known_.end() ? known->second : magnitudes_.of(x);
+  }
+
+  const Magnitudes& magnitudes_;
+  const int64_t num_layers_;
+  int64_t micro_batch_ = 0;
+  bool backward_ = false;
+  int64_t layer_ = 0;
+  int64_t count_ = 0;
+  std::map<const void*, float> known_;  // Magnitudes of the last results, by address.
+  std::optional<NonfiniteResult> found_;
+};
+
+// Looks for what is not finite although all results of the micro-batches are: sums over the ranks, and the norm.
+std::optional<NonfiniteResult> find_in_gradients(TrainingState& state, const Magnitudes& magnitudes) {
+  Stream& stream = state.mesh.stream();
+  const int64_t after = state.batch.num_micro_batches();
+  state.optimizer.measure_gradients(stream);
+  float squares = 0;
+  stream.copy(&squares, state.optimizer.grad_sum_of_squares().raw(), sizeof(squares));
+  stream.synchronize();
+  if (std::isfinite(squares)) return std::nullopt;
+  float largest = 0;
+  const auto& units = state.parameters.layout().units();
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const float magnitude = magnitudes.of(state.parameters.fsdp().gradient_shard(unit));
+    if (!std::isfinite(magnitude)) {
+      return NonfiniteResult{.order = {after, 0, static_cast<int64_t>(unit), 0},
+                             .text = fmt::format("the sum over micro-batches and ranks of the gradients of {}: the "
+                                                 "largest magnitude is {}",
+                                                 units[unit].name, format_magnitude(magnitude))};
+    }
+    largest = std::max(largest, magnitude);
+  }
+  return NonfiniteResult{.order = {after, 1, 0, 0},
+                         .text = fmt::format("the gradient norm: the largest magnitude of a gradient on this rank is "
+                                             "{}, and the sum of the squares overflows",
+                                             format_magnitude(largest))};
+}
+
+}  // namespace
+
+std::optional<NonfiniteResult> find_nonfinite(TrainingState& state, const TrainingStep& step) {
+  // The tensor is free until the gradients are measured.
+  const Magnitudes magnitudes(state.optimizer.grad_sum_of_squares(), state.mesh.stream());
+  Search search(magnitudes, state.model.config().num_layers);
+  state.model.observe_results(&search);
+  queue_entries(state, step, entries_of_step(state));
+  state.model.observe_results(nullptr);
+  const std::optional<NonfiniteResult> in_gradients = find_in_gradients(state, magnitudes);
+  state.model.forget_micro_batches();
+  return search.found() ? search.found() : in_gradients;
+}
+
+SampleRange samples_of(const MicroBatchSamples& a) {
+  if (a.step.end - a.step.begin != a.batch_size) return a.step;
+  const int64_t begin = a.step.begin + a.data_rank * (a.batch_size / a.data_ranks) + a.micro_batch * a.micro_batch_size;
+  return {begin, begin + a.micro_batch_size};
+}
+
+}  // namespace octavo

@@ -1,0 +1,46 @@
+// ResultObserver: sees the result of every operation of the model while Llama::observe_results() has set one. Otherwise
+// an operation costs one comparison.
+//
+// On a GPU, an observer is called when the operation has been queued. It may queue work on the stream of the model and
+// wait for it. Until the next call, the stream leaves the results unchanged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/fp8/fp8.h"
+
+namespace octavo {
+
+// A tensor that an operation reads. One without FP8 has no scales.
+struct OpInput {
+  OpInput(const Tensor& x) : operand{.data = x, .scale_inv = {}} {}
+  OpInput(const Fp8Operand& x) : operand(x) {}
+  Fp8Operand operand;
+};
+
+struct OpResult {
+  const char* op = "";                // Name of the operation, as in profiles. String literal.
+  std::vector<Tensor> results = {};   // Tensors that the operation wrote, float32 or bfloat16.
+  std::vector<OpInput> inputs = {};   // Activations and gradients. An operation may have written a result over one.
+  std::vector<OpInput> weights = {};  // Weights, or this rank's part of them.
+  const char* parameter = "";         // Name of the weight, if the name of the operation does not tell. String literal.
+  std::optional<int64_t> layer = {};  // Layer of a result that may come later than those of begin_part()'s layer.
+};
+
+class ResultObserver {
+ public:
+  virtual ~ResultObserver() = default;
+
+  // Called before the operations of an entry of a step (model/step_entries.h).
+  virtual void begin_entry(int64_t micro_batch, bool backward) = 0;
+  // Called before the operations of a layer of the model. kEmbedding stands for the embedding, and the number of layers
+  // for the head.
+  static constexpr int64_t kEmbedding = -1;
+  virtual void begin_part(int64_t layer) = 0;
+  // Called after an operation. Undefined tensors in `result` must be ignored.
+  virtual void on_result(const OpResult& result) = 0;
+};
+
+}  // namespace octavo
