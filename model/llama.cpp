@@ -46,7 +46,6 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   CHECK(options.cache == nullptr ||
             (!training() && !is_fp8(options.precision.linear) && tensor_.alone() && sequences_.alone()),
         "a cache is for inference on one rank without FP8");
-  CHECK(training() || is_whole(), "inference on a stage of a model");
   CHECK(options.shape.context == sequences_.place(), "a shape of rank {} of {} that share sequences, in a group of {}",
         options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
@@ -68,6 +67,15 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   for (LlamaActivations& a : in_flight_) {
     a.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
   }
+  pipeline_ = std::make_unique<PipelineGroup>(
+      PipelineGroup::Options{.mesh = options.mesh,
+                             .edges = {.has_previous = !layout().has_embedding(), .has_next = !layout().has_head()},
+                             .training = training(),
+                             .dtype = compute,
+                             .rows = shape.share(),
+                             .columns = config.hidden_size},
+      arena, stream);
+  CHECK(training() || is_whole() || !pipeline_->alone(), "inference on a stage of a model without its other stages");
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) make_gradients(arena);
@@ -102,7 +110,7 @@ void Llama::make_gradients(Arena& arena) {
 
 void Llama::make_fp8_tables(Arena& arena) {
   const PrecisionConfig& precision = options_.precision;
-  const auto linears = static_cast<int64_t>(linears_.size() * layers_.size());
+  const int64_t linears = std::ssize(linears_) * options_.config.num_layers;
   if (needs_amax(precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena, options_.in_flight);
   }
@@ -311,7 +319,12 @@ void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const BlockContext c = context(batch.documents);
   const LlamaActivations& a = in_flight_.front();
+  pipeline_->receive_input(a.input());
   const Tensor residual = forward_blocks(batch, a, c, layers_);
+  if (!layout().has_head()) {
+    add_residual(a, residual);
+    return pipeline_->send_output(a.edge());
+  }
   const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
@@ -324,11 +337,29 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
   for (size_t i = 0; i < entries.size();) {
     const ProfilerRange range(*stream_, "micro-batch");
     const int64_t micro_batch = entries[i].micro_batch;
-    for (; i < entries.size() && entries[i].micro_batch == micro_batch; ++i) run(entries[i], step);
+    for (; i < entries.size() && entries[i].micro_batch == micro_batch; ++i) {
+      run(entries[i], i + 1 < entries.size() ? &entries[i + 1] : nullptr, step);
+    }
   }
 }
 
-void Llama::run(const StepEntry& entry, const StepBatches& step) {
+void Llama::receive(const StepEntry& entry, const LlamaActivations& a) {
+  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->receive_input(a.input());
+  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->receive_gradient(a.edge());
+}
+
+void Llama::post(const StepEntry& entry) {
+  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->post_input();
+  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->post_gradient();
+}
+
+void Llama::send(const StepEntry& entry, const LlamaActivations& a) {
+  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->send_output(a.edge());
+  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->send_gradient(a.edge());
+}
+
+// The transfer of the next entry begins while this one computes.
+void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);
   const Work work{.a = in_flight_[static_cast<size_t>(number % options_.in_flight)],
@@ -337,18 +368,34 @@ void Llama::run(const StepEntry& entry, const StepBatches& step) {
                   .layers = layers_};
   using Kind = StepEntry::Kind;
   if (observer_ != nullptr) observer_->begin_entry(number, entry.kind != Kind::kForward);
-  if (entry.kind == Kind::kBackwardWeights) return backward_weights(work);
-  if (entry.kind != Kind::kForward) return backward_training(work, entry.kind == Kind::kBackwardInput);
-  if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
-  forward_training(work, step.scale);
-  if (layout().has_head() && step.after_losses) step.after_losses(number);
+  receive(entry, work.a);
+  if (next != nullptr) post(*next);
+  if (entry.kind == Kind::kBackwardWeights) {
+    backward_weights(work);
+  } else if (entry.kind != Kind::kForward) {
+    backward_training(work, entry.kind == Kind::kBackwardInput);
+  } else {
+    if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
+    forward_training(work, step.scale);
+    if (layout().has_head() && step.after_losses) step.after_losses(number);
+  }
+  send(entry, work.a);
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
-  forward_backward(batch, scale, {.first = first, .last = last}, layers_);
+  const LlamaActivations& a = in_flight_.front();
+  const Work work{.a = a, .batch = batch, .place = {.first = first, .last = last}, .layers = layers_};
+  if (amaxes_) amaxes_->begin_micro_batch(first, 0, *stream_);
+  pipeline_->receive_input(a.input());
+  forward_training(work, scale);
+  pipeline_->send_output(a.edge());
+  pipeline_->receive_gradient(a.edge());
+  backward_training(work, false);
+  pipeline_->send_gradient(a.edge());
 }
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
+  pipeline_->warm_up();
   const Layers layers = layers_of_each_kind();
   forward_backward(batch, 0.0f, {.first = true, .last = !several}, layers);
   if (several) forward_backward(batch, 0.0f, {.first = false, .last = true}, layers);
@@ -371,7 +418,8 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBa
   const Work work{.a = in_flight_.front(), .batch = batch, .place = place, .layers = layers};
   if (amaxes_) amaxes_->begin_micro_batch(place.first, 0, *stream_);
   forward_training(work, scale);
-  backward_training(work, false);
+  backward_training(work, options_.splits_backward);
+  if (options_.splits_backward) backward_weights(work);
 }
 
 // The gradients of the norms are zeroed before the first forward, because the head adds to one of them there.
@@ -382,9 +430,13 @@ void Llama::forward_training(const Work& work, float scale) {
   if (!fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
   const Tensor residual = forward_blocks(work.batch, work.a, c, work.layers);
   if (layout().has_head()) return run_head(work, c, residual, scale);
-  sum_terms(
-      {.out = work.a.delta.view({residual.numel()}), .terms = residual.view({residual.numel()}), .accumulate = true},
-      *stream_);
+  add_residual(work.a, residual);
+}
+
+// Completes the output of a stage without head.
+void Llama::add_residual(const LlamaActivations& a, const Tensor& residual) {
+  sum_terms({.out = a.delta.view({residual.numel()}), .terms = residual.view({residual.numel()}), .accumulate = true},
+            *stream_);
 }
 
 void Llama::backward_training(const Work& work, bool saves_operands) {
@@ -396,6 +448,7 @@ void Llama::backward_training(const Work& work, bool saves_operands) {
 
 void Llama::backward_weights(const Work& work) {
   for (const size_t layer : work.layers | std::views::reverse) {
+    begin_part(number_of(layer));
     const bool accumulate = fsdp_->begin_gradient(unit_of(layer), work.place);
     blocks_[layer].backward_weights(work.a.blocks[layer], accumulate, *stream_);
     finish_block(layer, work.place);

@@ -1,7 +1,8 @@
 // Llama: forward, loss and backward of micro-batches, written once for all devices.
 //
 // An object is a stage of the model: the blocks in the layout of its parameters, with the embedding before the first
-// block of the model and the head after the last one. A stage with all blocks is the whole model.
+// block of the model and the head after the last one. A stage with all blocks is the whole model. If the mesh has
+// several pipeline stages, the object exchanges activations and gradients with the stages before and after it.
 //
 // The object borrows the parameters and takes its activations from the arena at construction; it allocates nothing
 // later. All work is queued on the stream given at construction, except transfers between ranks, which run on other
@@ -21,6 +22,7 @@
 #include "model/parameters/kv_copies.h"
 #include "model/parameters/sharded_parameters.h"
 #include "model/step_entries.h"
+#include "parallel/pipeline_group.h"
 
 namespace octavo {
 
@@ -40,11 +42,11 @@ struct LlamaActivations {
   // the residual stream.
   Tensor delta;
 
-  // Input of a stage without embedding, [share, hidden]. The caller writes it before a forward.
+  // Input of a stage without embedding, [share, hidden]. It is received, or the caller writes it, before a forward.
   const Tensor& input() const { return blocks.front().h0(); }
-  // Edge of the stage, [share, hidden]. After a forward of a stage without head it holds the output, and before the
-  // backward the caller writes the gradient of the output here. After the backward of a stage without embedding it
-  // holds the gradient of the input.
+  // Edge of the stage, [share, hidden]. After a forward of a stage without head it holds the output. Before the
+  // backward the gradient of the output is received, or the caller writes it, here. After the backward of a stage
+  // without embedding it holds the gradient of the input.
   const Tensor& edge() const { return delta; }
 };
 
@@ -89,7 +91,7 @@ class Llama {
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
-  // Computes losses(), the loss of every token. All tensor-parallel ranks get the same values.
+  // Computes losses(), the loss of every token, on stages with the head. All tensor-parallel ranks get the same values.
   void forward(const MicroBatch& batch);
 
   // Queues entries of a step in order. The whole step is step_entries(), called with as many micro-batches in flight as
@@ -122,6 +124,8 @@ class Llama {
   // unless `skip` says that the step is skipped (AmaxTable::end_step).
   void end_step(const Tensor& skip);
 
+  // Returns the streams of the transfers between pipeline stages.
+  std::vector<Stream*> stage_transfers() { return pipeline_->streams(); }
   // Returns the stream on which tensor-parallel ranks transfer tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
 
@@ -159,9 +163,9 @@ class Llama {
   // Returns the index in the model of a layer of the stage.
   int64_t number_of(size_t layer) const { return layout().stage().begin + static_cast<int64_t>(layer); }
   size_t unit_of(size_t layer) const { return layout().block_unit(number_of(layer)); }
-  // Returns the index of a linear in the tables of amaxes and statistics.
+  // Returns the index of a linear in the tables of amaxes and statistics, which have the linears of the whole model.
   int64_t table_index(size_t layer, size_t linear) const {
-    return static_cast<int64_t>(layer * linears_.size() + linear);
+    return number_of(layer) * std::ssize(linears_) + static_cast<int64_t>(linear);
   }
   // Layers of the stage in rising order, counted from 0. All layers, except while warming up.
   using Layers = std::vector<size_t>;
@@ -173,12 +177,17 @@ class Llama {
     MicroBatchPlace place;
     const Layers& layers;
   };
-  void run(const StepEntry& entry, const StepBatches& step);
+  // `next` is the entry after this one. Null: none.
+  void run(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
+  void receive(const StepEntry& entry, const LlamaActivations& a);
+  void post(const StepEntry& entry);
+  void send(const StepEntry& entry, const LlamaActivations& a);
   void forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work, bool saves_operands);
   void backward_weights(const Work& work);
   void measure_gradient(const LlamaActivations& a);
+  void add_residual(const LlamaActivations& a, const Tensor& residual);
   // Runs embedding and blocks. Returns the last block's h1, to which a.delta must still be added.
   Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                         const Layers& layers);
@@ -200,6 +209,7 @@ class Llama {
   Stream* stream_;
   TensorGroup tensor_;
   ContextGroup sequences_;
+  std::unique_ptr<PipelineGroup> pipeline_;
   ModelConfig local_;  // Config of this rank's part of the model.
   Tensor embedding_;
   // Gradient of the embedding table. An undefined tensor if the ranks exchange the gradients of their tokens instead of

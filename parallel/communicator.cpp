@@ -21,6 +21,8 @@ class SingleCommunicator final : public Communicator {
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override {}
   void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override {}
+  void do_send(const Tensor&, int, Stream&) override {}
+  void do_receive(const Tensor&, int, Stream&) override {}
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
   std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
@@ -43,6 +45,8 @@ class PlannedCommunicator final : public Communicator {
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override { refuse(); }
   void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override { refuse(); }
+  void do_send(const Tensor&, int, Stream&) override { refuse(); }
+  void do_receive(const Tensor&, int, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
   std::unique_ptr<Communicator> do_split(const RankGroup&) override { refuse(); }
@@ -135,6 +139,27 @@ void Communicator::send_receive(const Tensor& out, int from, const Tensor& in, i
     return;
   }
   run("send_receive", what, out, stream, [&] { do_send_receive(out, from, in, to, stream); });
+}
+
+void Communicator::check_peer(const char* op, const char* what, int peer) const {
+  CHECK(peer >= 0 && peer < size_ && peer != rank_, "{}: the peer of rank {} is rank {} in a group of {} ranks",
+        call_name(*this, op, what), rank_, peer, size_);
+}
+
+void Communicator::send(const Tensor& tensor, int to, Stream& stream, const char* what) {
+  check_peer("send", what, to);
+  run("send", what, tensor, stream, [&] { do_send(tensor, to, stream); });
+}
+
+void Communicator::receive(const Tensor& tensor, int from, Stream& stream, const char* what) {
+  check_peer("receive", what, from);
+  run("receive", what, tensor, stream, [&] { do_receive(tensor, from, stream); });
+}
+
+void Communicator::finish_transfer(const char* what) {
+  if (!has_transfer()) return;
+  const Watchdog::Scope scope(watchdog_, {"transfer", what, name_.c_str()});
+  do_finish_transfer();
 }
 
 void Communicator::all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what) {

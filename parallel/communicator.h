@@ -5,8 +5,8 @@
 // throw Error when shapes, dtypes or addresses do not fit together, or when MPI or NCCL reports a failure.
 //
 // `what` names the tensor in messages ("gradients of block 3"). The string is borrowed and must outlive the
-// communicator. The watchdog (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the
-// collective takes longer than parallel.timeout_s.
+// communicator. Only send() and receive() are calls of two ranks. The watchdog (parallel/ranks/watchdog.h) ends the run
+// with a message that names the collective if the collective takes longer than parallel.timeout_s.
 //
 // Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
 // of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in a send_receive.
@@ -69,6 +69,14 @@ class Communicator {
   // `out` and `in` must not overlap.
   static constexpr int kNobody = -1;
   void send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream, const char* what = "");
+  // Sends the tensor to rank `to`, or receives what rank `from` sends into it. Any dtype; both tensors have equal
+  // sizes. Two ranks match their calls in order. On the CPU the call only starts the transfer, which is complete after
+  // finish_transfer(). No other transfer of this communicator may begin before, and the tensor must not be used.
+  void send(const Tensor& tensor, int to, Stream& stream, const char* what = "");
+  void receive(const Tensor& tensor, int from, Stream& stream, const char* what = "");
+  // On the CPU, waits for the last send() or receive() if it is not complete. Does nothing on a GPU, where the stream
+  // orders transfers.
+  void finish_transfer(const char* what = "");
   // Replaces the tensor with its sum over ranks. Float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
   // Replaces each element with the largest over ranks. Float32, compared by its bits as unsigned integers. For
@@ -93,6 +101,7 @@ class Communicator {
   Watchdog& watchdog() const { return watchdog_; }
 
  private:
+  void check_peer(const char* op, const char* what, int peer) const;
   // Runs `work`, which performs the collective `op`, under the watchdog, the profiler and error messages that name it.
   template <typename Work>
   void run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work);
@@ -103,6 +112,11 @@ class Communicator {
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
   virtual void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) = 0;
+  virtual void do_send(const Tensor& tensor, int to, Stream& stream) = 0;
+  virtual void do_receive(const Tensor& tensor, int from, Stream& stream) = 0;
+  // Returns whether the host must wait for a transfer, in do_finish_transfer().
+  virtual bool has_transfer() const { return false; }
+  virtual void do_finish_transfer() {}
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
   // Implements split() for a group of several ranks.

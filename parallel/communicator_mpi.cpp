@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,13 @@ class MpiCommunicator final : public Communicator {
       : Communicator(watchdog, ranks.name, ranks.rank, ranks.size),
         comm_(split_watched(watchdog, ranks, parent)),
         scratch_(static_cast<size_t>(kScratchBytes)) {}
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+  // During stack unwinding other ranks may never take part in the transfer.
+  ~MpiCommunicator() override {
+    if (std::uncaught_exceptions() == 0)
+      MPI_Waitall(as_int(std::ssize(transfer_)), transfer_.data(), MPI_STATUSES_IGNORE);
+  }
 
  private:
   static mpi::Comm split_watched(Watchdog& watchdog, const RankGroup& ranks, MPI_Comm parent) {
@@ -93,6 +101,34 @@ class MpiCommunicator final : public Communicator {
                          comm_.get(), MPI_STATUS_IGNORE),
             "MPI_Sendrecv");
     }
+  }
+
+  void do_send(const Tensor& tensor, int to, Stream&) override {
+    for_each_chunk(tensor, [&](char* data, int count, MPI_Request* request) {
+      check(MPI_Isend(data, count, MPI_BYTE, to, 0, comm_.get(), request), "MPI_Isend");
+    });
+  }
+
+  void do_receive(const Tensor& tensor, int from, Stream&) override {
+    for_each_chunk(tensor, [&](char* data, int count, MPI_Request* request) {
+      check(MPI_Irecv(data, count, MPI_BYTE, from, 0, comm_.get(), request), "MPI_Irecv");
+    });
+  }
+
+  // Starts the transfers of the chunks of a tensor.
+  template <typename Start>
+  void for_each_chunk(const Tensor& tensor, const Start& start) {
+    CHECK(!has_transfer(), "the transfer before is not finished ({} axis)", name());
+    for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunkBytes) {
+      start(static_cast<char*>(tensor.raw()) + begin, as_int(std::min(kChunkBytes, tensor.bytes() - begin)),
+            &transfer_.emplace_back(MPI_REQUEST_NULL));
+    }
+  }
+
+  bool has_transfer() const override { return !transfer_.empty(); }
+  void do_finish_transfer() override {
+    check(MPI_Waitall(as_int(std::ssize(transfer_)), transfer_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    transfer_.clear();
   }
 
   void do_all_reduce_sum(const Tensor& tensor, Stream&) override {
@@ -176,6 +212,7 @@ class MpiCommunicator final : public Communicator {
 
   mpi::Comm comm_;
   std::vector<char> scratch_;
+  std::vector<MPI_Request> transfer_;  // Requests of the send() or receive() in progress.
 };
 
 }  // namespace

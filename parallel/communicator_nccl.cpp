@@ -195,6 +195,16 @@ class NcclCommunicator final : public Communicator {
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
 
+  void do_send(const Tensor& tensor, int to, Stream& stream) override {
+    check(ncclSend(tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, to, comm_, native(stream)),
+          "ncclSend");
+  }
+
+  void do_receive(const Tensor& tensor, int from, Stream& stream) override {
+    check(ncclRecv(tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, from, comm_, native(stream)),
+          "ncclRecv");
+  }
+
   void do_all_reduce_sum(const Tensor& tensor, Stream& stream) override {
     all_reduce(tensor, sum_dtype(tensor), ncclSum, stream);
   }

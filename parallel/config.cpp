@@ -82,6 +82,7 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
                 size, may_fill ? " or -1 for all remaining ranks" : "");
     if (size == -1) continue;
     shape.*axis.size = size;
+    if (axis.divides_blocks && size == 1) continue;  // Messages name the axis only if it is used.
     given += fmt::format("{}parallel.{} {}", given.empty() ? "" : " times ", axis.key, size);
     all_sizes += fmt::format("{}{} {}", all_sizes.empty() ? "parallel." : " times ", axis.key, size);
   }

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace octavo {
 
@@ -13,6 +14,7 @@ struct MeshShape {
   int64_t shard = 1;
   int64_t tensor = 1;
   int64_t context = 1;
+  int64_t pipeline = 1;
   // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
   auto operator<=>(const MeshShape&) const = default;
 
@@ -47,6 +49,9 @@ enum class NcclMemory : uint8_t {
   kRegistered,
 };
 
+// Order in which a pipeline stage runs forward and backward of the micro-batches of a step (model/pipeline_schedule.h).
+enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
+
 struct ParallelConfig {
   // Number of ranks that shard the state. -1: all ranks that the other axes leave.
   int64_t data_parallel_shard = -1;
@@ -62,6 +67,11 @@ struct ParallelConfig {
   // Multiprocessors for GEMMs during tensor-parallel transfers. 0 means all.
   int64_t overlap_multiprocessors = 0;
   double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
+  // Number of pipeline stages, among which the blocks of the model are divided.
+  int64_t pipeline_parallel = 1;
+  // Number of blocks of each pipeline stage. Empty: stages with about equal work (model/parameters/pipeline_stages.h).
+  std::vector<int64_t> pipeline_layers = {};
+  PipelineSchedule pipeline_schedule = PipelineSchedule::kOneForwardOneBackward;
 
   // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws
   // InputError unless the sizes multiply to `ranks`.
@@ -76,7 +86,7 @@ struct ParallelConfig {
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
 
-enum class Axis : uint8_t { kReplicate, kShard, kContext, kTensor };
+enum class Axis : uint8_t { kPipeline, kReplicate, kShard, kContext, kTensor };
 
 // One axis of the mesh. A new axis needs a row in kMeshAxes, a member in ParallelConfig and in MeshShape, and the
 // collectives along the axis.
@@ -90,26 +100,34 @@ struct MeshAxis {
   bool divides_tokens;
   // Whether the axis' ranks divide one replica of the parameters and optimizer states among themselves.
   bool shards_state;
+  // Whether the axis' ranks have different blocks of the model.
+  bool divides_blocks;
   // Whether messages name the axis even when its size is 1.
   bool always_named;
 };
 
 // Axes in the order of Axis, outermost first. Ranks that are neighbours along the last axis are neighbours on one
-// machine; ranks along the first axis may be far apart.
+// machine; ranks along the first axis may be far apart. Pipeline stages exchange only the activations at their edges.
 inline constexpr MeshAxis kMeshAxes[] = {
+    {"pipeline", "pipeline_parallel", &ParallelConfig::pipeline_parallel, &MeshShape::pipeline, false, false, false,
+     true, false},
     {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true,
-     true, false, true},
-    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true, true, true, true},
-    {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false},
-    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, true},
+     true, false, false, true},
+    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true, true, true, false,
+     true},
+    {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false,
+     false},
+    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, false,
+     true},
 };
 // Returns whether the ranks of a communication group have different positions on an axis. The groups "world", "tokens"
 // (ranks that process different tokens), "micro-batch" (ranks that process the same samples) and "shard" (ranks that
-// share one replica of the state) may span several axes. Every other group has the name of the one axis that it spans.
+// share one replica of the state) may span several axes. Except "world", they are within a pipeline stage. Every other
+// group has the name of the one axis that it spans.
 constexpr bool spans(std::string_view group, const MeshAxis& axis) {
   if (group == "world") return true;
   if (group == "tokens") return axis.divides_tokens;
-  if (group == "micro-batch") return !axis.divides_samples;
+  if (group == "micro-batch") return !axis.divides_samples && !axis.divides_blocks;
   if (group == "shard") return axis.shards_state;
   return group == axis.name;
 }

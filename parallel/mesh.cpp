@@ -6,17 +6,19 @@
 
 namespace octavo {
 
-Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) : stream_(&stream) {
+Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
+    : stream_(&stream), watchdog_(&group.watchdog()) {
   group.agree([&] { shape_ = config.mesh_shape(group.size()); });
   all_to_all_load_ = shape_.all_to_all_load(group.all_reduce_max(group.local_size()));
   find_places(group.rank());
   connect(true, [&](const RankGroup& ranks) {
     return communicators_.empty() ? make_communicator(group, stream) : communicators_.back()->split(ranks);
   });
+  if (shape_.pipeline > 1) watchdog_->set_stage(rank(Axis::kPipeline));
 }
 
 Mesh::Mesh(const MeshShape& shape, int64_t all_to_all_load, Stream& stream, Watchdog& watchdog, int64_t rank)
-    : shape_(shape), all_to_all_load_(all_to_all_load), stream_(&stream) {
+    : shape_(shape), all_to_all_load_(all_to_all_load), stream_(&stream), watchdog_(&watchdog) {
   find_places(rank);
   connect(false, [&](const RankGroup& ranks) { return make_planned_communicator(watchdog, ranks); });
 }
@@ -39,6 +41,11 @@ void Mesh::connect(bool shares, const MakeCommunicator& make) {
   };
   for (const char* group : {"world", "tokens", "micro-batch"}) add(group);
   for (size_t i = std::size(kMeshAxes); i-- > 0;) add(kMeshAxes[i].name);
+  if (shape_.pipeline == 1) return;
+  for (int64_t i = 0; i < 2 * kLinkColors; ++i) {
+    communicators_.push_front(make(ranks_of("pipeline")));
+    stage_links_.push_back(communicators_.front().get());
+  }
 }
 
 RankGroup Mesh::ranks_of(const char* group) const {
@@ -64,7 +71,10 @@ std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& m
   std::vector<std::unique_ptr<Registration>> registrations;
   for (const auto& communicator : communicators_) {
     const bool wanted = how == NcclMemory::kAuto ? communicator.get() == &shard() : how != NcclMemory::kPlain;
-    if (!wanted) continue;
+    // Pipeline stages have memory of different sizes.
+    const bool over_stages =
+        shape_.pipeline > 1 && (communicator->name() == "world" || communicator->name() == "pipeline");
+    if (!wanted || over_stages) continue;
     if (auto registration = communicator->register_memory(memory)) registrations.push_back(std::move(registration));
   }
   return registrations;

@@ -1,6 +1,7 @@
 // Mesh arranges the ranks of a run along the axes of kMeshAxes (parallel/config.h), as one rank sees them, and owns a
-// communicator for each group of ranks that communicate. The first axis is the outermost. With sizes r, s, c and t,
-// rank = ((replicate * s + shard) * c + context) * t + tensor. An axis of size 1 costs nothing.
+// communicator for each group of ranks that communicate. The first axis is the outermost. With sizes r, s, c and t
+// after the pipeline axis, rank = (((pipeline * r + replicate) * s + shard) * c + context) * t + tensor. An axis of
+// size 1 costs nothing.
 //
 // Ranks along the context axis share each sequence (core/sequence_chunks.h). They process different tokens, so their
 // parameter gradients are summed like those of data-parallel ranks: one replica of the state is sharded over the shard
@@ -28,6 +29,10 @@
 
 namespace octavo {
 
+// Kind of a transfer between neighbouring pipeline stages. Activations go to the next stage, gradients to the one
+// before.
+enum class StageData : uint8_t { kActivations, kGradients };
+
 class Mesh {
  public:
   // Creates the mesh. A collective of all ranks of `group`. Groups with equal ranks share one communicator. The
@@ -46,7 +51,7 @@ class Mesh {
   // Returns this rank's position on an axis.
   int64_t rank(Axis axis) const { return places_[static_cast<size_t>(axis)]; }
   // Returns this rank's position among the shape().data() ranks that read different samples.
-  int64_t data_rank() const { return tokens().rank() / shape_.context; }
+  int64_t data_rank() const { return rank(Axis::kReplicate) * shape_.shard + rank(Axis::kShard); }
   // Returns this rank's position among the ranks that share its sequences.
   ContextRank context_rank() const { return {.rank = rank(Axis::kContext), .size = shape_.context}; }
 
@@ -63,12 +68,25 @@ class Mesh {
   // Returns the group of ranks that process the same samples.
   Communicator& micro_batch() const { return group("micro-batch"); }
   Communicator& world() const { return group("world"); }  // Returns the group of all ranks.
+  // Returns the group of ranks that differ only in their pipeline stage.
+  Communicator& pipeline() const { return along(Axis::kPipeline); }
+  // Returns a communicator of the ranks of pipeline() for what stage `sender` sends. The communicators of what a rank
+  // sends and receives all differ, so that none of these transfers waits for another. Requires several stages.
+  Communicator& stage_link(StageData data, int64_t sender) const {
+    return *stage_links_[static_cast<size_t>(data) * kLinkColors + static_cast<size_t>(sender % kLinkColors)];
+  }
+
+  // Tells the watchdog that the pipeline stages have reached the same point of a step. Does nothing with one stage.
+  void meet_stages() const {
+    if (shape_.pipeline > 1) watchdog_->begin_interval();
+  }
 
   // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective. The
   // registrations must be destroyed before the memory.
   std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
+  static constexpr int64_t kLinkColors = 2;  // Neighbouring senders have different communicators.
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);
   // Creates the communicators. If `shares`, groups with equal ranks share one.
@@ -80,10 +98,12 @@ class Mesh {
   MeshShape shape_;
   int64_t all_to_all_load_ = 1;
   Stream* stream_;
+  Watchdog* watchdog_;
   std::array<int64_t, std::size(kMeshAxes)> places_ = {};
   // The communicator of all ranks is the last to be destroyed.
   std::list<std::unique_ptr<Communicator>> communicators_;
   std::map<std::string_view, Communicator*> groups_;
+  std::vector<Communicator*> stage_links_;  // Empty with a single pipeline stage.
 };
 
 }  // namespace octavo

@@ -99,7 +99,7 @@ train_mesh() {
     "data.validation=[]" "$@"
 }
 
-# Checks the collectives on GPUs, and sharding and tensor parallelism against one GPU.
+# Checks the collectives on GPUs, and sharding, tensor parallelism and pipeline stages against one GPU.
 check_ranks() {
   local gpus ranks
   local -a sizes=(2)
@@ -115,8 +115,12 @@ check_ranks() {
   train_mesh one 1
   train_mesh shards 2
   train_mesh tensor 2 parallel.tensor_parallel=2
+  train_mesh stages 2 parallel.pipeline_parallel=2
+  train_mesh zero_bubble 2 parallel.pipeline_parallel=2 parallel.pipeline_schedule=zero_bubble
   python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/shards/metrics.jsonl" --tolerance 1e-4
   python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/tensor/metrics.jsonl" --tolerance 2e-3
+  python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/stages/metrics.jsonl" --tolerance 1e-4
+  python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/zero_bubble/metrics.jsonl" --tolerance 1e-4
 }
 
 check_bench() { "$build/octavo" bench "${BENCH_CONFIG:-configs/llama3_1.8b_1gpu.yaml}"; }

@@ -13,6 +13,7 @@
 #include "kernels/optimizer/adamw_float8.h"
 #include "model/architecture/model_fields.h"
 #include "model/architecture/tensor_parallel.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -43,6 +44,34 @@ void check_batch(const Config& config, int64_t ranks) {
                {.smallest = smallest, .largest = config.training.global_batch_size - 1});
     smallest = phase.batch_size + 1;
   }
+}
+
+// Checks that every pipeline stage has a micro-batch in each step.
+void check_pipeline_batch(const Config& config, int64_t ranks) {
+  const int64_t stages = config.parallel.pipeline_parallel;
+  const int64_t unit = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
+  const auto check_size = [&](const char* key, int64_t size) {
+    CHECK_INPUT(size >= unit * stages,
+                "{} is {}, which is {} micro-batches per rank and step, expected at least one for each of "
+                "parallel.pipeline_parallel {} stages{}",
+                key, size, size / unit, stages, would_work({unit * stages}));
+  };
+  check_size("training.global_batch_size", config.training.global_batch_size);
+  int64_t end = 0;
+  for (const BatchPhase& phase : config.training.batch_size_warmup) {
+    end += phase.steps;
+    if (end > config.stage.steps_before) {
+      check_size("the batch_size of training.batch_size_warmup", phase.batch_size);
+    }
+  }
+}
+
+void check_pipeline_stages(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  CHECK_INPUT(parallel.pipeline_schedule == PipelineSchedule::kOneForwardOneBackward || parallel.pipeline_parallel > 1,
+              "parallel.pipeline_schedule is {}, but parallel.pipeline_parallel is 1, expected at least 2 stages",
+              name_of(kPipelineSchedule, parallel.pipeline_schedule));
+  (void)pipeline_stages(config.model, parallel, parallel.pipeline_parallel);
 }
 
 void check_schedule(const Config& config) {
@@ -265,7 +294,10 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   errors.collect([&] { check_optimizer(config.optimizer); });
   errors.raise();
   const int64_t unit = chunk_unit(config);
-  errors.collect([&] { check_batch(config, ranks); });
+  errors.collect([&] {
+    check_batch(config, ranks);
+    check_pipeline_batch(config, ranks);
+  });
   errors.collect([&] {
     check_chunks(config, unit,
                  unit == 1
@@ -275,6 +307,7 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   errors.raise();
   if (!config.model_complete()) return;
   errors.collect([&] { check_division(config, ranks); });
+  errors.collect([&] { check_pipeline_stages(config); });
   errors.raise();
   errors.collect([&] { check_linear_shapes(config); });
   errors.collect([&] { check_lm_head_shape(config); });

@@ -223,6 +223,15 @@ bool NumberPair::read(const ConfigNode& node, double& first, double& second) con
   return true;
 }
 
+bool IntegerList::read(const ConfigNode& node, std::vector<int64_t>& values) const {
+  std::vector<int64_t> found;
+  for (const ConfigNode& item : node.items()) {
+    if (!each.read(item, found.emplace_back())) return false;
+  }
+  values = std::move(found);
+  return true;
+}
+
 bool Paths::read(const ConfigNode& node, std::vector<std::string>& value) const {
   std::vector<std::string> texts;
   for (const ConfigNode& item : node.items()) {

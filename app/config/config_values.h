@@ -222,6 +222,15 @@ struct Datasets {
   nlohmann::ordered_json write(const std::vector<DatasetSource>& sources) const;
 };
 
+// A list of integers, or a single integer. An empty node means an empty list.
+struct IntegerList : PlainValue {
+  Integers each;
+
+  constexpr explicit IntegerList(const Integers& integers) : each(integers) {}
+  std::string expected() const { return "a list, each item " + each.expected(); }
+  bool read(const ConfigNode& node, std::vector<int64_t>& values) const;
+};
+
 // A path or a list of paths.
 struct Paths {
   std::string expected() const { return "a path, or a list of paths"; }

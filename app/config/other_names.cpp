@@ -9,7 +9,6 @@ namespace {
 
 constexpr const char* kNoDropout = "Octavo trains without dropout";
 constexpr const char* kNoExperts = "Octavo has no mixture of experts";
-constexpr const char* kNoPipeline = "this version has no pipeline parallelism";
 constexpr const char* kRatio = "which is relative to optimizer.lr";
 
 constexpr OtherName kOtherNames[] = {
@@ -162,9 +161,8 @@ constexpr OtherName kOtherNames[] = {
     {"expert_parallel_degree", "", kNoExperts},
     {"expert_parallel", "", kNoExperts},
     {"num_experts", "", kNoExperts},
-    {"pipeline_parallel_degree", "", kNoPipeline},
-    {"pipeline_parallel", "", kNoPipeline},
-    {"pipeline_model_parallel_size", "", kNoPipeline},
+    {"pipeline_parallel_degree", "parallel.pipeline_parallel", ""},
+    {"pipeline_model_parallel_size", "parallel.pipeline_parallel", ""},
     {"compile", "", "Octavo's kernels are compiled when it is built"},
 };
 

@@ -6,6 +6,7 @@
 #include "app/memory/memory_budget.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -59,7 +60,9 @@ InferenceState::InferenceState(const Config& config, const ParameterLayout& layo
 }
 
 InferenceModel::InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime)
-    : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
+    : runtime_(runtime),
+      layout_(layout_of_rank(config.model, config.parallel, runtime.mesh())),
+      memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
         const InferenceState planned(config, layout_, shape, plan, runtime);
         const MemoryBudget budget = memory_budget(config, runtime);

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "app/run/validation.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -53,15 +56,56 @@ Arena plan_arena(const TrainingOptions& options, const Mesh& mesh) {
   return arena;
 }
 
+// One rank of each pipeline stage. All ranks of a stage need equal memory.
+class StageRanks {
+ public:
+  StageRanks(const Config& config, const MeshShape& shape, int64_t all_to_all_load, Stream& stream,
+             Watchdog& watchdog) {
+    for (int64_t stage = 0; stage < shape.pipeline; ++stage) {
+      const int64_t rank = stage * shape.ranks() / shape.pipeline;
+      meshes_.push_back(std::make_unique<Mesh>(shape, all_to_all_load, stream, watchdog, rank));
+      layouts_.push_back(layout_of_rank(config.model, config.parallel, *meshes_.back()));
+    }
+  }
+
+  const Mesh& mesh() const { return *meshes_.front(); }
+  const ParameterLayout& layout() const { return layouts_.front(); }
+
+  // Returns whether every stage fits.
+  bool fit(const TrainingOptions& options, const MemoryBudget& budget) const {
+    for (size_t stage = 0; stage < meshes_.size(); ++stage) {
+      if (!budget.fits(planned_bytes(of_stage(options, stage), *meshes_[stage]))) return false;
+    }
+    return true;
+  }
+
+  // Returns the plan of the stage that needs the most memory.
+  MemoryPlan plan(const TrainingOptions& options, const MemoryBudget& budget) const {
+    MemoryPlan largest = plan_memory(options, mesh(), budget);
+    for (size_t stage = 1; stage < meshes_.size(); ++stage) {
+      MemoryPlan plan = plan_memory(of_stage(options, stage), *meshes_[stage], budget);
+      if (plan.arena_bytes > largest.arena_bytes) largest = std::move(plan);
+    }
+    return largest;
+  }
+
+ private:
+  TrainingOptions of_stage(const TrainingOptions& o, size_t stage) const {
+    return {o.config, layouts_[stage], o.local_batch, o.sharding, o.checkpointing};
+  }
+
+  std::vector<std::unique_ptr<Mesh>> meshes_;
+  std::vector<ParameterLayout> layouts_;
+};
+
 // Plans the first choice for which the result of `make_fits` is true, or the last one.
 MemoryPlan plan_choice(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group,
-                       const std::function<FitsTraining(const MemoryBudget&, const Mesh&)>& make_fits) {
+                       const std::function<FitsTraining(const MemoryBudget&, const StageRanks&)>& make_fits) {
   Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
   stream.set_deterministic(config.training.deterministic);
-  const Mesh mesh(shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
-  const ParameterLayout layout(config.model, {.rank = 0, .size = shape.tensor});
+  const StageRanks ranks(config, shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
   const MemoryBudget budget = memory_budget(config, shape, device);
-  return plan_memory(choose_training_options(config, layout, mesh, make_fits(budget, mesh)), mesh, budget);
+  return ranks.plan(choose_training_options(config, ranks.layout(), ranks.mesh(), make_fits(budget, ranks)), budget);
 }
 
 }  // namespace
@@ -100,15 +144,16 @@ MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const M
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
-  return plan_choice(config, shape, device, group, [](const MemoryBudget& budget, const Mesh& mesh) -> FitsTraining {
-    return [&](const TrainingOptions& options) { return budget.fits(planned_bytes(options, mesh)); };
-  });
+  return plan_choice(config, shape, device, group,
+                     [](const MemoryBudget& budget, const StageRanks& ranks) -> FitsTraining {
+                       return [&](const TrainingOptions& options) { return ranks.fit(options, budget); };
+                     });
 }
 
 bool can_fit(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
   // The function says that no choice fits, so the last one is planned.
   return plan_choice(config, shape, device, group,
-                     [](const MemoryBudget&, const Mesh&) -> FitsTraining {
+                     [](const MemoryBudget&, const StageRanks&) -> FitsTraining {
                        return [](const TrainingOptions&) { return false; };
                      })
       .fits();

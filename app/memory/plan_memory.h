@@ -38,8 +38,9 @@ struct MemoryPlan {
   bool fits() const { return budget.fits(arena_bytes); }
 };
 
-// Returns what `octavo train` allocates on rank 0 of the mesh, which needs as much as any rank. `config` must be
-// resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must contain only this process.
+// Returns what `octavo train` allocates on the first rank of the pipeline stage that needs the most. No rank needs
+// more. `config` must be resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must
+// contain only this process.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
 // Returns whether the choice of memory_choices() that takes the least memory, the last one, fits. Plans once, where
 // plan_memory() plans up to a dozen times.

@@ -2,11 +2,12 @@
 
 #include "app/memory/plan_memory.h"
 #include "core/error.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
 TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& runtime)
-    : layout_(config.model, runtime.tensor_rank()),
+    : layout_(layout_of_rank(config.model, config.parallel, runtime.mesh())),
       options_(training_options(config, layout_, runtime)),
       bfloat16_config_(without_fp8(config)),
       memory_(runtime.allocate([&] {

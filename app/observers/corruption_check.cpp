@@ -1,5 +1,6 @@
 #include "app/observers/corruption_check.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -21,7 +22,13 @@ CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, Pro
       recomputes_(!stream_.is_cuda() || stream_.deterministic()),
       parts_(replicated_parts(config.model, state)),
       results_({"losses"}) {
-  for (const ParameterUnit& unit : state.parameters.layout().units()) results_.push_back("gradients of " + unit.name);
+  // All ranks list the units of the whole model, so that the results of all pipeline stages have the same places.
+  const ParameterLayout whole = state.parameters.layout().whole();
+  for (const ParameterUnit& unit : whole.units()) results_.push_back("gradients of " + unit.name);
+  for (const ParameterUnit& unit : state.parameters.layout().units()) {
+    const auto result = std::find(results_.begin(), results_.end(), "gradients of " + unit.name);
+    result_of_unit_.push_back(static_cast<size_t>(result - results_.begin()));
+  }
   const int64_t count = 2 * std::ssize(results_) + std::ssize(parts_);
   CHECK(count <= state.hashes.dim(0), "there are {} hashes, expected at most {}", count, state.hashes.dim(0));
   hashes_ = state.hashes.rows(0, count);
@@ -55,8 +62,8 @@ void CorruptionCheck::hash_results(int64_t pass) {
     bit_hash({.out = hashes_.rows(row, row + 1).view({2}), .x = x}, stream_);
   };
   state_.parameters.fsdp().observe_gradients([this, hash](size_t unit) mutable {
-    hash(0, state_.model.losses());
-    hash(1 + unit, state_.parameters.fsdp().gradient(unit));
+    if (state_.model.losses().defined()) hash(0, state_.model.losses());
+    hash(result_of_unit_[unit], state_.parameters.fsdp().gradient(unit));
   });
 }
 

@@ -63,10 +63,11 @@ class CorruptionCheck {
   int64_t every_;
   bool recomputes_;
   std::vector<HashedSlice> parts_;
-  std::vector<std::string> results_;  // Names of the results of a pass.
-  std::vector<CheckedRank> ranks_;    // Facts about all ranks, on rank 0.
-  Tensor hashes_;                     // [results of both passes, then parts; 2] int32
-  std::vector<Pending> pending_;      // Host buffers, used in turn.
+  std::vector<std::string> results_;    // Names of the results of a pass.
+  std::vector<size_t> result_of_unit_;  // Index in results_ of the gradients of each unit of this rank.
+  std::vector<CheckedRank> ranks_;      // Facts about all ranks, on rank 0.
+  Tensor hashes_;                       // [results of both passes, then parts; 2] int32
+  std::vector<Pending> pending_;        // Host buffers, used in turn.
   int64_t pushed_ = 0;
   int64_t popped_ = 0;
 };

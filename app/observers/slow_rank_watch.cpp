@@ -2,6 +2,7 @@
 // data makes it slow. Every logging.slow_rank_every steps all ranks measure their collectives; on a GPU that records
 // two events per collective, without any waiting. Does nothing in a run with one rank.
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ class SlowRankWatch : public StepObserver {
     origin_ = Event(compute.device(), true);
     origin_.record(compute);
     for (const TrainingStream& stream : streams) {
+      // A stage waits for its neighbours for many reasons, so only ranks of one stage are compared.
+      if (stream.between_stages) continue;
       profilers_.emplace_back(stream.stream->device(), Profiler::Detail::kCollectives);
       stream.stream->set_profiler(&profilers_.back());
       streams_.push_back(stream.stream);
@@ -62,7 +65,7 @@ class SlowRankWatch : public StepObserver {
       hosts.push_back(rank[2]);
     }
     if (!context_.runtime.group().is_root()) return;
-    const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank(ranks, step.step_ms));
+    const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank_of_stage(ranks, step.step_ms));
     if (!slow) return;
     const auto rank = static_cast<size_t>(slow->rank);
     log_event(EventKind::kWarning, step.number,
@@ -75,6 +78,19 @@ class SlowRankWatch : public StepObserver {
   void on_new_state() override { is_first_ = true; }
 
  private:
+  // Returns the slow rank that delays the ranks of its pipeline stage the most.
+  std::optional<SlowRank> find_slow_rank_of_stage(std::span<const RankTimes> ranks, double step_ms) const {
+    const auto in_stage = ranks.size() / static_cast<size_t>(context_.runtime.mesh().shape().pipeline);
+    std::optional<SlowRank> slowest;
+    for (size_t first = 0; first < ranks.size(); first += in_stage) {
+      std::optional<SlowRank> slow = find_slow_rank(ranks.subspan(first, in_stage), step_ms);
+      if (!slow || (slowest && slowest->held_ms >= slow->held_ms)) continue;
+      slow->rank += static_cast<int>(first);
+      slowest = slow;
+    }
+    return slowest;
+  }
+
   const ObserverContext context_;
   int64_t every_;                    // 0 if no step is measured.
   std::vector<Stream*> streams_;     // Streams that are being recorded.

@@ -10,12 +10,13 @@ namespace octavo {
 
 namespace {
 
-// Returns the place of a shard, "(shard 1 of tensor rank 0)". For norms, it does not name the tensor rank, because
-// their shards are equal on all of them.
+// Returns the place of a shard, "(shard 1 of tensor rank 0)" or "(shard 1 of tensor rank 0 of pipeline stage 2)". For
+// norms, it does not name the tensor rank, because their shards are equal on all of them.
 std::string place_of(const ParameterUnit& unit, const Mesh& mesh) {
-  const int shard = mesh.shard().rank();
-  if (unit.is_norms || mesh.tensor().size() == 1) return fmt::format("(shard {})", shard);
-  return fmt::format("(shard {} of tensor rank {})", shard, mesh.tensor().rank());
+  std::string place = fmt::format("(shard {}", mesh.shard().rank());
+  if (!unit.is_norms && mesh.tensor().size() > 1) place += fmt::format(" of tensor rank {}", mesh.tensor().rank());
+  if (mesh.pipeline().size() > 1) place += fmt::format(" of pipeline stage {}", mesh.pipeline().rank());
+  return place + ")";
 }
 
 void add_units(const TrainingState& state, const std::vector<OptimizerState>& kept, std::vector<HashedSlice>& all) {

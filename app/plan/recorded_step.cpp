@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "app/run/training_state.h"
+#include "core/error.h"
 #include "model/parameters/sharded_parameters.h"
 
 namespace octavo {
@@ -85,6 +86,9 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
 }
 
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node) {
+  CHECK_INPUT(run.mesh.pipeline == 1,
+              "parallel.pipeline_parallel is {}, but this version predicts no steps with several pipeline stages",
+              run.mesh.pipeline);
   const MeshShape shape = recorded_mesh(run, gpus_per_node);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);

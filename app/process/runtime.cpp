@@ -156,11 +156,8 @@ void Runtime::tune(const std::function<void()>& work) {
 }
 
 double Runtime::sum_over_tokens(double value) {
-  bool is_first = true;  // Whether this is the first of the ranks that work on the same tokens.
-  for (size_t i = 0; i < std::size(kMeshAxes); ++i) {
-    if (!kMeshAxes[i].divides_tokens && mesh_->rank(static_cast<Axis>(i)) != 0) is_first = false;
-  }
-  return group_.all_reduce_sum(is_first ? value : 0);
+  const bool counts = mesh_->tensor().rank() == 0 && mesh_->rank(Axis::kPipeline) == mesh_->shape().pipeline - 1;
+  return group_.all_reduce_sum(counts ? value : 0);
 }
 
 RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {

@@ -11,7 +11,6 @@
 #include "app/process/startup_timer.h"
 #include "app/process/tuning_file.h"
 #include "core/stream.h"
-#include "model/architecture/tensor_parallel.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks/process_group.h"
 
@@ -50,10 +49,9 @@ class Runtime {
   // Returns the largest number of ranks on one machine. All ranks return the same number, so that their decisions
   // agree.
   int64_t ranks_per_machine() const { return ranks_per_machine_; }
-  // Returns this rank's place among the tensor-parallel ranks that divide each layer.
-  TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
-  // Returns the sum of `value` over the ranks, counting ranks that work on the same tokens once. A collective.
+  // Returns the sum of `value` over the ranks. Of the ranks that work on the same tokens, counts only one of the last
+  // pipeline stage, which has the losses. A collective.
   double sum_over_tokens(double value);
 
   // Allocates memory on this rank's device. `planned` returns the size in bytes. `planned` and the allocation may throw

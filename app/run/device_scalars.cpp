@@ -7,7 +7,7 @@
 namespace octavo {
 
 DeviceScalars::DeviceScalars(std::vector<DeviceScalar> scalars, Arena& arena) : scalars_(std::move(scalars)) {
-  std::erase_if(scalars_, [](const DeviceScalar& scalar) { return !scalar.values.defined(); });
+  std::erase_if(scalars_, [](const DeviceScalar& scalar) { return !scalar.is_used; });
   if (!scalars_.empty()) sums_ = arena.allocate("scalars", DType::kFloat32, {std::ssize(scalars_)}, Lifetime::kStep);
 }
 
@@ -17,7 +17,8 @@ void DeviceScalars::zero(Stream& stream) const {
 
 void DeviceScalars::add_micro_batch(Stream& stream) const {
   for (int64_t i = 0; i < std::ssize(scalars_); ++i) {
-    sum({.out = sums_.rows(i, i + 1), .x = scalars_[static_cast<size_t>(i)].values}, stream);
+    const Tensor& values = scalars_[static_cast<size_t>(i)].values;
+    if (values.defined()) sum({.out = sums_.rows(i, i + 1), .x = values}, stream);
   }
 }
 

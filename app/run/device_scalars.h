@@ -12,13 +12,14 @@ namespace octavo {
 
 struct DeviceScalar {
   MetricKey metric;
-  // [tokens] float32: values of the targets of a micro-batch. Undefined if the run does not compute this scalar.
+  // [tokens] float32: values of the targets of a micro-batch. Undefined if this rank does not compute this scalar.
   Tensor values;
+  bool is_used = true;  // Whether a rank of the run computes this scalar.
 };
 
 class DeviceScalars {
  public:
-  // Keeps only the scalars whose values are defined.
+  // Keeps only the scalars that are used.
   DeviceScalars(std::vector<DeviceScalar> scalars, Arena& arena);
 
   const std::vector<DeviceScalar>& all() const { return scalars_; }

@@ -6,6 +6,7 @@
 
 #include "app/run/weights.h"
 #include "core/format.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -40,9 +41,11 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime) {
   const Communicator& replicas = runtime.mesh().replicate();  // Ranks with equal tensors.
-  const Communicator& world = runtime.mesh().world();
   // One rank of each replica writes the history.
-  const bool with_history = world.rank() % (world.size() / replicas.size()) == 0;
+  bool with_history = true;
+  for (const Axis axis : {Axis::kPipeline, Axis::kShard, Axis::kContext, Axis::kTensor}) {
+    with_history = with_history && runtime.mesh().rank(axis) == 0;
+  }
   return divide_tensors(checkpoint_tensors(state, with_history), replicas.rank(), replicas.size());
 }
 
@@ -58,7 +61,7 @@ std::vector<TensorPart> loaded_parts(TrainingState& state) {
 }
 
 std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime) {
-  const ParameterLayout layout(config.model, runtime.tensor_rank());
+  const ParameterLayout layout = layout_of_rank(config.model, config.parallel, runtime.mesh());
   const int64_t local_batch = config.training.global_batch_size / runtime.mesh().shape().data();
   Arena plan(runtime.stream().device());
   TrainingState state({.config = config, .layout = layout, .local_batch = local_batch, .sharding = {}}, runtime.mesh(),

@@ -9,6 +9,7 @@
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
 #include "model/architecture/tensor_parallel.h"
+#include "model/pipeline_schedule.h"
 
 namespace octavo {
 
@@ -28,10 +29,14 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
 //                     weights and for each moment
 //   FP8               one hash of the amax history
 int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
-  const int64_t units = std::ssize(o.layout.units());
+  const int64_t units = std::ssize(o.layout.whole().units());
   const ModelConfig& model = o.config.model;
   const int64_t kv_heads = local_config(model, {.rank = 0, .size = mesh.shape().tensor}).num_kv_heads;
   return 2 * (1 + units) + (2 + moments) * (units + 2 * model.num_layers * kv_heads) + 1;
+}
+
+PipelinePlace place_of(const Mesh& mesh) {
+  return {.stages = mesh.shape().pipeline, .stage = mesh.rank(Axis::kPipeline)};
 }
 
 }  // namespace
@@ -48,6 +53,9 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
              .parallel = o.config.parallel,
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
+             .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(mesh),
+                                             o.local_batch / o.config.training.micro_batch_size),
+             .splits_backward = splits_backward(o.config.parallel.pipeline_schedule, place_of(mesh)),
              .workspace_bytes =
                  Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, mesh.stream())},
             parameters, arena, mesh.stream()),
@@ -55,18 +63,24 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, mesh.stream()),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
-      scalars({{"z_loss", model.z_losses()}}, arena),
-      skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
+      scalars({{"z_loss", model.z_losses(), o.config.training.z_loss > 0}}, arena),
+      skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)),
+      schedule(o.config.parallel.pipeline_schedule) {
   if (o.config.training.corruption_check_every == 0) return;
   hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
 }
 
 std::vector<TrainingStream> training_streams(TrainingState& state) {
   Fsdp& fsdp = state.parameters.fsdp();
-  return {{"compute", "", "", &state.mesh.stream()},
-          {"sharding communication", "weights", "gradients", &fsdp.transfers()},
-          {"replica communication", "gradients", "gradients", &fsdp.replica_transfers()},
-          {"tensor-parallel communication", "tokens", "tokens", &state.model.token_transfers()}};
+  std::vector<TrainingStream> streams = {
+      {"compute", "", "", &state.mesh.stream()},
+      {"sharding communication", "weights", "gradients", &fsdp.transfers()},
+      {"replica communication", "gradients", "gradients", &fsdp.replica_transfers()},
+      {"tensor-parallel communication", "tokens", "tokens", &state.model.token_transfers()}};
+  for (Stream* stream : state.model.stage_transfers()) {
+    streams.push_back({"pipeline communication", "", "", stream, true});
+  }
+  return streams;
 }
 
 Arena plan_training(const TrainingOptions& options, const Mesh& mesh) {
@@ -87,6 +101,18 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
     sum({.out = state.loss.rows(dataset, dataset + 1),
          .x = state.model.losses().rows(i * shape.seq_len, (i + 1) * shape.seq_len)},
         stream);
+  }
+}
+
+// Sums the losses over the ranks. Only the last pipeline stage has some, and the other stages add zeros.
+void sum_losses(TrainingState& state, Stream& stream) {
+  if (!state.parameters.layout().has_head()) {
+    stream.zero(state.loss);
+    state.scalars.zero(stream);
+  }
+  for (Communicator* ranks : {&state.mesh.tokens(), &state.mesh.pipeline()}) {
+    ranks->all_reduce_sum(state.loss, stream, "losses");
+    state.scalars.reduce(*ranks, stream);
   }
 }
 
@@ -113,7 +139,7 @@ void training_step(TrainingState& state, const TrainingStep& step) {
 float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 std::vector<StepEntry> entries_of_step(const TrainingState& state) {
-  return step_entries(state.batch.num_micro_batches());
+  return pipeline_entries(state.schedule, place_of(state.mesh), state.batch.num_micro_batches());
 }
 
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries) {
@@ -133,8 +159,8 @@ void finish_step(TrainingState& state, const TrainingStep& step) {
   Stream& stream = state.mesh.stream();
   {
     const ProfilerRange range(stream, "gradient norm");
-    state.mesh.tokens().all_reduce_sum(state.loss, stream, "losses");
-    state.scalars.reduce(state.mesh.tokens(), stream);
+    state.mesh.meet_stages();
+    sum_losses(state, stream);
     state.optimizer.measure_gradients(stream);
     decide_on_update(state, step);
   }
@@ -143,6 +169,7 @@ void finish_step(TrainingState& state, const TrainingStep& step) {
   state.model.end_step(state.skip);
   state.optimizer.step(step.number, step.lr, state.skip, stream);
   state.parameters.publish(state.model.weight_casts(), stream);
+  state.mesh.meet_stages();
 }
 
 Tensor amax_history(TrainingState& state) {

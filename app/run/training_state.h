@@ -43,6 +43,7 @@ class TrainingState {
   DeviceScalars scalars;
   // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all ranks.
   Tensor skip;
+  PipelineSchedule schedule;  // Order of forward and backward, if there are several pipeline stages.
   // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
   // (app/observers/corruption_check.h). Undefined if training.corruption_check_every is 0.
   Tensor hashes;
@@ -55,6 +56,7 @@ struct TrainingStream {
   const char* gathered;
   const char* reduced;
   Stream* stream;
+  bool between_stages = false;  // Whether it transfers data between pipeline stages.
 };
 // Returns the streams of a step, beginning with the compute stream of the model.
 std::vector<TrainingStream> training_streams(TrainingState& state);

@@ -89,6 +89,7 @@ void Optimizer::measure_gradients(Stream& stream) {
   if (mesh == nullptr) return;
   mesh->shard().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
+  mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   // Replicas diverge if they clip by norms that differ in their last bits.
   mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the replicas");
 }

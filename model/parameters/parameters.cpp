@@ -1,6 +1,7 @@
 #include "model/parameters/parameters.h"
 
 #include <cmath>
+#include <iterator>
 
 #include "core/error.h"
 #include "kernels/math/random_normal.h"
@@ -104,7 +105,7 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
 }
 
 void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const ModelConfig& c, int64_t layer) {
-  auto index = (layer - stage_.begin) * static_cast<int64_t>(linears.size());
+  int64_t index = layer * std::ssize(linears);
   begin_unit(fmt::format("block {}", layer), layer);
   for (const LinearSpec& linear : linears) add_linear(linear, c, layer, index++);
   end_unit();

@@ -33,7 +33,7 @@ struct ParameterSpec {
   // Standard deviation of the normal distribution of initial values. 0: all ones (norm weights).
   double init_std = 0;
   size_t unit = 0;
-  // Index of the FP8 linear that has the parameter, counted over the blocks of the stage. -1: none.
+  // Index of the FP8 linear that has the parameter, counted over the blocks of the model. -1: none.
   int64_t linear = -1;
 
   // Shape of the whole parameter, and the row and column where the part begins.

@@ -7,10 +7,14 @@
 #include "kernels/fp8/fp8.h"
 #include "kernels/fp8/fp8_shard.h"
 #include "kernels/math/cast.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 
 namespace {
+
+// Maximum number of elements of a tied table's gradient that pipeline stages exchange at a time.
+constexpr int64_t kTiedPart = int64_t{1} << 24;
 
 enum Pool : size_t { kNormsPool, kTablesPool, kBlocksPool };
 
@@ -126,6 +130,10 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
          .pool = pool_of(unit)});
   }
   fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);
+  const bool has_half = layout.config().tie_word_embeddings && layout.has_embedding() != layout.has_head();
+  if (!has_half || mode != LlamaMode::kTraining || mesh == nullptr || mesh->shape().pipeline == 1) return;
+  const int64_t part = std::min(kTiedPart, fsdp_->gradient_shard(ParameterLayout::kEmbedding).numel());
+  tied_part_ = arena.allocate("gradient of the tied table", DType::kFloat32, {part}, Lifetime::kBlock);
 }
 
 // Returns the dtype in which a unit's weights are gathered. A per-tensor recipe needs only one number to cast a shard,
@@ -194,11 +202,25 @@ std::vector<Tensor> ShardedParameters::counted_gradients() const {
 
 void ShardedParameters::finish_gradients(Stream& stream) {
   fsdp_->finish_reductions();
+  if (tied_part_.defined()) sum_tied_table(stream);
   if (mesh_ == nullptr || mesh_->tensor().size() == 1) return;
   const Tensor& norms = fsdp_->gradient_shard(ParameterLayout::kNorms);
   mesh_->tensor().all_reduce_sum(norms, stream, "gradients of norms");
   // Replicas may have added in different orders, so all take the result of one of them.
   mesh_->replicate().all_reduce_max(norms, stream, "gradients of norms");
+}
+
+// Both ends add the same two numbers, so they get the same bits.
+void ShardedParameters::sum_tied_table(Stream& stream) {
+  Communicator& stages = mesh_->pipeline();
+  const int other_end = layout_->has_embedding() ? stages.size() - 1 : 0;
+  const Tensor& gradient = fsdp_->gradient_shard(ParameterLayout::kEmbedding);
+  for (int64_t begin = 0; begin < gradient.numel(); begin += tied_part_.numel()) {
+    const Tensor mine = gradient.rows(begin, std::min(begin + tied_part_.numel(), gradient.numel()));
+    const Tensor other = tied_part_.rows(0, mine.numel());
+    stages.send_receive(other, other_end, mine, other_end, stream, "gradients of the tied table");
+    sum_terms({.out = mine, .terms = other, .accumulate = true}, stream);
+  }
 }
 
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {

@@ -98,7 +98,7 @@ class ShardedParameters {
 
   // Waits for the reductions of the last micro-batch and completes the gradients. With tensor parallelism, the
   // gradients of the norms come from each rank's share of the tokens, so they are summed over these ranks in float32.
-  // All replicas get the same bits.
+  // The gradient of a tied table is summed over the first and the last pipeline stage. All replicas get the same bits.
   void finish_gradients(Stream& stream);
 
   // Must be called after an update of the master weights, with the amaxes of this rank's pieces in casts.amaxes.
@@ -123,6 +123,8 @@ class ShardedParameters {
   DType traveling_dtype(const ParameterUnit& unit) const;
   std::optional<TableSpec> find_table(const ShardingOptions& sharding, const DataParallelGroups& groups) const;
   void find_pieces(int rank);
+  // Adds the gradient of a tied table that the other end of the pipeline has.
+  void sum_tied_table(Stream& stream);
   void cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const;
 
   const ParameterLayout* layout_;
@@ -133,6 +135,9 @@ class ShardedParameters {
   std::vector<ParameterPiece> pieces_;
   Tensor master_;
   std::unique_ptr<Fsdp> fsdp_;
+  // Buffer for a part of the gradient of the tied table on the other end of the pipeline. Undefined without such a
+  // table.
+  Tensor tied_part_;
 };
 
 }  // namespace octavo

@@ -76,12 +76,24 @@ void RankBoard::sign_out() { mine().pid = 0; }
 
 void RankBoard::set_entered(int64_t number) { mine().entered.store(number, std::memory_order_relaxed); }
 
+void RankBoard::set_stage(int64_t stage) { mine().stage = stage + 1; }
+
+std::string RankBoard::name_of(const Entry& entry) {
+  const std::string rank = fmt::format("rank {}", entry.rank.load());
+  return entry.stage == 0 ? rank : fmt::format("{} of pipeline stage {}", rank, entry.stage.load() - 1);
+}
+
+bool RankBoard::is_missing(const Entry& entry, int64_t number) const {
+  const int64_t entered = entry.entered.load(std::memory_order_relaxed);
+  return entry.stage == mine().stage ? entered < number : entered / kInterval < number / kInterval;
+}
+
 std::string RankBoard::missing(int64_t number) const {
   std::string text;
   for (int i = 0; i < local_size_; ++i) {
     const Entry& entry = entries_[static_cast<size_t>(i)];
-    if (entry.entered.load(std::memory_order_relaxed) >= number) continue;
-    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", entry.rank.load(),
+    if (!is_missing(entry, number)) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(entry),
                         is_gone(entry) ? "is gone" : "has not entered it");
   }
   return text;
@@ -96,7 +108,7 @@ std::string RankBoard::gone() const {
   std::string text;
   for (int i = 0; i < local_size_; ++i) {
     const Entry& entry = entries_[static_cast<size_t>(i)];
-    if (is_gone(entry)) text += fmt::format("{}rank {} is gone", text.empty() ? "" : ", ", entry.rank.load());
+    if (is_gone(entry)) text += fmt::format("{}{} is gone", text.empty() ? "" : ", ", name_of(entry));
   }
   return text;
 }

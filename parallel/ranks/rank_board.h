@@ -1,6 +1,8 @@
 // RankBoard is a page of memory, shared by the ranks of one machine, in which each rank writes how many collectives it
 // has entered. A rank that waits too long for a collective reads there which other ranks have not entered it, without
-// their help. All ranks enter the same collectives in the same order, so equal counts mean the same collective.
+// their help. All ranks enter the same collectives in the same order, so equal counts mean the same collective. Ranks
+// of different pipeline stages enter different ones. For them only the interval counts: every rank begins the next
+// interval of kInterval numbers at the same points of a step.
 #pragma once
 
 #include <atomic>
@@ -27,6 +29,9 @@ class RankBoard {
   // Marks this rank as about to exit on purpose, so that gone() of other ranks does not report it.
   void sign_out();
   void set_entered(int64_t number);
+  // Sets the pipeline stage of this rank, which messages then name.
+  void set_stage(int64_t stage);
+  static constexpr int64_t kInterval = int64_t{1} << 20;
 
   // Returns one sentence about the ranks of this machine that have entered fewer than `number` collectives. Empty if
   // there are none.
@@ -45,6 +50,8 @@ class RankBoard {
     std::atomic<int32_t> rank;
     // Process id. 0 before sign_in() and after sign_out().
     std::atomic<int32_t> pid;
+    // Pipeline stage plus 1. 0 without pipeline stages.
+    std::atomic<int64_t> stage;
     // Namespace of `pid`. Process ids are comparable only within one namespace.
     std::atomic<uint64_t> pid_namespace;
     // State of the whole machine, used in the first rank's entry only: whether a rank has claimed the report.
@@ -57,6 +64,8 @@ class RankBoard {
   RankBoard(const std::string& name, int local_size, int flags = 0);
   Entry& mine() const { return entries_[static_cast<size_t>(local_rank_)]; }
   bool is_gone(const Entry& entry) const;
+  bool is_missing(const Entry& entry, int64_t number) const;
+  static std::string name_of(const Entry& entry);
 
   std::unique_ptr<Entry[], std::function<void(Entry*)>> entries_;  // Entries of the board, one per rank.
   int local_rank_ = 0;

@@ -82,6 +82,12 @@ void Watchdog::set_timeout(double seconds) {
   if (!thread_.joinable()) thread_ = start_without_signals([this] { run(); });
 }
 
+void Watchdog::begin_interval() {
+  const std::lock_guard lock(mutex_);
+  entered_ = (entered_ / RankBoard::kInterval + 1) * RankBoard::kInterval;
+  board_.set_entered(entered_);
+}
+
 void Watchdog::add(Queue* queue) {
   const std::lock_guard lock(mutex_);
   queues_.push_back(queue);

@@ -77,6 +77,10 @@ class Watchdog {
   void end_if_gone();
   // Marks this rank as about to exit on purpose, so that the other ranks do not end because of its exit.
   void leave() { board_.sign_out(); }
+  // Sets the pipeline stage of this rank. Ranks of different stages enter different collectives.
+  void set_stage(int64_t stage) { board_.set_stage(stage); }
+  // Begins the next interval of the numbers of collectives (RankBoard). All ranks call it at the same points.
+  void begin_interval();
   // Claims the final message, because this rank prints the reason for the end itself.
   void claim_report() { board_.claim_report(); }
 

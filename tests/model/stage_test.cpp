@@ -1,6 +1,7 @@
 // Tests that two stages that pass activations and gradients to each other equal the whole model.
 #include <cstring>
 
+#include "model/architecture/block_spec.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo::stage_test {
@@ -163,7 +164,7 @@ TEST(StageLayout, AStageHasItsBlocksAndWhatIsAtItsEnds) {
   EXPECT_EQ(units({3, 4}), "norms, block 3, lm_head, ");
   const ParameterLayout last(config, {}, LayerRange{3, 4});
   EXPECT_EQ(last.units()[last.block_unit(3)].name, "block 3");
-  EXPECT_EQ(last.find("model.layers.3.self_attn.q_proj.weight").linear, 0);
+  EXPECT_EQ(last.find("model.layers.3.self_attn.q_proj.weight").linear, 3 * std::ssize(block_linears(config)));
   EXPECT_THROW(units({2, 2}), Error);
   EXPECT_THROW(units({3, 5}), Error);
   config.tie_word_embeddings = true;

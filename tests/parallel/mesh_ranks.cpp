@@ -1,4 +1,4 @@
-// Tests of the mesh: every way to arrange the ranks along its four axes.
+// Tests of the mesh: every way to arrange the ranks along its five axes.
 #include <vector>
 
 #include "parallel/mesh.h"
@@ -15,7 +15,11 @@ class MeshRanks : public DeviceRanksTest {
     for (int64_t replicate = 1; replicate <= size_; ++replicate) {
       for (int64_t tensor = 1; replicate * tensor <= size_; ++tensor) {
         for (int64_t context = 1; replicate * tensor * context <= size_; ++context) {
-          if (size_ % (replicate * tensor * context) == 0) meshes.push_back({-1, replicate, tensor, context});
+          for (int64_t pipeline = 1; replicate * tensor * context * pipeline <= size_; ++pipeline) {
+            if (size_ % (replicate * tensor * context * pipeline) != 0) continue;
+            meshes.push_back({-1, replicate, tensor, context});
+            meshes.back().pipeline_parallel = pipeline;
+          }
         }
       }
     }
@@ -57,9 +61,12 @@ TEST_P(MeshRanks, EveryArrangement) {
     EXPECT_EQ(shape.replicate, config.data_parallel_replicate);
     EXPECT_EQ(shape.tensor, config.tensor_parallel);
     EXPECT_EQ(shape.context, config.context_parallel);
+    EXPECT_EQ(shape.pipeline, config.pipeline_parallel);
+    const int64_t stage_ranks = size_ / shape.pipeline;
+    const int64_t p = mesh.rank(Axis::kPipeline);
     const auto rank_at = [&](int64_t replicate, int64_t shard, int64_t context, int64_t tensor) {
       return static_cast<int32_t>(((replicate * shape.shard + shard) * shape.context + context) * shape.tensor +
-                                  tensor);
+                                  tensor + p * stage_ranks);
     };
     const int64_t i = mesh.rank(Axis::kReplicate);
     const int64_t j = mesh.rank(Axis::kShard);
@@ -69,7 +76,7 @@ TEST_P(MeshRanks, EveryArrangement) {
     EXPECT_EQ(mesh.data_rank(), i * shape.shard + j);
     EXPECT_EQ(mesh.context_rank(), (ContextRank{.rank = c, .size = shape.context}));
 
-    std::vector<int32_t> tensor, context, micro_batch, shard, replicate, tokens, world;
+    std::vector<int32_t> tensor, context, micro_batch, shard, replicate, tokens, world, pipeline;
     for (int64_t t = 0; t < shape.tensor; ++t) tensor.push_back(rank_at(i, j, c, t));
     for (int64_t n = 0; n < shape.context; ++n) {
       context.push_back(rank_at(i, j, n, k));
@@ -92,6 +99,10 @@ TEST_P(MeshRanks, EveryArrangement) {
     EXPECT_EQ(members(mesh.micro_batch()), micro_batch);
     EXPECT_EQ(members(mesh.tokens()), tokens);
     EXPECT_EQ(members(mesh.world()), world);
+    for (int64_t s = 0; s < shape.pipeline; ++s) {
+      pipeline.push_back(static_cast<int32_t>(rank_ + (s - p) * stage_ranks));
+    }
+    EXPECT_EQ(members(mesh.pipeline()), pipeline);
     EXPECT_EQ(mesh.shard().rank(), j * shape.context + c);
   }
 }
@@ -101,8 +112,9 @@ TEST_P(MeshRanks, SumsOverAxes) {
   for (const ParallelConfig& config : all_meshes()) {
     Mesh mesh(config, group_, stream_);
     EXPECT_EQ(sum_over({&mesh.shard(), &mesh.replicate()}), sum_over({&mesh.tokens()}));
-    EXPECT_EQ(sum_over({&mesh.tensor(), &mesh.shard(), &mesh.replicate()}), sum_over({&mesh.world()}));
-    EXPECT_EQ(sum_over({&mesh.tokens(), &mesh.tensor()}), sum_over({&mesh.world()}));
+    EXPECT_EQ(sum_over({&mesh.tensor(), &mesh.shard(), &mesh.replicate(), &mesh.pipeline()}),
+              sum_over({&mesh.world()}));
+    EXPECT_EQ(sum_over({&mesh.tokens(), &mesh.tensor(), &mesh.pipeline()}), sum_over({&mesh.world()}));
     EXPECT_EQ(sum_over({&mesh.context(), &mesh.tensor()}), sum_over({&mesh.micro_batch()}));
   }
 }

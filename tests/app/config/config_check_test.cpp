@@ -132,6 +132,23 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
   resolve_device(config, Device::kCuda);
 }
 
+TEST_F(ConfigTest, PipelineStagesThatDoNotFitAreRefused) {
+  const std::string stages = "parallel.pipeline_parallel=4";
+  validate(load(kTrainable, {stages, "model.num_layers=4", "training.global_batch_size=4"}), 4);
+  expect_invalid({stages, "model.num_layers=4", "training.global_batch_size=3"},
+                 "training.global_batch_size is 3, which is 3 micro-batches per rank and step, expected at least one "
+                 "for each of parallel.pipeline_parallel 4 stages; 4 would work",
+                 4);
+  expect_invalid({stages, "model.num_layers=4", "training.global_batch_size=8",
+                  "training.batch_size_warmup=[{batch_size: 2, steps: 5}]"},
+                 "the batch_size of training.batch_size_warmup is 2, which is 2 micro-batches", 4);
+  expect_invalid({stages, "model.num_layers=3", "training.global_batch_size=4"},
+                 "parallel.pipeline_parallel is 4, expected at most the 3 blocks of the model (model.num_layers)", 4);
+  expect_invalid({"parallel.pipeline_layers=[1, 2]"}, "parallel.pipeline_layers has 2 numbers, expected one for each");
+  expect_invalid({"parallel.pipeline_schedule=zero_bubble"},
+                 "parallel.pipeline_schedule is zero_bubble, but parallel.pipeline_parallel is 1, expected at least 2");
+}
+
 // Sorting tokens, and GPUs, count the tokens of a micro-batch in 32 bits.
 TEST_F(ConfigTest, MicroBatchesOfTooManyTokensAreRefused) {
   const std::vector<std::string> keys = {"data.seq_len=16777216", "training.micro_batch_size=128",

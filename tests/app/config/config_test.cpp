@@ -67,7 +67,8 @@ precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_f
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
-           nccl_memory: registered, overlap_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
+           nccl_memory: registered, overlap_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30,
+           pipeline_parallel: 3, pipeline_layers: [1, 2, 1], pipeline_schedule: zero_bubble}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
@@ -158,6 +159,9 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
   EXPECT_EQ(config.parallel.overlap_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);
+  EXPECT_EQ(config.parallel.pipeline_parallel, 3);
+  EXPECT_EQ(config.parallel.pipeline_layers, (std::vector<int64_t>{1, 2, 1}));
+  EXPECT_EQ(config.parallel.pipeline_schedule, PipelineSchedule::kZeroBubble);
   EXPECT_EQ(config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
   EXPECT_EQ(config.activation_checkpointing.ratio, 0.5);
   EXPECT_EQ(config.checkpoint.dir, "ck");

@@ -49,9 +49,10 @@ def send_kill(pids):
 
 
 class KillCyclesTest(Resuming):
-    def kill_config(self, ranks):
+    def kill_config(self, ranks, stages):
         return self.ten_steps(
-            model=WIDE,
+            model=WIDE | {"num_layers": stages},
+            parallel={"pipeline_parallel": stages},
             training={"steps": 1_000_000, "global_batch_size": BATCH, "micro_batch_size": BATCH // ranks},
             data={"seq_len": 8},
             optimizer={"schedule": "constant"},
@@ -137,9 +138,9 @@ class KillCyclesTest(Resuming):
         self.assertEqual(steps, list(range(1, total + 1)), f"{self.cycle}: a line for each step, and none twice")
         return total
 
-    def check_cycles(self, ranks):
+    def check_cycles(self, ranks, stages=1):
         rng = random.Random(f"{SEED} {ranks}")
-        config = self.kill_config(ranks)
+        config = self.kill_config(ranks, stages)
         cycles = CYCLES // len(RANKS) + (RANKS.index(ranks) < CYCLES % len(RANKS))
         start_s = 0.5
         for number in range(cycles):
@@ -147,7 +148,7 @@ class KillCyclesTest(Resuming):
             asynchronous = rng.choice(("true", "false"))
             # In some cycles the other ranks have the two seconds that mpirun grants by default.
             variables = rng.choice(({}, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE))
-            self.cycle = (f"seed {SEED}, {ranks} ranks, cycle {number}: SIGKILL of {victim} at {moment}, "
+            self.cycle = (f"seed {SEED}, {ranks} ranks in {stages} pipeline stages, cycle {number}: SIGKILL of {victim} at {moment}, "
                           f"checkpoint.async={asynchronous}")
             began = time.monotonic()
             process = self.start("train", config, f"checkpoint.async={asynchronous}", ranks=ranks, variables=variables)
@@ -171,3 +172,6 @@ class KillCyclesTest(Resuming):
 
     def test_4_ranks(self):
         self.check_cycles(4)
+
+    def test_4_ranks_in_2_pipeline_stages(self):
+        self.check_cycles(4, stages=2)

@@ -196,6 +196,16 @@ class SignalMomentTest(Signalled):
         self.assertNotIn("saving a checkpoint", result.out)
         self.assertEqual(checkpoints(self.dir / "checkpoints"), [])
 
+    def test_a_killed_pipeline_stage_is_named(self):
+        look_on = ("--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0")
+        stages = ("parallel.pipeline_parallel=2", "training.micro_batch_size=1", "model.num_layers=2")
+        process = self.start("train", self.ten_steps(**self.LONG), *stages, ranks=2, launcher_options=look_on)
+        self.wait_for_steps(process, 3)
+        os.kill(max(self.ranks_of(process)), signal.SIGKILL)
+        result = self.finish(process)
+        self.assertEqual(len(result.octavo_lines()), 1, result.err)
+        self.assertRegex(result.octavo_lines()[0], r"octavo: rank \d: rank (\d) of pipeline stage \1 is gone \(killed, or it crashed\)")
+
     def test_a_later_ctrl_c_ends_at_once(self):
         """One rank is stopped forever, and the other one waits for it."""
         process = self.start("train", self.ten_steps(**self.LONG), ranks=2)

@@ -7,6 +7,7 @@
 #include "app/observers/nonfinite_search.h"
 #include "app/run/weights.h"
 #include "data/sample_batch.h"
+#include "model/parameters/pipeline_stages.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -22,7 +23,7 @@ class SearchedTraining {
         stream_(stream),
         mesh_(draw_.config.parallel, group, stream),
         rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
-        layout_(draw_.config.model, {.rank = mesh_.tensor().rank(), .size = mesh_.tensor().size()}),
+        layout_(layout_of_rank(draw_.config.model, draw_.config.parallel, mesh_)),
         arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
         state_(draw_.options(layout_, rows_), mesh_, arena_) {
     stream.set_deterministic(true);

@@ -1,6 +1,8 @@
 // A random training run: a model, a mesh for it, and a way to train it there.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <random>
 #include <string>
 
@@ -89,6 +91,29 @@ inline ActivationCheckpointing draw_checkpointing(Dice& dice) {
   return {.mode = mode, .ratio = mode == Mode::kBlock ? 0.1 * static_cast<double>(dice.number(1, 10)) : 1.0};
 }
 
+// Draws a number of pipeline stages and a schedule. Half of the seeds have one stage. It has dice of its own, so that
+// the other draws of a seed depend only on the ranks of a stage.
+inline void draw_stages(uint64_t seed, int64_t ranks, ParallelConfig& parallel) {
+  Dice dice(seed * 7919 + static_cast<uint64_t>(ranks));
+  if (ranks == 1 || dice.yes()) return;
+  while (parallel.pipeline_parallel == 1) parallel.pipeline_parallel = dice.divisor_of(ranks);
+  if (dice.yes()) parallel.pipeline_schedule = PipelineSchedule::kZeroBubble;
+}
+
+// Gives every pipeline stage a block and a micro-batch, and draws an uneven division.
+inline void fill_stages(Dice& dice, int64_t data_ranks, Config& c) {
+  const int64_t stages = c.parallel.pipeline_parallel;
+  if (stages == 1) return;
+  c.model.num_layers = stages + dice.number(0, 3);
+  const int64_t unit = data_ranks * c.training.micro_batch_size;
+  c.training.global_batch_size = std::max(c.training.global_batch_size, unit * (stages + dice.number(0, 2)));
+  if (dice.yes()) return;
+  c.parallel.pipeline_layers.assign(static_cast<size_t>(stages), 1);
+  for (int64_t block = stages; block < c.model.num_layers; ++block) {
+    ++c.parallel.pipeline_layers[static_cast<size_t>(dice.number(0, stages - 1))];
+  }
+}
+
 inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.tensor_parallel = dice.divisor_of(ranks);
   parallel.context_parallel = dice.divisor_of(ranks / parallel.tensor_parallel);
@@ -134,10 +159,12 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   const bool gpu = device == Device::kCuda;
   MeshDraw draw;
   Config& c = draw.config;
-  draw_parallel(dice, ranks, c.parallel);
+  draw_stages(seed, ranks, c.parallel);
+  const int64_t stage_ranks = ranks / c.parallel.pipeline_parallel;
+  draw_parallel(dice, stage_ranks, c.parallel);
   const int64_t tensor_ranks = c.parallel.tensor_parallel;
   const int64_t context_ranks = c.parallel.context_parallel;
-  const int64_t data_ranks = ranks / tensor_ranks / context_ranks;
+  const int64_t data_ranks = stage_ranks / tensor_ranks / context_ranks;
 
   c.precision.compute = gpu ? DType::kBFloat16 : DType::kFloat32;
   c.precision.linear = draw_recipe(dice);
@@ -156,6 +183,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
     if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextChunkUnit);
   }
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
+  fill_stages(dice, data_ranks, c);
   // An FP8 scale covers a micro-batch.
   draw.one_rank_micro_batch_size =
       draw.is_fp8() ? c.training.micro_batch_size : dice.divisor_of(c.training.global_batch_size);
@@ -183,16 +211,20 @@ inline std::string MeshDraw::describe() const {
       "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}{}, vocabulary {}{}; sequences of {}{}, global "
       "batch "
       "{}, "
-      "micro-batch {}, on one rank {}; copies {}, context ranks {}, tensor ranks {} in {} stretches; weights {}, "
+      "micro-batch {}, on one rank {}; {} pipeline stages of [{}] blocks{}, copies {}, context ranks {}, tensor ranks "
+      "{} "
+      "in {} stretches; weights {}, "
       "gradients {}; linears "
       "{}, "
       "{} of them not in FP8, gathered {}, lm_head {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim,
       m.qk_norm ? " with norms" : "", m.vocab_size, m.tie_word_embeddings ? ", tied" : "", config.data.seq_len,
       config.data.document_mask ? " with documents" : "", config.training.global_batch_size,
-      config.training.micro_batch_size, one_rank_micro_batch_size, p.data_parallel_replicate, p.context_parallel,
-      p.tensor_parallel, p.tensor_parallel_chunks, reshard_after_forward ? "gathered again" : "kept",
-      p.accumulate_unsharded ? "kept" : "sharded", precision_name(config.precision), config.precision.bf16_first_layers,
+      config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel,
+      fmt::join(p.pipeline_layers, " "), p.pipeline_schedule == PipelineSchedule::kZeroBubble ? " without bubbles" : "",
+      p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
+      reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
+      precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
       static_cast<int>(checkpointing.mode), checkpointing.ratio,
       config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW", config.optimizer.grad_clip,

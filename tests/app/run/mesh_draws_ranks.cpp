@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "data/sample_batch.h"
+#include "model/parameters/pipeline_stages.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -93,7 +94,7 @@ class Training {
         stream_(mesh.stream()),
         mesh_(mesh),
         rows_(draw.config.training.global_batch_size / mesh.shape().data()),
-        layout_(draw.config.model, {.rank = mesh.tensor().rank(), .size = mesh.tensor().size()}),
+        layout_(layout_of_rank(draw.config.model, draw.config.parallel, mesh)),
         arena_(stream_.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
         state_(draw_.options(layout_, rows_), mesh_, arena_) {
     for (const ParameterPiece& piece : pieces()) set_weights(*piece.spec, piece);
@@ -367,6 +368,8 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
         c.parallel.tensor_parallel = tensor;
         c.parallel.context_parallel = context;
         c.parallel.data_parallel_replicate = replicate;
+        c.parallel.pipeline_parallel = 1;
+        c.parallel.pipeline_layers = {};
         c.precision.linear = LinearPrecision::kBFloat16;
         c.precision.lm_head = LmHeadPrecision::kBFloat16;
         c.model = {.hidden_size = 40 + 7 * context,

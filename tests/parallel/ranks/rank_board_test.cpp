@@ -48,5 +48,24 @@ TEST_F(RankBoardTest, ARankThatSignsOutIsNotGone) {
   EXPECT_EQ(board_.gone(), "");
 }
 
+TEST_F(RankBoardTest, RanksOfAStageAreComparedByTheirCollectives) {
+  board_.set_entered(7);
+  run_other([](RankBoard& board) { board.set_entered(6); });
+  EXPECT_EQ(board_.missing(7), "rank 5 is gone");
+  EXPECT_EQ(board_.missing(6), "");
+}
+
+// Ranks of other stages enter other collectives, so only the interval counts.
+TEST_F(RankBoardTest, RanksOfOtherPipelineStagesAreComparedByTheInterval) {
+  board_.set_stage(0);
+  run_other([](RankBoard& board) {
+    board.set_stage(1);
+    board.set_entered(RankBoard::kInterval + 6);
+    board.sign_out();
+  });
+  EXPECT_EQ(board_.missing(RankBoard::kInterval + 9), "");
+  EXPECT_EQ(board_.missing(2 * RankBoard::kInterval), "rank 5 of pipeline stage 1 has not entered it");
+}
+
 }  // namespace
 }  // namespace octavo

@@ -1,0 +1,91 @@
+#include "parallel/pipeline_group.h"
+
+#include "core/error.h"
+
+namespace octavo {
+
+PipelineGroup::PipelineGroup(const Options& options, Arena& arena, Stream& compute)
+    : options_(options), compute_(&compute) {
+  if (options.mesh == nullptr || options.mesh->shape().pipeline == 1) return;
+  const int64_t stage = options.mesh->rank(Axis::kPipeline);
+  const StageEdges& edges = options.edges;
+  if (edges.has_previous) input_ = make_link(StageData::kActivations, stage - 1, arena);
+  if (edges.has_next) output_ = make_link(StageData::kActivations, stage, arena);
+  if (!options.training) return;
+  if (edges.has_next) d_output_ = make_link(StageData::kGradients, stage + 1, arena);
+  if (edges.has_previous) d_input_ = make_link(StageData::kGradients, stage, arena);
+}
+
+std::optional<PipelineGroup::Link> PipelineGroup::make_link(StageData data, int64_t sender, Arena& arena) const {
+  const bool activations = data == StageData::kActivations;
+  const int64_t receiver = activations ? sender + 1 : sender - 1;
+  const int64_t stage = options_.mesh->rank(Axis::kPipeline);
+  return Link{.ranks = &options_.mesh->stage_link(data, sender),
+              .peer = static_cast<int>(stage == sender ? receiver : sender),
+              .what = fmt::format("{} of pipeline stage {} for stage {}", activations ? "activations" : "gradients",
+                                  sender, receiver),
+              .buffer = arena.allocate("transfers of pipeline stages", options_.dtype,
+                                       {options_.rows, options_.columns}, Lifetime::kStep),
+              .transfers = Stream::beside(*compute_),
+              .filled = Event(compute_->device()),
+              .free = Event(compute_->device())};
+}
+
+void PipelineGroup::send(std::optional<Link>& link, const Tensor& tensor) {
+  if (!link) return;
+  link->ranks->finish_transfer(link->what.c_str());
+  link->free.wait(*compute_);
+  if (tensor.raw() != link->buffer.raw()) compute_->copy(link->buffer, tensor);
+  link->filled.record(*compute_);
+  link->filled.wait(link->transfers);
+  link->ranks->send(link->buffer, link->peer, link->transfers, link->what.c_str());
+  link->free.record(link->transfers);
+}
+
+void PipelineGroup::post(std::optional<Link>& link) {
+  if (!link || link->posted) return;
+  link->free.wait(link->transfers);
+  link->ranks->receive(link->buffer, link->peer, link->transfers, link->what.c_str());
+  link->filled.record(link->transfers);
+  link->posted = true;
+}
+
+void PipelineGroup::receive(std::optional<Link>& link, const Tensor& tensor) {
+  if (!link) return;
+  post(link);
+  link->ranks->finish_transfer(link->what.c_str());
+  link->filled.wait(*compute_);
+  if (tensor.raw() != link->buffer.raw()) compute_->copy(tensor, link->buffer);
+  link->free.record(*compute_);
+  link->posted = false;
+}
+
+// Each communicator pairs the ranks, so a rank has at most one transfer at a time, and all ranks go through the
+// communicators in the same order.
+void PipelineGroup::warm_up() {
+  if (alone()) return;
+  const int64_t stage = options_.mesh->rank(Axis::kPipeline);
+  const auto transfer = [&](std::optional<Link>& link, int64_t sender, int64_t turn) {
+    if (!link || sender % 2 != turn) return;
+    if (sender == stage) return send(link, link->buffer);
+    receive(link, link->buffer);
+  };
+  for (const int64_t turn : {0, 1}) {
+    transfer(input_, stage - 1, turn);
+    transfer(output_, stage, turn);
+  }
+  for (const int64_t turn : {0, 1}) {
+    transfer(d_output_, stage + 1, turn);
+    transfer(d_input_, stage, turn);
+  }
+}
+
+std::vector<Stream*> PipelineGroup::streams() {
+  std::vector<Stream*> streams;
+  for (std::optional<Link>* link : {&input_, &output_, &d_output_, &d_input_}) {
+    if (*link) streams.push_back(&(*link)->transfers);
+  }
+  return streams;
+}
+
+}  // namespace octavo
