@@ -15,9 +15,7 @@
 // themselves and there are no transfers.
 //
 // Collectives of the shard group run on their own stream, and collectives over replicas, which may use slower links, on
-// another stream, so that gathers do not wait for them. The sum of a unit over replicas is queued with the reduction of
-// the next unit: collectives start in the order in which they were queued, so one that must wait for its reduce-scatter
-// would hold up the collectives behind it. Events order these streams with the given compute stream. All
+// another stream, so that gathers do not wait for them. Events order these streams with the given compute stream. All
 // methods except the accessors are collectives of the group in the sense of Communicator: every rank makes the same
 // calls in the same order. With n ranks, a rank receives (n-1)/n of the unit's weights per gather and (n-1)/n of its
 // gradient per reduce; over n replicas it receives 2 (n-1)/n of its gradient shard.
@@ -209,7 +207,6 @@ class Fsdp {
   void make_reductions(Arena& arena);
   bool shares_slot_with_tokens(size_t unit) const;
   void clear_padding(size_t unit);
-  void sum_previous_over_replicas();
   void sum_over_replicas(size_t unit);
   bool rounds_over_replicas(size_t unit) const;
   int64_t replica_terms_at_once(int64_t shard_elements) const;
@@ -227,10 +224,8 @@ class Fsdp {
   Tensor replica_terms_, replica_sums_;
   Event shards_ready_;
   Event written_;  // Event after which the gradient is ready for its reduction.
-  // Event after which the gradient of scattered_unit_ has been summed over the shard group.
+  // Event after which the gradient has been summed over the shard group.
   Event scattered_;
-  // Unit whose sum over replicas is queued with the reduction of the next unit (sum_previous_over_replicas).
-  std::optional<size_t> scattered_unit_;
   std::function<void(size_t unit)> observer_;
 };
 
