@@ -41,7 +41,7 @@ class PlanTest(Scratch):
     def test_gpus_without_a_gpu(self):
         plan = self.plan(MODEL_8B, "--gpus", 2, "training.global_batch_size=4")
         self.assertEqual(plan["parameters"], 8030261248)
-        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 2, "context": 1, "tensor": 1})
+        self.assertEqual(plan["mesh"], {"pipeline": 1, "replicate": 1, "shard": 2, "context": 1, "tensor": 1})
         # A run was measured with 133.7 GiB in use.
         self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 133.7, delta=0.5)
         self.assertTrue(plan["memory"]["fits"])
@@ -113,11 +113,11 @@ class PlanTest(Scratch):
     def test_the_mesh_that_a_run_on_several_nodes_takes(self):
         arguments = (MODEL_8B, "--gpus", 64, "training.global_batch_size=128")
         plan = self.plan(*arguments)
-        self.assertEqual(plan["mesh"], {"replicate": 8, "shard": 8, "context": 1, "tensor": 1})
+        self.assertEqual(plan["mesh"], {"pipeline": 1, "replicate": 8, "shard": 8, "context": 1, "tensor": 1})
         self.assertEqual(plan["mesh_reason"], "a replica on each of 8 nodes, because it fits: gathers stay within nodes")
         self.assertIn(plan["mesh_reason"] + "\nreplicate 8 x shard 8 x tensor 1;", self.run_octavo("plan", *arguments).out)
         short = self.plan(*arguments, "--gpu-memory", "24GiB")
-        self.assertEqual(short["mesh"], {"replicate": 1, "shard": 64, "context": 1, "tensor": 1})
+        self.assertEqual(short["mesh"], {"pipeline": 1, "replicate": 1, "shard": 64, "context": 1, "tensor": 1})
         self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one replica: a replica on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
         given = self.plan(*arguments, "parallel.data_parallel_shard=16")
         self.assertEqual(given["mesh"], {"replicate": 4, "shard": 16, "context": 1, "tensor": 1})

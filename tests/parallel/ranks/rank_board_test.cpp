@@ -58,6 +58,7 @@ TEST_F(RankBoardTest, RanksOfAStageAreComparedByTheirCollectives) {
 // Ranks of other stages enter other collectives, so only the interval counts.
 TEST_F(RankBoardTest, RanksOfOtherPipelineStagesAreComparedByTheInterval) {
   board_.set_stage(0);
+  board_.set_entered(2 * RankBoard::kInterval);
   run_other([](RankBoard& board) {
     board.set_stage(1);
     board.set_entered(RankBoard::kInterval + 6);
