@@ -247,6 +247,7 @@ void Llama::observe_results(ResultObserver* observer) {
 
 void Llama::forget_micro_batches() {
   if (amaxes_) amaxes_->forget_micro_batches(*stream_);
+  fsdp_->finish_reductions();
   fsdp_->weights_changed();
 }
 

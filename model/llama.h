@@ -116,8 +116,8 @@ class Llama {
   // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
   void observe_results(ResultObserver* observer);
 
-  // Must be called after micro-batches that belong to no step. Keeps their amaxes out of the history, and makes the
-  // next step gather, cast and measure all weights.
+  // Must be called after micro-batches that belong to no step. Keeps their amaxes out of the history, finishes the
+  // reductions of their gradients, and makes the next step gather, cast and measure all weights.
   void forget_micro_batches();
 
   // Must be called after the last micro-batch of a step. Delayed scaling adds the amaxes of the step to its history,

@@ -279,9 +279,15 @@ void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
   }
   if (!replicates) return;
+  sum_previous_over_replicas();
   scattered_.record(transfers_);
+  scattered_unit_ = unit;
+}
+
+void Fsdp::sum_previous_over_replicas() {
+  if (!scattered_unit_) return;
   scattered_.wait(replica_transfers_);
-  sum_over_replicas(unit);
+  sum_over_replicas(*std::exchange(scattered_unit_, std::nullopt));
 }
 
 void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPlace& place) {
@@ -328,6 +334,7 @@ int64_t Fsdp::replica_terms_at_once(int64_t shard_elements) const {
 
 void Fsdp::finish_reductions() {
   if (alone() && !options_.groups.replicated()) return;
+  sum_previous_over_replicas();
   for (Stream* stream : {&transfers_, &replica_transfers_}) {
     written_.record(*stream);
     written_.wait(*compute_);

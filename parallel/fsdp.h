@@ -5,7 +5,7 @@
 //     forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
 //     backward of unit u                 begin_gradient(u, place); the ops that write gradient(u); reduce(u, place)
 //     backward of a unit of tokens       begin_gradient(u, place); reduce_tokens(u, gradients of the tokens, place)
-//     before the optimizer               finish_reductions()
+//     before the optimizer or a new step finish_reductions()
 //     after the optimizer                weights_changed()
 //
 // Full weights and gradients are stored in slots. If a pool has fewer slots than units, unit i of the pool uses slot i
@@ -15,10 +15,13 @@
 // themselves and there are no transfers.
 //
 // Collectives of the shard group run on their own stream, and collectives over replicas, which may use slower links, on
-// another stream, so that gathers do not wait for them. Events order these streams with the given compute stream. All
-// methods except the accessors are collectives of the group in the sense of Communicator: every rank makes the same
-// calls in the same order. With n ranks, a rank receives (n-1)/n of the unit's weights per gather and (n-1)/n of its
-// gradient per reduce; over n replicas it receives 2 (n-1)/n of its gradient shard.
+// another stream, so that gathers do not wait for them. A device may start collectives in the order in which they were
+// queued, even on several streams, so a unit's sum over replicas is queued with the reduction of the next unit. Queued
+// earlier, it would wait for the unit's reduce-scatter and hold up all collectives that follow, such as those of tensor
+// parallelism. Events order these streams with the given compute stream. All methods except the accessors are
+// collectives of the group in the sense of Communicator: every rank makes the same calls in the same order. With n
+// ranks, a rank receives (n-1)/n of the unit's weights per gather and (n-1)/n of its gradient per reduce; over n
+// replicas it receives 2 (n-1)/n of its gradient shard.
 //
 // A bfloat16 gradient is rounded twice over replicas, for any number of replicas: first each replica's term, then the
 // sum. Each replica collects the terms of one part and sums them in float32 in rank order. All replicas get the same
@@ -158,7 +161,8 @@ class Fsdp {
   // rank's gradient of this micro-batch have been queued on the compute stream. The function may queue operations that
   // read the gradient on that stream. Null removes it.
   void observe_gradients(std::function<void(size_t unit)> observer) { observer_ = std::move(observer); }
-  // Makes the compute stream wait for all reductions.
+  // Queues the last sum over replicas and makes the compute stream wait for all reductions. Must be called after the
+  // last micro-batch, also if the gradients are not used.
   void finish_reductions();
   // Must be called after the operations that update the weight shards have been queued. Full weights are then gathered
   // again.
@@ -207,6 +211,7 @@ class Fsdp {
   void make_reductions(Arena& arena);
   bool shares_slot_with_tokens(size_t unit) const;
   void clear_padding(size_t unit);
+  void sum_previous_over_replicas();
   void sum_over_replicas(size_t unit);
   bool rounds_over_replicas(size_t unit) const;
   int64_t replica_terms_at_once(int64_t shard_elements) const;
@@ -224,8 +229,10 @@ class Fsdp {
   Tensor replica_terms_, replica_sums_;
   Event shards_ready_;
   Event written_;  // Event after which the gradient is ready for its reduction.
-  // Event after which the gradient has been summed over the shard group.
+  // Event after which the gradient of scattered_unit_ has been summed over the shard group.
   Event scattered_;
+  // Unit whose sum over replicas is not queued yet.
+  std::optional<size_t> scattered_unit_;
   std::function<void(size_t unit)> observer_;
 };
 
