@@ -120,7 +120,7 @@ class PlanTest(Scratch):
         self.assertEqual(short["mesh"], {"pipeline": 1, "replicate": 1, "shard": 64, "context": 1, "tensor": 1})
         self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one replica: a replica on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
         given = self.plan(*arguments, "parallel.data_parallel_shard=16")
-        self.assertEqual(given["mesh"], {"replicate": 4, "shard": 16, "context": 1, "tensor": 1})
+        self.assertEqual(given["mesh"], {"pipeline": 1, "replicate": 4, "shard": 16, "context": 1, "tensor": 1})
         self.assertNotIn("mesh_reason", given)
         self.assertEqual(self.plan(*arguments, "--gpus-per-node", 64)["mesh"]["shard"], 64)
 
