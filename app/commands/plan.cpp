@@ -88,6 +88,9 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   CHECK_INPUT(target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
               "--search, --price-per-gpu-hour and --html need the rates of a machine, but device is cpu; give "
               "--machine FILE of a CPU");
+  CHECK_INPUT(arguments.html.empty() || stated.parallel.pipeline_parallel == 1,
+              "--html draws the memory of a single pipeline stage, but parallel.pipeline_parallel is {}, expected 1",
+              stated.parallel.pipeline_parallel);
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
   Config config = load_planned_config(arguments.target.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);

@@ -1,7 +1,6 @@
 #include "app/memory/plan_memory.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -56,37 +55,54 @@ Arena plan_arena(const TrainingOptions& options, const Mesh& mesh) {
   return arena;
 }
 
+Stream planned_stream(const Config& config, const PlannedDevice& device) {
+  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
+  stream.set_deterministic(config.training.deterministic);
+  return stream;
+}
+
 // One rank of each pipeline stage. All ranks of a stage need equal memory.
 class StageRanks {
  public:
-  StageRanks(const Config& config, const MeshShape& shape, int64_t all_to_all_load, Stream& stream,
-             Watchdog& watchdog) {
+  StageRanks(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group)
+      : config_(config),
+        stream_(planned_stream(config, device)),
+        budget_(memory_budget(config, shape, device)),
+        stages_(pipeline_stages(config.model, config.parallel, shape.pipeline)) {
+    const int64_t load = shape.all_to_all_load(device.gpus_per_node);
     for (int64_t stage = 0; stage < shape.pipeline; ++stage) {
       const int64_t rank = stage * shape.ranks() / shape.pipeline;
-      meshes_.push_back(std::make_unique<Mesh>(shape, all_to_all_load, stream, watchdog, rank));
+      meshes_.push_back(std::make_unique<Mesh>(shape, load, stream_, group.watchdog(), rank));
       layouts_.push_back(layout_of_rank(config.model, config.parallel, *meshes_.back()));
     }
   }
 
-  const Mesh& mesh() const { return *meshes_.front(); }
-  const ParameterLayout& layout() const { return layouts_.front(); }
+  // Returns the first choice that `fits`, or the last one.
+  TrainingOptions choose(const FitsTraining& fits) const {
+    return choose_training_options(config_, layouts_.front(), *meshes_.front(), fits);
+  }
 
   // Returns whether every stage fits.
-  bool fit(const TrainingOptions& options, const MemoryBudget& budget) const {
-    for (size_t stage = 0; stage < meshes_.size(); ++stage) {
-      if (!budget.fits(planned_bytes(of_stage(options, stage), *meshes_[stage]))) return false;
+  bool fit(const TrainingOptions& options) const {
+    const std::vector<size_t> equal =
+        first_equal_stages(stages_, config_.model, config_.precision, options.checkpointing);
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      if (equal[stage] != stage) continue;
+      if (!budget_.fits(planned_bytes(of_stage(options, stage), *meshes_[stage]))) return false;
     }
     return true;
   }
 
   // Returns the plan of the stage that needs the most memory.
-  MemoryPlan plan(const TrainingOptions& options, const MemoryBudget& budget) const {
-    MemoryPlan largest = plan_memory(options, mesh(), budget);
-    for (size_t stage = 1; stage < meshes_.size(); ++stage) {
-      MemoryPlan plan = plan_memory(of_stage(options, stage), *meshes_[stage], budget);
-      if (plan.arena_bytes > largest.arena_bytes) largest = std::move(plan);
+  MemoryPlan plan(const TrainingOptions& options) const {
+    std::vector<int64_t> bytes;
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      bytes.push_back(planned_bytes(of_stage(options, stage), *meshes_[stage]));
     }
-    return largest;
+    const auto largest = static_cast<size_t>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
+    MemoryPlan plan = plan_memory(of_stage(options, largest), *meshes_[largest], budget_);
+    if (bytes.size() > 1) plan.stage_bytes = std::move(bytes);
+    return plan;
   }
 
  private:
@@ -94,19 +110,13 @@ class StageRanks {
     return {o.config, layouts_[stage], o.local_batch, o.sharding, o.checkpointing};
   }
 
+  const Config& config_;
+  Stream stream_;
+  MemoryBudget budget_;
+  std::vector<LayerRange> stages_;
   std::vector<std::unique_ptr<Mesh>> meshes_;
   std::vector<ParameterLayout> layouts_;
 };
-
-// Plans the first choice for which the result of `make_fits` is true, or the last one.
-MemoryPlan plan_choice(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group,
-                       const std::function<FitsTraining(const MemoryBudget&, const StageRanks&)>& make_fits) {
-  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
-  stream.set_deterministic(config.training.deterministic);
-  const StageRanks ranks(config, shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
-  const MemoryBudget budget = memory_budget(config, shape, device);
-  return ranks.plan(choose_training_options(config, ranks.layout(), ranks.mesh(), make_fits(budget, ranks)), budget);
-}
 
 }  // namespace
 
@@ -144,19 +154,13 @@ MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const M
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
-  return plan_choice(config, shape, device, group,
-                     [](const MemoryBudget& budget, const StageRanks& ranks) -> FitsTraining {
-                       return [&](const TrainingOptions& options) { return ranks.fit(options, budget); };
-                     });
+  const StageRanks ranks(config, shape, device, group);
+  return ranks.plan(ranks.choose([&](const TrainingOptions& options) { return ranks.fit(options); }));
 }
 
 bool can_fit(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
-  // The function says that no choice fits, so the last one is planned.
-  return plan_choice(config, shape, device, group,
-                     [](const MemoryBudget&, const StageRanks&) -> FitsTraining {
-                       return [](const TrainingOptions&) { return false; };
-                     })
-      .fits();
+  const StageRanks ranks(config, shape, device, group);
+  return ranks.fit(ranks.choose([](const TrainingOptions&) { return false; }));
 }
 
 }  // namespace octavo

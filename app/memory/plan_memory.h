@@ -34,6 +34,9 @@ struct MemoryPlan {
   std::vector<MemoryItem> overlaid;  // Items that share memory with `items` at other times.
   int64_t arena_bytes = 0;           // Size of the arena in bytes, the sum of `items`. This is what the run allocates.
   MemoryBudget budget;
+  // Size of the arena on a rank of each pipeline stage, of which `arena_bytes` is the largest. Empty with a single
+  // stage.
+  std::vector<int64_t> stage_bytes = {};
   int64_t total_bytes() const { return arena_bytes + budget.outside; }
   bool fits() const { return budget.fits(arena_bytes); }
 };

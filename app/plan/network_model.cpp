@@ -65,6 +65,9 @@ double uplink_share(const Cluster& cluster, const RankSpread& group, double cros
 
 double ring_crossing(const RankSpread& group) { return std::min(real(group.node_stride), kLeafNodes) / kLeafNodes; }
 
+// Returns the bandwidth that NCCL reaches with one network card.
+double card_bytes_per_s(const Cluster& cluster) { return cluster.network_gbps * 1e9 / 8 * kNetworkShare; }
+
 // Properties of the network for one group.
 struct Network {
   double bus = 0;  // Bandwidth of all ranks of the group on a node together.
@@ -125,7 +128,7 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
   const double nvlink = rates.bus_bytes_per_s / (overlap == Overlap::kCompute ? kOverlapSlowdown : 1);
   const double rounds = rounds_of(op);
   if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
-  const double card = cluster.network_gbps * 1e9 / 8 * kNetworkShare;
+  const double card = card_bytes_per_s(cluster);
   if (op == CollectiveKind::kAllToAll) {
     return rates.latency_s + all_to_all_seconds(cluster, group, bytes, nvlink, card);
   }
@@ -142,6 +145,13 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
     seconds = std::min(seconds, pat_seconds(network, group, bytes));
   }
   return rates.latency_s + seconds;
+}
+
+double send_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes) {
+  const CollectiveRates& rates = collectives_of(machine);
+  if (group.nodes() == 1) return rates.latency_s + bytes * kOverlapSlowdown / rates.bus_bytes_per_s;
+  const double card = card_bytes_per_s(cluster) * uplink_share(cluster, group, ring_crossing(group));
+  return rates.latency_s + cluster.network_latency_us * 1e-6 + bytes / card;
 }
 
 double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,

@@ -17,6 +17,7 @@
 // (ranks with equal local numbers, g = 1). all_to_all uses neither rings nor trees. Each rank sends its data for other
 // nodes through its own card:
 //   max(bytes (g-1)/n / NVLink's bus, bytes (n-g)/n / card) + (n-g) 1 us
+// A transfer between two ranks takes hop + bytes / card between nodes, and bytes / NVLink's bus within a node.
 //
 // Rails: the cards with equal local numbers in 32 nodes share one leaf switch. The links between leaf switches carry
 // 1/network_oversubscription of the traffic of all cards at full rate. A ring of adjacent nodes leaves a leaf switch
@@ -72,6 +73,11 @@ enum class Overlap : uint8_t { kNothing, kCompute };
 // if bytes or the number of ranks grow. Throws an InputError if the machine file has no collectives.
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
                           CollectiveKind op, double bytes, Overlap overlap = Overlap::kNothing);
+
+// Returns the time in seconds in which every rank of a group sends `bytes` to the next rank of the group while it
+// computes. If the group has several nodes, the time is that of two ranks on different nodes. Throws like
+// collective_seconds().
+double send_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes);
 
 // Returns the bus bandwidth as nccl-tests and machine files define it: bytes (n-1)/n / seconds, and twice that for
 // all_reduce.

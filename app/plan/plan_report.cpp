@@ -80,9 +80,43 @@ OrderedJson range_json(const PredictionRange& range) {
           {"not_measured", range.not_measured}};
 }
 
+// Returns the kinds of costs that a step can have.
+std::vector<CostKind> kinds_of(const StepPrediction& p) {
+  std::vector<CostKind> kinds(std::begin(kCostKinds), std::end(kCostKinds));
+  if (p.stages.empty()) std::erase(kinds, CostKind::kStages);
+  return kinds;
+}
+
+// Returns a row per pipeline stage.
+Table stage_table(const Plan& plan) {
+  Table table;
+  for (size_t i = 0; i < plan.memory.stage_bytes.size(); ++i) {
+    table.row()
+        .add({"stage", "pipeline stage", 14}, i)
+        .add({"total_bytes", "GiB", 9, "{:.3f}", 1.0 / static_cast<double>(kGiB)},
+             plan.memory.stage_bytes[i] + plan.memory.budget.outside);
+    if (!plan.prediction) continue;
+    const StagePrediction& stage = plan.prediction->stages[i];
+    table.add({"blocks", "blocks", 7}, stage.blocks)
+        .add({"busy_ms", "busy, ms", 10, "{:.1f}"}, stage.busy_s * 1e3)
+        .add({"waiting_ms", "waiting, ms", 12, "{:.1f}"}, stage.waiting_s * 1e3)
+        .add({"", "share", 6, "{:.1f}%", 100}, stage.waiting_s / plan.prediction->step_s);
+  }
+  return table;
+}
+
+OrderedJson pipeline_json(const Plan& plan) {
+  OrderedJson json{{"stages", stage_table(plan).json()}};
+  if (!plan.prediction) return json;
+  json["bubble"] = plan.prediction->bubble();
+  json["slowest_stage"] = plan.prediction->slowest_stage();
+  json["transfer_ms"] = plan.prediction->stage_transfer_s * 1e3;
+  return json;
+}
+
 OrderedJson prediction_json(const StepPrediction& p) {
   OrderedJson kinds;
-  for (const CostKind kind : kCostKinds) kinds[cost_kind_name(kind)] = p.seconds(kind) * 1e3;
+  for (const CostKind kind : kinds_of(p)) kinds[cost_kind_name(kind)] = p.seconds(kind) * 1e3;
   Table parts;
   for (const StepCost& cost : p.costs) add_part(parts, "step", cost, p.step_s);
   return {{"step_ms", p.step_s * 1e3},
@@ -289,9 +323,19 @@ void print_prediction(const StepPrediction& p, bool all) {
   Table parts;
   for (const StepCost& cost : shown(p.costs, all, &StepCost::seconds)) add_part(parts, "step", cost, p.step_s);
   Table kinds;
-  for (const CostKind kind : kCostKinds)
+  for (const CostKind kind : kinds_of(p))
     add_part(kinds, "kind", {.name = cost_kind_name(kind), .seconds = p.seconds(kind)}, p.step_s);
   std::cout << parts.text() << "\n" << kinds.text() << "\n";
+}
+
+void print_stages(const Plan& plan) {
+  if (plan.mesh.pipeline == 1) return;
+  if (const std::optional<StepPrediction>& p = plan.prediction) {
+    std::cout << fmt::format(
+        "pipeline stage {} decides; a stage waits for {:.1f}% of a step on average, and a transfer takes {:.2f} ms\n",
+        p->slowest_stage(), 100 * p->bubble(), p->stage_transfer_s * 1e3);
+  }
+  std::cout << stage_table(plan).text() << "\n";
 }
 
 void print_goodput(const RunEstimate& run, const std::string& dollars) {
@@ -368,6 +412,7 @@ OrderedJson plan_json(const PlanReport& report) {
   }
   if (config.stage.number > 0) json["stage"] = config.stage.number;
   json["memory"] = memory_json(plan.memory);
+  if (plan.mesh.pipeline > 1) json["pipeline"] = pipeline_json(plan);
   json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
   if (plan.prediction) {
     const std::optional<PredictionRange> range = range_of(report);
@@ -386,6 +431,7 @@ void print_plan(const PlanReport& r, bool all) {
   const int64_t stage = r.plan.config.stage.number;
   if (stage > 0) std::cout << fmt::format("stage {}, which takes the most memory of all stages\n", stage);
   print_set_up(r);
+  print_stages(r.plan);
   print_memory(r.plan.memory, all);
   if (r.plan.prediction) print_prediction(*r.plan.prediction, all);
   print_flops(r.plan.config);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "app/config/config_check.h"
@@ -55,12 +56,13 @@ class Search {
         at_most_s_(at_most_s) {
     MeshShape mesh;
     for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
-    for (const int64_t tensor : {1, 2, 4, 8}) {
-      mesh.tensor = tensor;
-      const int64_t same_samples = mesh.ranks() / mesh.data();
-      for (mesh.replicate = 1; same_samples * mesh.replicate <= target_.gpus; mesh.replicate *= 2) {
-        mesh.shard = target_.gpus / mesh.replicate / same_samples;
-        if (mesh.ranks() == target_.gpus) add_mesh(mesh);
+    std::set<int64_t> pipelines = {mesh.pipeline};
+    for (int64_t stages = 1; stages <= config.model.num_layers; stages *= 2) pipelines.insert(stages);
+    for (const int64_t pipeline : pipelines) {
+      mesh.pipeline = pipeline;
+      for (const int64_t tensor : {1, 2, 4, 8}) {
+        mesh.tensor = tensor;
+        add_meshes(mesh);
       }
     }
   }
@@ -86,8 +88,19 @@ class Search {
   }
 
  private:
+  // Adds all meshes that differ from `mesh` only in the number of replicas and shards.
+  void add_meshes(MeshShape mesh) {
+    const int64_t same_samples = mesh.ranks() / mesh.data();
+    for (mesh.replicate = 1; same_samples * mesh.replicate <= target_.gpus; mesh.replicate *= 2) {
+      mesh.shard = target_.gpus / mesh.replicate / same_samples;
+      if (mesh.ranks() != target_.gpus) continue;
+      add_mesh(mesh, PipelineSchedule::kOneForwardOneBackward);
+      if (mesh.pipeline > 1) add_mesh(mesh, PipelineSchedule::kZeroBubble);
+    }
+  }
+
   // Adds micro-batches in ascending order, as long as they fit on the largest number of shards.
-  void add_mesh(const MeshShape& mesh) {
+  void add_mesh(const MeshShape& mesh, PipelineSchedule schedule) {
     MeshShape one_copy = mesh;
     one_copy.replicate = 1;
     one_copy.shard = mesh.data();
@@ -96,6 +109,7 @@ class Search {
       Candidate candidate{.config = config_, .mesh = mesh};
       Config& config = candidate.config;
       for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
+      config.parallel.pipeline_schedule = schedule;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
       if (mesh.shards() > 1) config.parallel.accumulate_unsharded = false;
@@ -133,7 +147,7 @@ class Search {
     const bool sharded = candidate.mesh.shards() > 1;
     const bool several = training.micro_batch_size * candidate.mesh.data() < training.global_batch_size;
     if (sharded && several && !parallel.accumulate_unsharded) {
-      add_changed(p.step_s - p.seconds(CostKind::kCommunication),
+      add_changed(p.step_s - p.seconds(CostKind::kCommunication) - p.seconds(CostKind::kStages),
                   [](Candidate& c) { c.config.parallel.accumulate_unsharded = true; });
     }
     if (sharded && !parallel.accumulate_unsharded && parallel.reshard_after_forward == Reshard::kFalse) {
@@ -158,21 +172,24 @@ class Search {
 
   // Properties that increase the memory, apart from activation checkpointing.
   struct Needs {
-    int64_t tensor, replicate, micro_batch_size;
-    bool keeps_weights, keeps_gradients;
+    int64_t tensor, pipeline, replicate, micro_batch_size;
+    bool keeps_weights, keeps_gradients, zero_bubble;
     bool at_most(const Needs& o) const {
-      return tensor == o.tensor && replicate <= o.replicate && micro_batch_size <= o.micro_batch_size &&
-             keeps_weights <= o.keeps_weights && keeps_gradients <= o.keeps_gradients;
+      return tensor == o.tensor && pipeline == o.pipeline && replicate <= o.replicate &&
+             micro_batch_size <= o.micro_batch_size && keeps_weights <= o.keeps_weights &&
+             keeps_gradients <= o.keeps_gradients && zero_bubble <= o.zero_bubble;
     }
   };
 
   // Returns whether the config fits if all blocks are recomputed, which takes the least memory.
   bool can_fit(Config config, const MeshShape& mesh) {
     const Needs needs{.tensor = mesh.tensor,
+                      .pipeline = mesh.pipeline,
                       .replicate = mesh.replicate,
                       .micro_batch_size = config.training.micro_batch_size,
                       .keeps_weights = config.parallel.reshard_after_forward != Reshard::kTrue,
-                      .keeps_gradients = config.parallel.accumulate_unsharded};
+                      .keeps_gradients = config.parallel.accumulate_unsharded,
+                      .zero_bubble = config.parallel.pipeline_schedule == PipelineSchedule::kZeroBubble};
     const auto less = [&](const Needs& other) { return other.at_most(needs); };
     const auto more = [&](const Needs& other) { return needs.at_most(other); };
     if (std::any_of(fitting_.begin(), fitting_.end(), more)) return true;
@@ -184,7 +201,7 @@ class Search {
   }
 
   bool fits(const Config& config, const MeshShape& mesh) const {
-    return plan_memory(config, mesh, target_.device, group_).fits();
+    return octavo::can_fit(config, mesh, target_.device, group_);
   }
 
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
@@ -273,6 +290,10 @@ std::string differences(const Plan& plan, const Plan& found) {
     if (&axis == filling_axis(a.parallel)) continue;  // This axis gets the ranks that the other axes leave.
     add(fmt::format("parallel.{}", axis.key), plan.mesh.*axis.size, found.mesh.*axis.size);
   }
+  const auto schedule = [](const Config& config) {
+    return std::string(name_of(config_names::kPipelineSchedule, config.parallel.pipeline_schedule));
+  };
+  add("parallel.pipeline_schedule", schedule(a), schedule(b));
   // auto keeps all gathered weights if they fit.
   add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
       found.memory.sharding.reshard_after_forward);

@@ -27,9 +27,9 @@
 
 namespace octavo {
 
-enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
-inline constexpr CostKind kCostKinds[] = {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory,
-                                          CostKind::kOptimizer, CostKind::kCommunication};
+enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication, kStages };
+inline constexpr CostKind kCostKinds[] = {CostKind::kProduct,   CostKind::kAttention,     CostKind::kMemory,
+                                          CostKind::kOptimizer, CostKind::kCommunication, CostKind::kStages};
 const char* cost_kind_name(CostKind kind);  // Returns a name such as "exposed communication".
 
 // Time that one kind of op takes in a step on one rank.
@@ -41,17 +41,32 @@ struct StepCost {
   double bytes = 0;  // Bytes that are moved in memory, or sent and received.
 };
 
+// Times of a pipeline stage in a step.
+struct StagePrediction {
+  int64_t blocks = 0;
+  double busy_s = 0;     // Time in which the stage computes, or waits for its own collectives.
+  double waiting_s = 0;  // Time in which the stage waits for other stages.
+};
+
 struct StepPrediction {
-  std::vector<StepCost> costs;  // Costs sorted by time, the longest first.
-  double floor_s = 0;           // Time of matmuls and attention only.
-  double communication_s = 0;   // Time of all collectives, exposed or not.
+  // Costs sorted by time, the longest first. With pipeline stages, the costs of the stage that is busy the longest, and
+  // its time of waiting for other stages.
+  std::vector<StepCost> costs;
+  double floor_s = 0;          // Time of matmuls and attention only.
+  double communication_s = 0;  // Time of all collectives, exposed or not.
   double step_s = 0;
   double tokens_per_step = 0;  // Number of tokens per step on all ranks.
   double wps = 0;              // Tokens per second and GPU.
   Utilization use;             // Without a document mask.
   double flops_per_token = 0;  // Training FLOPs per token as mfu counts them.
   CostKind bound = CostKind::kProduct;
+  std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
+  double stage_transfer_s = 0;          // Time of a transfer between two stages. Other work may hide it.
   double seconds(CostKind kind) const;
+  // Return the number of the pipeline stage that is busy the longest, and the share of a step in which a stage waits,
+  // on average. Both require several stages.
+  int64_t slowest_stage() const;
+  double bubble() const;
 };
 
 // Training FLOPs per token of one part of the model. Attention counts its causal half.
@@ -85,9 +100,11 @@ class Predictor {
 
  private:
   // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
-  // gradients are summed, the size and number of micro-batches, the sharding options, and the activation checkpointing.
-  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double>;
-  const StepClock& clock(const PredictedRun& run);
+  // gradients are summed, the size and number of micro-batches, the sharding options, the activation checkpointing, the
+  // schedule of pipeline stages, and the stage.
+  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
+                         PipelineSchedule, int64_t>;
+  const StepClock& clock(const PredictedRun& run, int64_t stage);
 
   const MachineRates& machine_;
   Cluster cluster_;

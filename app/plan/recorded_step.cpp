@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "app/run/training_state.h"
-#include "core/error.h"
-#include "model/parameters/sharded_parameters.h"
+#include "model/parameters/pipeline_stages.h"
+#include "model/pipeline_schedule.h"
 
 namespace octavo {
 
@@ -55,6 +55,17 @@ class Appending {
   std::vector<size_t> known_;  // Index of the StepOp by op of the record, stream and `of_shard`.
 };
 
+// Returns the entries of a micro-batch. Those that are queued together are one element.
+std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
+                                                    int64_t micro_batch) {
+  using Kind = StepEntry::Kind;
+  const StepEntry forward{Kind::kForward, micro_batch};
+  const StepEntry backward{Kind::kBackward, micro_batch};
+  if (place.stages == 1) return {{forward, backward}};
+  if (!splits_backward(schedule, place)) return {{forward}, {backward}};
+  return {{forward}, {{Kind::kBackwardInput, micro_batch}}, {{Kind::kBackwardWeights, micro_batch}}};
+}
+
 }  // namespace
 
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
@@ -85,10 +96,7 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
       .has_value();
 }
 
-RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node) {
-  CHECK_INPUT(run.mesh.pipeline == 1,
-              "parallel.pipeline_parallel is {}, but this version predicts no steps with several pipeline stages",
-              run.mesh.pipeline);
+RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node, int64_t stage) {
   const MeshShape shape = recorded_mesh(run, gpus_per_node);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
@@ -100,8 +108,9 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   Watchdog watchdog(0, RankBoard(), [] {});
   Stream stream = Stream::planned(multiprocessors, &record, device);
   stream.set_deterministic(run.config.training.deterministic);
-  const Mesh mesh(shape, run.mesh.all_to_all_load(gpus_per_node), stream, watchdog);
-  const ParameterLayout layout(run.config.model, {.rank = 0, .size = shape.tensor});
+  const Mesh mesh(shape, run.mesh.all_to_all_load(gpus_per_node), stream, watchdog,
+                  stage * shape.ranks() / shape.pipeline);
+  const ParameterLayout layout = layout_of_rank(run.config.model, run.config.parallel, mesh);
   Arena arena(device);
   TrainingState state({.config = run.config,
                        .layout = layout,
@@ -119,14 +128,18 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
     record.clear();
   };
   record.clear();
-  const std::vector<StepEntry> entries = entries_of_step(state);
+  const PipelinePlace place{.stages = shape.pipeline, .stage = stage};
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
-    queue_entries(state, {.number = 2}, std::span(entries).subspan(static_cast<size_t>(2 * i), 2));
-    take(false);
+    for (const std::vector<StepEntry>& entries : queued_together(state.schedule, place, i)) {
+      step.begins.push_back(step.entries.size());
+      queue_entries(state, {.number = 2}, entries);
+      take(false);
+    }
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
+  step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
   take(true);
   return step;

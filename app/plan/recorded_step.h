@@ -1,6 +1,6 @@
 // RecordedStep lists everything that a training step queues, in order: the model's own forward and backward, its
-// collectives, the optimizer and the casts of its weights. They run on a dry-run stream (core/op_record.h) on rank 0 of
-// the mesh.
+// collectives, the optimizer and the casts of its weights. They run on a dry-run stream (core/op_record.h) on the first
+// rank of the mesh, or of a pipeline stage.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,9 @@ struct RecordedStep {
   std::vector<std::string> ranges;  // Names of ranges. The entry that begins a range has the index of its name.
   size_t streams = 1;               // Number of streams. The first is the compute stream.
   size_t signals = 0;
+  // Index in `entries` at which each StepEntry begins, and at last the end of the step. With a single pipeline stage,
+  // the two entries of a micro-batch count as one.
+  std::vector<size_t> begins;
   // Entries of the micro-batch that stands for all micro-batches between the first and the last.
   size_t middle_begin = 0;
   size_t middle_end = 0;
@@ -53,7 +56,8 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 //             collectives.
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
 
-// Records a step that follows other steps, so weights must be gathered, and delayed scales are computed from a history.
-RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node);
+// Records a step of a pipeline stage that follows other steps, so weights must be gathered, and delayed scales are
+// computed from a history. The entries of a micro-batch are recorded one after the other, whatever the schedule.
+RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node, int64_t stage = 0);
 
 }  // namespace octavo

@@ -48,6 +48,12 @@ CostKind kind_of(const StepOp& op) {
   return op.of_compute ? memory_op(op.op.name).kind : CostKind::kCommunication;
 }
 
+// Returns whether an op is a transfer between pipeline stages.
+bool is_between_stages(const StepOp& op) {
+  const std::string_view name = op.op.name;
+  return name == "send" || name == "receive";
+}
+
 std::string name_of(const StepOp& op) {
   return op.axis.empty() ? op.op.name : fmt::format("{}, {} axis", op.op.name, op.axis);
 }
@@ -61,6 +67,11 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Clust
 
 StepClock::OpTime StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
   const RankSpread ranks = group_spread(op.axis, mesh, cluster_);
+  // The two ends of a pipeline exchange the gradients of a tied table.
+  if (std::string_view(op.op.name) == "send_receive") {
+    const double seconds = send_seconds(machine_, cluster_, ranks, bytes);
+    return {.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes};
+  }
   const auto seconds = [&](Overlap overlap) {
     return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, overlap);
   };
@@ -76,7 +87,7 @@ std::vector<StepClock::OpTime> StepClock::op_times(const MeshShape& mesh) const 
     const StepOp& op = step_.ops[i];
     const double bytes = op.op.bytes * (op.of_shard ? of_shard : 1);
     if (op.op.bound == OpBound::kCommunication) {
-      op_times.push_back(transfer(op, bytes, mesh));
+      op_times.push_back(is_between_stages(op) ? OpTime{.bytes = bytes} : transfer(op, bytes, mesh));
       continue;
     }
     Op here = op.op;
@@ -137,10 +148,11 @@ class StepClock::Walk {
 
   const RecordedStep& step_;
   std::vector<OpTime> op_times_;
-  std::vector<Sum> sums_;      // Sums by op.
-  std::vector<Side> sides_;    // Side streams by stream number. The first element is not used.
-  std::vector<Place> places_;  // Positions by signal.
-  double now_s_ = 0;           // Time on the compute stream.
+  std::vector<Sum> sums_;         // Sums by op.
+  std::vector<Side> sides_;       // Side streams by stream number. The first element is not used.
+  std::vector<Place> places_;     // Positions by signal.
+  double now_s_ = 0;              // Time on the compute stream.
+  std::vector<double> begins_s_;  // Times at which the entries of the step begin.
   std::vector<TimedRange> timeline_;
   std::vector<size_t> open_;  // Indices in timeline_ of the ranges that have not ended.
 };
@@ -148,6 +160,7 @@ class StepClock::Walk {
 void StepClock::Walk::run(double middle_times) {
   for (size_t i = 0; i < step_.entries.size(); ++i) {
     const auto& [action, stream, index] = step_.entries[i];
+    while (begins_s_.size() < step_.begins.size() && step_.begins[begins_s_.size()] == i) begins_s_.push_back(now_s_);
     const double times = i >= step_.middle_begin && i < step_.middle_end ? middle_times : 1;
     Side& side = sides_[static_cast<size_t>(stream)];
     switch (action) {
@@ -239,6 +252,8 @@ StepClock::Times StepClock::Walk::times() const {
     cost.name = name;
     times.costs.push_back(std::move(cost));
   }
+  for (size_t i = 1; i < begins_s_.size(); ++i) times.entries_s.push_back(begins_s_[i] - begins_s_[i - 1]);
+  if (!begins_s_.empty()) times.end_s = now_s_ - begins_s_.back();
   return times;
 }
 
@@ -252,6 +267,12 @@ StepClock::Times StepClock::run(const MeshShape& mesh, int64_t micro_batches) co
   Walk walk(step_, op_times(mesh));
   walk.run(static_cast<double>(micro_batches - 2));
   return walk.times();
+}
+
+double StepClock::stage_transfer_s(const MeshShape& mesh) const {
+  const auto found = std::find_if(step_.ops.begin(), step_.ops.end(), is_between_stages);
+  if (found == step_.ops.end()) return 0;
+  return send_seconds(machine_, cluster_, group_spread(found->axis, mesh, cluster_), found->op.bytes);
 }
 
 StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster) {

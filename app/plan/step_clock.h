@@ -24,6 +24,9 @@ class StepClock {
   struct Times {
     std::vector<StepCost> costs;  // Costs, one per name.
     double communication_s = 0;   // Time of all collectives, exposed or not.
+    // Times of the recorded entries (RecordedStep::begins), and of everything after the last of them.
+    std::vector<double> entries_s = {};
+    double end_s = 0;
   };
   // A range of the step (core/profiler.h) on the compute stream, including the time of waiting for transfers.
   struct TimedRange {
@@ -35,7 +38,10 @@ class StepClock {
   std::vector<TimedRange> timeline(const MeshShape& mesh) const;
   // Returns the times of a step on `mesh`, which may differ from the recorded mesh only in the number of shards and
   // replicas. Throws an InputError if the machine file has no collectives.
+  // Transfers between pipeline stages take no time.
   Times run(const MeshShape& mesh, int64_t micro_batches) const;
+  // Returns the time of a transfer between neighbouring pipeline stages. 0 if the stage has no transfers.
+  double stage_transfer_s(const MeshShape& mesh) const;
 
  private:
   class Walk;

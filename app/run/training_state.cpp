@@ -29,8 +29,9 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
 //                     weights and for each moment
 //   FP8               one hash of the amax history
 int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
-  const int64_t units = std::ssize(o.layout.whole().units());
   const ModelConfig& model = o.config.model;
+  // Norms, embedding, blocks, and lm_head unless it is tied.
+  const int64_t units = model.num_layers + (model.tie_word_embeddings ? 2 : 3);
   const int64_t kv_heads = local_config(model, {.rank = 0, .size = mesh.shape().tensor}).num_kv_heads;
   return 2 * (1 + units) + (2 + moments) * (units + 2 * model.num_layers * kv_heads) + 1;
 }

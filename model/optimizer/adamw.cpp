@@ -47,8 +47,9 @@ class AdamwOptimizer : public ParameterUpdate {
 // Padding after a piece needs no update. Its gradients are zero, so it stays zero.
 void AdamwOptimizer::find_segments() {
   const bool codes = config_.state_dtype == DType::kFloat8E4M3;
-  // The random bits of a parameter depend on its place in the whole model, so they are equal on every mesh and replica.
-  const ParameterLayout whole = parameters_->layout().whole();
+  // The random bits of codes depend on the place of a parameter in the whole model, so they are equal on every mesh and
+  // replica. Without codes nothing reads the indices of elements.
+  const std::optional<ParameterLayout> whole = codes ? std::optional(parameters_->layout().whole()) : std::nullopt;
   for (const ParameterPiece& piece : parameters_->pieces()) {
     const size_t unit = piece.spec->unit;
     if (!exp_avg_.has(unit)) continue;
@@ -59,7 +60,7 @@ void AdamwOptimizer::find_segments() {
     const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
     const int64_t end = piece.offset + piece.end - piece.begin;
     MatrixRange range = piece.spec->range(piece.begin);
-    range.first_index += whole.find(piece.spec->name).offset;
+    if (whole) range.first_index += whole->find(piece.spec->name).offset;
     Segment* last = segments_.empty() ? nullptr : &segments_.back();
     const auto follows = [&](const Tensor& before) {
       if (before.defined() != weight.defined()) return false;

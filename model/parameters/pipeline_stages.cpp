@@ -3,7 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "core/error.h"
 
@@ -65,6 +68,22 @@ std::vector<LayerRange> pipeline_stages(const ModelConfig& model, const Parallel
     begin += count;
   }
   return ranges;
+}
+
+std::vector<size_t> first_equal_stages(std::span<const LayerRange> stages, const ModelConfig& model,
+                                       const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
+  using Blocks = std::vector<std::pair<LinearPrecision, Recompute>>;
+  std::map<std::tuple<bool, bool, Blocks>, size_t> first;
+  std::vector<size_t> equal;
+  for (const LayerRange& stage : stages) {
+    Blocks blocks;
+    for (int64_t layer = stage.begin; layer < stage.end; ++layer) {
+      blocks.emplace_back(precision.of_layer(layer, model.num_layers), recompute_of(checkpointing, layer));
+    }
+    const auto operations = std::tuple(stage.begin == 0, stage.end == model.num_layers, std::move(blocks));
+    equal.push_back(first.try_emplace(operations, equal.size()).first->second);
+  }
+  return equal;
 }
 
 ParameterLayout layout_of_rank(const ModelConfig& model, const ParallelConfig& parallel, const Mesh& mesh) {

@@ -1,8 +1,11 @@
 // The division of a model's blocks among pipeline stages.
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "model/architecture/activation_checkpointing.h"
+#include "model/architecture/precision.h"
 #include "model/parameters/parameters.h"
 #include "parallel/mesh.h"
 
@@ -14,6 +17,12 @@ namespace octavo {
 // divide evenly go to later stages, because earlier ones hold the activations of more micro-batches. Throws InputError
 // if the division does not fit the model.
 std::vector<LayerRange> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages);
+
+// Returns for each stage the number of the first stage that runs the same operations: with equal tables, and with as
+// many blocks of the same recipes and recomputation. Such stages differ only in the number of micro-batches in flight,
+// of which the first has the most. The mode of `checkpointing` must not be auto.
+std::vector<size_t> first_equal_stages(std::span<const LayerRange> stages, const ModelConfig& model,
+                                       const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing);
 
 // Returns the layout of the parameters of this rank's stage and tensor-parallel rank.
 ParameterLayout layout_of_rank(const ModelConfig& model, const ParallelConfig& parallel, const Mesh& mesh);

@@ -34,6 +34,20 @@ std::vector<int64_t> blocks_of(const ModelConfig& model, const ParallelConfig& p
 
 using Counts = std::vector<int64_t>;
 
+TEST(PipelineStages, EqualOnesAreFound) {
+  const std::vector<LayerRange> stages = {{0, 2}, {2, 4}, {4, 6}, {6, 8}};
+  using Mode = ActivationCheckpointing::Mode;
+  const auto equal = [&](const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
+    return first_equal_stages(stages, model_of(8, 1), precision, checkpointing);
+  };
+  using Numbers = std::vector<size_t>;
+  EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 1, 3}));
+  EXPECT_EQ(equal({.linear = LinearPrecision::kFp8Tensorwise, .bf16_first_layers = 3}, {.mode = Mode::kFull}),
+            (Numbers{0, 1, 2, 3}));
+  // Blocks 2, 5 and 7 are recomputed.
+  EXPECT_EQ(equal({}, {.mode = Mode::kBlock, .ratio = 0.375}), (Numbers{0, 1, 2, 3}));
+}
+
 TEST(PipelineStages, HaveAboutEqualWork) {
   EXPECT_EQ(blocks_of(model_of(8, 0.25), {}, 1), (Counts{8}));
   EXPECT_EQ(blocks_of(model_of(8, 0.25), {}, 4), (Counts{2, 2, 2, 2}));

@@ -1,6 +1,7 @@
 """Tests of octavo plan: its memory plan compared with a run, predictions, searches, and refusals."""
 
 import json
+import math
 
 from support import BAD_INPUT, ROOT, Scratch
 
@@ -147,7 +148,7 @@ class PlanTest(Scratch):
         self.assertEqual(len(found), 10)
         self.assertEqual([row["wps"] for row in found], sorted((row["wps"] for row in found), reverse=True))
         for row in found:
-            self.assertEqual(row["mesh"]["replicate"] * row["mesh"]["shard"] * row["mesh"]["tensor"], 8)
+            self.assertEqual(math.prod(row["mesh"].values()), 8)
             self.assertLess(row["total_bytes"], 140 * GIB)
         # A plan of the first result gives the same numbers as the search.
         again = self.plan(MODEL_8B, "--gpus", 8, *found[0]["changes"].split())
@@ -173,7 +174,8 @@ class PlanTest(Scratch):
             self.assertFalse(json.loads(plan.out)["memory"]["fits"])
 
     def test_search_reduces_gradients_once(self):
-        arguments = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64")
+        arguments = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64",
+                     "parallel.pipeline_layers=[32]")
         once = [row for row in self.plan(*arguments, "--search")["search"] if row["accumulate_unsharded"]]
         self.assertTrue(once)
         changes = once[0]["changes"].split()
@@ -181,6 +183,32 @@ class PlanTest(Scratch):
         again = self.plan(*arguments, *changes)
         self.assertTrue(again["memory"]["accumulate_unsharded"])
         self.assertAlmostEqual(again["prediction"]["wps"], once[0]["wps"], places=6)
+
+    def test_pipeline_stages(self):
+        arguments = (MODEL_8B, "--gpus", 16, "--network-gbps", 50, "parallel.pipeline_parallel=4")
+        plan = self.plan(*arguments)
+        stages = plan["pipeline"]["stages"]
+        self.assertEqual([stage["blocks"] for stage in stages], [8, 9, 9, 6])
+        self.assertEqual(max(stage["total_bytes"] for stage in stages), plan["memory"]["total_bytes"])
+        step_ms = plan["prediction"]["step_ms"]
+        for stage in stages:
+            self.assertAlmostEqual(stage["busy_ms"] + stage["waiting_ms"], step_ms, places=6)
+        slowest = stages[plan["pipeline"]["slowest_stage"]]
+        self.assertEqual(slowest["busy_ms"], max(stage["busy_ms"] for stage in stages))
+        self.assertAlmostEqual(plan["prediction"]["ms_by_kind"]["waiting for other pipeline stages"], slowest["waiting_ms"])
+        self.assertAlmostEqual(plan["pipeline"]["bubble"], sum(stage["waiting_ms"] for stage in stages) / 4 / step_ms)
+        self.assertIn("pipeline 4", plan["prediction"]["range"]["not_measured"])
+        text = self.run_octavo("plan", *arguments).out
+        self.assertRegex(text, r"\npipeline stage \d decides; a stage waits for [\d.]+% of a step on average")
+        slow = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64")
+        found = [row for row in self.plan(*slow, "--search")["search"] if row["mesh"]["pipeline"] > 1]
+        self.assertTrue(found)
+        again = self.plan(*slow, *found[0]["changes"].split())
+        self.assertAlmostEqual(again["prediction"]["wps"], found[0]["wps"], places=6)
+        self.assertEqual(again["memory"]["total_bytes"], found[0]["total_bytes"])
+        fixed = self.plan(*arguments, "parallel.pipeline_layers=[8, 8, 8, 8]", "--search")["search"]
+        self.assertEqual({row["mesh"]["pipeline"] for row in fixed}, {4})
+        self.refused("plan", *arguments, "--html", self.dir / "memory.html", mentions=["--html", "parallel.pipeline_parallel is 4"])
 
     def test_memory_is_registered_within_a_node(self):
         arguments = (MODEL_8B, "--gpus", 8)

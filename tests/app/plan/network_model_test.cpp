@@ -124,6 +124,15 @@ TEST_F(NetworkModel, AllToAllGoesThroughSingleCards) {
               0.1);
 }
 
+TEST_F(NetworkModel, SendsToTheNextRank) {
+  constexpr double kBytes = 1e9;
+  const double within = send_seconds(machine_, {}, {.ranks = 2, .per_node = 2}, kBytes);
+  const double between = send_seconds(machine_, {}, {.ranks = 2, .per_node = 1}, kBytes);
+  EXPECT_NEAR(between, kBytes / (0.94 * 50e9), 1e-4);
+  EXPECT_LT(within, between);
+  EXPECT_NEAR(send_seconds(machine_, {.network_gbps = 100}, {.ranks = 2, .per_node = 1}, kBytes), 4 * between, 1e-3);
+}
+
 TEST_F(NetworkModel, OpsByName) {
   EXPECT_EQ(collective_named("all_to_all"), CollectiveKind::kAllToAll);
   EXPECT_THROW(collective_named("all_gather_v"), Error);

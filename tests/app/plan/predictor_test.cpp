@@ -195,6 +195,35 @@ TEST(Predictor, RecomputationAndSlowNetworksCost) {
   EXPECT_GT(step_s(Mode::kFull, {.network_gbps = 10}), full);
 }
 
+// A 1B model, whose tied table is on the first and the last stage.
+TEST(Predictor, PipelineStages) {
+  const auto predicted = [](const char* schedule, const Cluster& cluster) {
+    const Config config =
+        load({.config = "llama3_1b_1gpu.yaml",
+              .overrides = {"training.global_batch_size=64", "training.micro_batch_size=1",
+                            "parallel.pipeline_parallel=4", std::string("parallel.pipeline_schedule=") + schedule},
+              .gpus = 16});
+    return predict_step({config, config.parallel.mesh_shape(16), {}}, find_machine("h200"), cluster);
+  };
+  const StepPrediction p = predicted("1f1b", {});
+  ASSERT_EQ(p.stages.size(), 4u);
+  double sum_s = 0;
+  for (const StepCost& cost : p.costs) sum_s += cost.seconds;
+  EXPECT_NEAR(sum_s, p.step_s, 1e-9);
+  const StagePrediction& slowest = p.stages[static_cast<size_t>(p.slowest_stage())];
+  for (const StagePrediction& stage : p.stages) {
+    EXPECT_NEAR(stage.busy_s + stage.waiting_s, p.step_s, 1e-9);
+    EXPECT_LE(stage.busy_s, slowest.busy_s);
+  }
+  // At least the bubble of equal stages with 16 micro-batches.
+  EXPECT_GT(p.bubble(), 3.0 / 19);
+  EXPECT_EQ(p.seconds(CostKind::kStages), slowest.waiting_s);
+  EXPECT_TRUE(std::any_of(p.costs.begin(), p.costs.end(),
+                          [](const StepCost& cost) { return cost.name == "send_receive, pipeline axis"; }));
+  EXPECT_LT(predicted("zero_bubble", {}).bubble(), p.bubble());
+  EXPECT_GT(predicted("1f1b", {.network_gbps = 10}).step_s, p.step_s);
+}
+
 TEST(Predictor, FlopsByPart) {
   const ModelConfig model = model_preset("llama3_8b");
   double sum = 0;
