@@ -1,7 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -11,7 +10,7 @@
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/files/mapped_file.h"
-#include "core/files/parallel_read.h"
+#include "core/thread.h"
 #include "model/optimizer/optimizer_config.h"
 
 namespace octavo {
@@ -20,34 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
-
-// Copies with all threads of the rank, because one thread copies more slowly than good disks read.
-void copy_bytes(char* out, const std::byte* source, int64_t bytes) {
-  constexpr int64_t kBytesATime = int64_t{1} << 20;
-#pragma omp parallel for if (bytes > 4 * kBytesATime)
-  for (int64_t begin = 0; begin < bytes; begin += kBytesATime) {
-    std::memcpy(out + begin, source + begin, static_cast<size_t>(std::min(kBytesATime, bytes - begin)));
-  }
-}
-
-// Converts `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
-void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
-                   const std::string& where) {
-  if (out.dtype() == dtype) {
-    const int64_t size = dtype_bytes(dtype);
-    return copy_bytes(static_cast<char*>(out.raw()) + out_begin * size, source, count * size);
-  }
-  if (out.dtype() == DType::kFloat32) {
-    return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
-  }
-  CHECK_INPUT(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32,
-              "{} is stored as {}, which cannot be read as {}", where, dtype_name(dtype), dtype_name(out.dtype()));
-  for (int64_t i = 0; i < count; ++i) {
-    float value;
-    std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(float)), sizeof(float));
-    out.data<BFloat16>()[out_begin + i] = BFloat16(value);
-  }
-}
 
 // Opens a file after checking its length against the manifest, so that errors in its header are damage.
 SafetensorsFile open_shard(const std::string& path) {
@@ -128,27 +99,21 @@ void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin,
 }
 
 void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out) {
-  const CheckpointTensorInfo* tensor = find(name);
-  CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
-  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
-  const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
-  CHECK(out.numel() == end - begin, "{}: elements {} to {} were requested into {}", where, begin, end, out.describe());
-  for (const CheckpointPiece& piece : tensor->pieces) read_piece(*tensor, piece, wanted, out);
-  check_finite(where, tensor->shape, columns, begin, out);
+  TensorReader part = reader(name, columns, begin, end);
+  part.read(begin, end, out);
+  for (const TensorReader::Source& source : part.sources_) {
+    if (!source.is_verified) verified_.insert(&source.check.piece());
+  }
 }
 
-void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
-                            const Tensor& out) {
-  const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
-  const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
-  const std::byte* source = nullptr;  // Set when there is something to read, because that opens the shard.
-  for_each_run(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
-    if (source == nullptr) {
-      verify_piece(tensor, piece);
-      source = piece_bytes(tensor, piece).data();
-    }
-    copy_elements(tensor.dtype, source + from * dtype_bytes(tensor.dtype), count, out, to, where);
+TensorReader Checkpoint::reader(std::string_view name, ColumnRange columns, int64_t begin, int64_t end) {
+  const CheckpointTensorInfo* tensor = find(name);
+  CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
+  TensorReader reader(fmt::format("{}: tensor {}", path_.string(), name), *tensor, columns, end);
+  for_each_piece(*tensor, columns, begin, end, [&](const CheckpointPiece& piece, const TensorSlice& slice) {
+    reader.sources_.push_back({slice, piece_check(*tensor, piece), verified_.contains(&piece)});
   });
+  return reader;
 }
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
@@ -173,27 +138,14 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
-std::span<const std::byte> Checkpoint::piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+PieceCheck Checkpoint::piece_check(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
   const SafetensorsFile& file = shard(piece.file);
   const SafetensorsEntry* entry = file.find(piece.key);
   CHECK_INPUT(entry != nullptr, "{}: has no tensor {}, which its manifest names", file.path(), piece.key);
   CHECK_INPUT(entry->numel() == piece.end - piece.begin && entry->dtype == safetensors_dtype(tensor.dtype),
               "{}: tensor {} is {} {}, its manifest says {} elements of {}", file.path(), piece.key, entry->dtype,
               describe_shape(entry->shape), piece.end - piece.begin, dtype_name(tensor.dtype));
-  return file.bytes(*entry);
-}
-
-void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
-  if (verified_.contains(&piece)) return;
-  check_piece(piece, piece_bytes(tensor, piece));
-  verified_.insert(&piece);
-}
-
-void Checkpoint::check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const {
-  const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
-  CHECK_AS(DamagedCheckpoint, checksum == piece.checksum,
-           "{}: tensor {} is damaged: its checksum is {}, the manifest says {}", (path_ / piece.file).string(),
-           piece.key, checksum, piece.checksum);
+  return {piece, (path_ / piece.file).string(), file.bytes(*entry)};
 }
 
 std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
@@ -212,30 +164,32 @@ std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   return content;
 }
 
-void Checkpoint::for_each_piece(std::span<const TensorPart> parts, const VisitPiece& visit) const {
+void Checkpoint::for_each_piece(const CheckpointTensorInfo& tensor, ColumnRange columns, int64_t begin, int64_t end,
+                                const VisitPiece& visit) const {
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
+  const TensorSlice wanted = checked_slice(where, tensor.shape, columns, begin, end);
+  for (const CheckpointPiece& piece : tensor.pieces) {
+    const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
+    if (overlap(stored, wanted)) visit(piece, stored);
+  }
+}
+
+void Checkpoint::for_each_piece(std::span<const TensorPart> parts, const VisitTensorPiece& visit) const {
   for (const TensorPart& part : parts) {
     const CheckpointTensorInfo* tensor = find(part.name);
     if (tensor == nullptr || tensor->shape != part.shape) continue;
-    const std::string where = fmt::format("{}: tensor {}", path_.string(), part.name);
-    const TensorSlice wanted = checked_slice(where, tensor->shape, part.columns, part.begin, part.end);
-    for (const CheckpointPiece& piece : tensor->pieces) {
-      if (overlap(checked_slice(where, tensor->shape, piece.columns, piece.begin, piece.end), wanted)) {
-        visit(*tensor, piece);
-      }
-    }
+    for_each_piece(*tensor, part.columns, part.begin, part.end,
+                   [&](const CheckpointPiece& piece, const TensorSlice&) { visit(*tensor, piece); });
   }
 }
 
 void Checkpoint::verify(std::span<const TensorPart> parts) {
-  std::vector<const CheckpointPiece*> pieces;
-  std::vector<std::span<const std::byte>> bytes;
+  std::vector<PieceCheck> checks;
   std::unordered_set<const CheckpointPiece*> seen = verified_;
   for_each_piece(parts, [&](const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
-    if (!seen.insert(&piece).second) return;
-    pieces.push_back(&piece);
-    bytes.push_back(piece_bytes(tensor, piece));
+    if (seen.insert(&piece).second) checks.push_back(piece_check(tensor, piece));
   });
-  for_each_mapped(bytes, [&](size_t i) { check_piece(*pieces[i], bytes[i]); });
+  for_each_in_parallel(checks.size(), kReadingThreads, [&](size_t i, size_t) { checks[i].finish(); });
   verified_ = std::move(seen);
 }
 

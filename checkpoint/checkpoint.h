@@ -19,6 +19,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_reader.h"
 #include "checkpoint/tensor_slice.h"
 #include "core/tensor.h"
 
@@ -85,6 +86,10 @@ class Checkpoint {
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
 
+  // Returns a reader of the elements [begin, end) of some columns, or of a whole tensor if there are no columns. It
+  // compares the checksums of the pieces that verify() has not compared before.
+  TensorReader reader(std::string_view name, ColumnRange columns, int64_t begin, int64_t end);
+
   // Compares the checksums of all pieces that the given parts touch, in parallel, and throws an InputError
   // for the first damage. Skips parts of tensors that the checkpoint does not have, or has in another shape. Later
   // read() calls come from the page cache. Each process must verify what it uses, because another process may be on a
@@ -99,17 +104,16 @@ class Checkpoint {
   nlohmann::json describe();
 
  private:
-  // Copies the part of `wanted` that the piece contains to `out`.
-  void read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
-                  const Tensor& out);
   const SafetensorsFile& shard(const std::string& name);
-  // Returns the bytes of a piece as stored, after checking its entry against the manifest.
-  std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
-  void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
-  void check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const;
+  // Returns the check of a piece after comparing its entry in the shard with the manifest.
+  PieceCheck piece_check(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+  // Visits the pieces that contain some of the elements [begin, end) of these columns.
+  using VisitPiece = std::function<void(const CheckpointPiece& piece, const TensorSlice& stored)>;
+  void for_each_piece(const CheckpointTensorInfo& tensor, ColumnRange columns, int64_t begin, int64_t end,
+                      const VisitPiece& visit) const;
   // Visits each piece that the parts touch, once for each of these parts.
-  using VisitPiece = std::function<void(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece)>;
-  void for_each_piece(std::span<const TensorPart> parts, const VisitPiece& visit) const;
+  using VisitTensorPiece = std::function<void(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece)>;
+  void for_each_piece(std::span<const TensorPart> parts, const VisitTensorPiece& visit) const;
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;

@@ -1,5 +1,9 @@
 #include "core/thread.h"
 
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -30,6 +34,32 @@ void HelperThreads::start(std::function<void()> work) {
   if (std::thread thread = start_thread_if_possible(std::move(work)); thread.joinable()) {
     threads_.push_back(std::move(thread));
   }
+}
+
+void for_each_in_parallel(size_t items, size_t threads, const std::function<void(size_t, size_t)>& visit) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  size_t failed = items;  // The lowest item whose visit threw `failure`.
+  std::exception_ptr failure;
+  const auto work = [&](size_t thread) {
+    for (size_t item = next++; item < items; item = next++) {
+      try {
+        visit(item, thread);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (item < failed) failure = std::current_exception();
+        failed = std::min(item, failed);
+        next = items;
+      }
+    }
+  };
+  {
+    HelperThreads helpers;  // The destructor waits for the threads.
+    for (size_t thread = 1; thread < std::min(threads, items); ++thread)
+      helpers.start([&work, thread] { work(thread); });
+    work(0);
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace octavo

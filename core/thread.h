@@ -2,6 +2,7 @@
 // limit is reached.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -33,5 +34,11 @@ class HelperThreads {
  private:
   std::vector<std::thread> threads_;
 };
+
+// Calls visit(item, thread) once for each item in [0, items), on up to `threads` threads, one of which is the calling
+// thread. `thread`, in [0, threads), is the number of the thread that makes the call. Threads take the items in order.
+// If a visit throws, no further items are taken. Waits for all threads, and then throws what the visit of the lowest
+// item threw.
+void for_each_in_parallel(size_t items, size_t threads, const std::function<void(size_t item, size_t thread)>& visit);
 
 }  // namespace octavo

@@ -88,10 +88,11 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
 
 // Returns the checkpoint that the run resumes, or nothing if the run starts from step 0. With auto, this is the newer
 // one of the checkpoints on disk and in memory.
-std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const TensorPart> needed) {
+std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const TensorPart> needed,
+                                         bool verifies_newest) {
   const std::optional<std::filesystem::path> newest = context.checkpoints.newest();
   std::optional<Checkpoint> found = context.memory_checkpoints.open(newest, needed);
-  if (!found) return context.checkpoints.open(needed);
+  if (!found) return context.checkpoints.open(needed, verifies_newest);
   context.checkpoints.set_resumed_on_disk(newest);
   return found;
 }
@@ -108,12 +109,9 @@ RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<C
 
 // Trains the stages of a run one after the other, or the whole run if it has no stages. Each stage resumes from the
 // last checkpoint of the previous stage.
-RunOutcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
+RunOutcome train_stages(const Config& config, RunContext& context, std::span<const TensorPart> needed,
+                        std::optional<Checkpoint> resumed, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
-  std::optional<Checkpoint> resumed = open_to_resume(context, needed);
-  check_shared_directory("checkpoint.dir", config.checkpoint.dir, group);
-  context.timer.mark("reading");
   for (;;) {
     const size_t number = stage_to_train(config, resumed);
     Config stage = stage_config(config, number);
@@ -129,6 +127,25 @@ RunOutcome train_stages(const Config& config, RunContext& context, StopSignals& 
     });
     resumed = while_running(group, [&] { return context.checkpoints.open_last(needed); });
   }
+}
+
+// Resumes and trains the run. The checksums of the newest checkpoint are compared as the state is loaded. If there is
+// damage, the newest undamaged checkpoint is searched for before anything is loaded again.
+RunOutcome resume_and_train(const Config& config, RunContext& context, StopSignals& signals) {
+  ProcessGroup& group = context.runtime.group();
+  const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
+  std::optional<Checkpoint> resumed = open_to_resume(context, needed, false);
+  const bool has_others = resumed && config.checkpoint.resume == "auto";
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, group);
+  context.timer.mark("reading");
+  try {
+    return train_stages(config, context, needed, std::move(resumed), signals);
+  } catch (const DamagedCheckpoint& damage) {
+    group.agree([&] {
+      if (!has_others) throw InputError(damage.what());
+    });
+  }
+  return train_stages(config, context, needed, open_to_resume(context, needed, true), signals);
 }
 
 int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
@@ -154,7 +171,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
                          .memory_checkpoints = memory_checkpoints,
                          .console = &console,
                          .folder = &folder};
-      return train_stages(config, context, signals);
+      return resume_and_train(config, context, signals);
     } catch (const std::exception& error) {
       folder.note(fmt::format("octavo: {}", error.what()));
       throw;

@@ -19,6 +19,8 @@ namespace octavo {
 namespace {
 
 constexpr const char* kCheckpoint = "the checkpoint";  // Name of the checkpoint in messages.
+constexpr const char* kComparing = "comparing the checksums of a checkpoint";
+constexpr std::span<const TensorPart> kNoParts;
 
 // Returns the result of `look`, or the message of its error.
 std::string found_by(const std::function<std::string()>& look) {
@@ -74,19 +76,6 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   return checkpoint;
 }
 
-// Returns the damage that `look` reports on the lowest rank that finds any, or an empty text.
-std::string damage_found(const std::function<void()>& look, ProcessGroup& group) {
-  std::string damage;
-  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
-    try {
-      look();
-    } catch (const DamagedCheckpoint& error) {
-      damage = error.what();
-    }
-  });
-  return group.broadcast_first(damage);
-}
-
 struct DamagedPath {
   std::string path;
   std::string damage;
@@ -113,9 +102,10 @@ void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, c
   for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);
 }
 
-// Returns the newest checkpoint that every rank finds undamaged, or nothing if there are no checkpoints.
+// Returns the newest checkpoint that every rank finds undamaged, or nothing if there are no checkpoints. Compares the
+// checksums of the tensors in the newest checkpoint only if `verifies_newest` is set.
 std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
-                                                ProcessGroup& group, bool renames) {
+                                                ProcessGroup& group, bool renames, bool verifies_newest) {
   std::vector<FoundCheckpoint> left;  // On rank 0, checkpoints that were not opened yet.
   group.agree_on_files("looking for checkpoints", [&] {
     if (group.is_root()) left = find_checkpoints(dir);
@@ -128,10 +118,11 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
     if (path.empty()) break;
     if (group.is_root()) left.pop_back();
     std::optional<Checkpoint> found;
-    std::string damage = damage_found([&] { found.emplace(manifest); }, group);
+    const bool verifies = verifies_newest || !damaged.empty();
+    std::string damage = damage_found(kComparing, group, [&] { found.emplace(manifest); });
     if (damage.empty()) {
       check_same_manifest(kCheckpoint, manifest, *found, group);
-      damage = damage_found([&] { verify_needed(*found, needed, group); }, group);
+      damage = damage_found(kComparing, group, [&] { verify_needed(*found, verifies ? needed : kNoParts, group); });
     }
     if (!damage.empty()) {
       damaged.push_back({path, damage});
@@ -178,6 +169,18 @@ std::string found_by_root(const char* what, ProcessGroup& group, const std::func
   return group.broadcast(found);
 }
 
+std::string damage_found(const char* what, ProcessGroup& group, const std::function<void()>& look) {
+  std::string damage;
+  group.agree_on_files(what, [&] {
+    try {
+      look();
+    } catch (const DamagedCheckpoint& error) {
+      damage = error.what();
+    }
+  });
+  return group.broadcast_first(damage);
+}
+
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
   const auto choose = [&]() -> std::string {
     if (config.resume == "never") return "";
@@ -188,11 +191,11 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
 }
 
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
-                                                    ProcessGroup& group, bool renames) {
-  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group, renames);
+                                                    ProcessGroup& group, bool renames, bool verifies_newest) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group, renames, verifies_newest);
   std::optional<Checkpoint> found = open_run_checkpoint(config, group);
-  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
-    if (found) verify_needed(*found, needed, group);
+  group.agree_on_files(kComparing, [&] {
+    if (found) verify_needed(*found, verifies_newest ? needed : kNoParts, group);
   });
   return found;
 }

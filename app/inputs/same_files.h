@@ -24,6 +24,10 @@ namespace octavo {
 // Calls `find` on rank 0 and returns its result on every rank. `what` names the work in messages.
 std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find);
 
+// Calls `look` on every rank and returns the message of the DamagedCheckpoint that it throws on the lowest rank, or an
+// empty text. `what` names the work in messages.
+std::string damage_found(const char* what, ProcessGroup& group, const std::function<void()>& look);
+
 // Returns the checkpoint that checkpoint.resume names (resolve_checkpoint), or with auto the newest in checkpoint.dir.
 // Returns nothing if there is none. Its checksums are compared later, when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
@@ -32,9 +36,11 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
 // checkpoint has everything that a run needs (check_resumable). Each rank verifies the checksums of the parts in
 // `needed`, and rank 0 those of the other files. With auto, this is the newest checkpoint in which no rank finds
 // damage. Newer damaged checkpoints are renamed (kDamagedPrefix) with a warning; without `renames` there is only the
-// warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown.
+// warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown. Without `verifies_newest`
+// the tensors of the newest or named checkpoint are not verified, because the caller verifies them as it loads them.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
-                                                    ProcessGroup& group, bool renames = true);
+                                                    ProcessGroup& group, bool renames = true,
+                                                    bool verifies_newest = true);
 
 // Opens the checkpoint at `path`, or the newest checkpoint in the directory `path`.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);

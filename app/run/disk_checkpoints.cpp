@@ -64,8 +64,8 @@ std::optional<fs::path> DiskCheckpoints::newest() {
   return path.empty() ? std::nullopt : std::optional<fs::path>(path);
 }
 
-std::optional<Checkpoint> DiskCheckpoints::open(std::span<const TensorPart> needed) {
-  return resume(config_.checkpoint, needed);
+std::optional<Checkpoint> DiskCheckpoints::open(std::span<const TensorPart> needed, bool verifies_newest) {
+  return resume(config_.checkpoint, needed, verifies_newest);
 }
 
 std::optional<Checkpoint> DiskCheckpoints::open_last(std::span<const TensorPart> needed) {
@@ -73,11 +73,12 @@ std::optional<Checkpoint> DiskCheckpoints::open_last(std::span<const TensorPart>
   writer_.wait_for_removals();
   CheckpointConfig last = config_.checkpoint;
   last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
-  return resume(last, needed);
+  return resume(last, needed, true);
 }
 
-std::optional<Checkpoint> DiskCheckpoints::resume(const CheckpointConfig& config, std::span<const TensorPart> needed) {
-  std::optional<Checkpoint> found = open_checkpoint_to_resume(config, needed, runtime_.group());
+std::optional<Checkpoint> DiskCheckpoints::resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
+                                                  bool verifies_newest) {
+  std::optional<Checkpoint> found = open_checkpoint_to_resume(config, needed, runtime_.group(), true, verifies_newest);
   if (found) {
     resumed_ = found->path();
     saved_step_ = found->step();

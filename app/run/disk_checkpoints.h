@@ -51,8 +51,9 @@ class DiskCheckpoints {
   // Returns the path of the newest checkpoint in checkpoint.dir without reading the checkpoint.
   std::optional<std::filesystem::path> newest();
   // Returns the checkpoint to resume, which is the same on all ranks, or nothing if the run starts from step 0.
-  // Verifies the checksums of the parts in `needed` on each rank.
-  std::optional<Checkpoint> open(std::span<const TensorPart> needed);
+  // Verifies the checksums of the parts in `needed` on each rank, but not those of the newest or named checkpoint
+  // without `verifies_newest` (open_checkpoint_to_resume).
+  std::optional<Checkpoint> open(std::span<const TensorPart> needed, bool verifies_newest = true);
   // Returns the newest undamaged checkpoint that this run saved, or else the checkpoint that it resumed, if any.
   // Completes a pending save first.
   std::optional<Checkpoint> open_last(std::span<const TensorPart> needed);
@@ -104,7 +105,8 @@ class DiskCheckpoints {
   std::string last() const;
 
  private:
-  std::optional<Checkpoint> resume(const CheckpointConfig& config, std::span<const TensorPart> needed);
+  std::optional<Checkpoint> resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
+                                   bool verifies_newest);
   void reserve_staging(std::span<const CheckpointTensor> pieces);
   void check_free_space(int64_t start_step, int64_t last_step);
   void move_other_runs() const;

@@ -70,9 +70,16 @@ std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime) {
 }
 
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream) {
-  load_weights(checkpoint, state.parameters, stream);
-  load_optimizer(checkpoint, state.parameters, state.optimizer, stream);
-  load_amax_history(checkpoint, state.model.amaxes(), stream);
+  try {
+    load_weights(checkpoint, state.parameters, stream);
+    load_optimizer(checkpoint, state.parameters, state.optimizer, stream);
+    load_amax_history(checkpoint, state.model.amaxes(), stream);
+  } catch (const DamagedCheckpoint&) {
+    throw;
+  } catch (const InputError&) {
+    checkpoint.verify(loaded_parts(state));
+    throw;
+  }
 }
 
 }  // namespace octavo

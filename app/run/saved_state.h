@@ -16,7 +16,9 @@ namespace octavo {
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime);
 
 // Loads the weights, optimizer states and amax history of a checkpoint into `state`, which must belong to the same
-// model. The caller ensures that no rank failed (ProcessGroup::agree) and then publishes the weights (publish_weights).
+// model. Verifies the checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over
+// other InputErrors, such as for values that are not finite. The caller ensures that no rank failed
+// (ProcessGroup::agree) and then publishes the weights (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank.

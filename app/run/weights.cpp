@@ -1,59 +1,72 @@
 #include "app/run/weights.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
+#include <mutex>
+#include <unordered_map>
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "kernels/optimizer/adamw_float8.h"
 
 namespace octavo {
 
 namespace {
 
-constexpr int64_t kStagingElements = int64_t{1} << 24;
+// Number of elements that a thread reads at a time. They fit into the cache of a core.
+constexpr int64_t kRangeElements = int64_t{1} << 18;
 
-// Host memory through which a tensor is copied to a GPU in parts. Has no memory in a run on the CPU.
+// Host memory through which a range of elements is copied to a GPU. Has no memory in a run on the CPU.
 struct Staging {
-  Staging(const Tensor& target, int64_t count, const Stream& stream)
-      : buffer(Buffer::host(stream.device(), stream.is_cuda() ? count * dtype_bytes(target.dtype()) : 0)),
-        elements(buffer.data(), target.dtype(), {count}),
+  Staging(DType dtype, const Stream& stream)
+      : buffer(Buffer::host(stream.device(), stream.is_cuda() ? kRangeElements * dtype_bytes(dtype) : 0)),
+        elements(buffer.data(), dtype, {kRangeElements}),
         copied(stream.device()) {}
 
   Buffer buffer;
   Tensor elements;
-  Event copied;  // Event after the copy of the last part to the GPU.
+  Event copied;  // Event after the copy of the last range to the GPU.
 };
 
 // Function that writes the elements [begin, end) of a parameter, or of one of its optimizer states, to `out`, host
-// memory of the state's dtype.
-using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
+// memory of the state's dtype. The ranges of a piece are read by one thread, from the piece's beginning to its end.
+using ParameterReader = std::function<void(const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out)>;
 
 // Fills a state of the optimizer, or the master weights (master_state), with this rank's slices of the parameters,
-// which `read` provides. Waits for the copies.
+// which up to `threads` threads `read` at the same time. Waits for the copies.
 void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
-                Stream& stream) {
-  const int64_t elements = std::min(kStagingElements, std::max<int64_t>(state.shards.numel(), 1));
-  // Double buffer: one is filled while the other is copied to the GPU.
-  std::array<Staging, 2> stagings{Staging(state.shards, elements, stream), Staging(state.shards, elements, stream)};
-  size_t turn = 0;
+                Stream& stream, size_t threads = kReadingThreads) {
+  std::vector<const ParameterPiece*> pieces;
   for (const ParameterPiece& piece : parameters.pieces()) {
-    if (!state.has(piece.spec->unit)) continue;
-    for (int64_t begin = piece.begin; begin < piece.end; begin += elements) {
-      const int64_t end = std::min(begin + elements, piece.end);
+    if (state.has(piece.spec->unit)) pieces.push_back(&piece);
+  }
+  // Begins with the longest pieces, so that the threads end at about the same time.
+  std::stable_sort(pieces.begin(), pieces.end(), [](const ParameterPiece* a, const ParameterPiece* b) {
+    return a->end - a->begin > b->end - b->begin;
+  });
+  std::vector<Staging> stagings;  // Two per thread: one is filled while the other is copied to the GPU.
+  for (size_t i = 0; i < 2 * threads; ++i) stagings.emplace_back(state.shards.dtype(), stream);
+  std::mutex mutex;  // Guards the stream.
+  for_each_in_parallel(pieces.size(), threads, [&](size_t item, size_t thread) {
+    stream.bind_thread();
+    const ParameterPiece& piece = *pieces[item];
+    size_t turn = 0;
+    for (int64_t begin = piece.begin; begin < piece.end; begin += kRangeElements) {
+      const int64_t end = std::min(begin + kRangeElements, piece.end);
       const Tensor place = state.of(piece).rows(begin - piece.begin, end - piece.begin);
       if (!stream.is_cuda()) {
-        read(*piece.spec, begin, end, place);
+        read(piece, begin, end, place);
         continue;
       }
-      Staging& staging = stagings[turn++ % stagings.size()];
+      Staging& staging = stagings[2 * thread + turn++ % 2];
       staging.copied.synchronize();
-      const Tensor part = staging.elements.rows(0, end - begin);
-      read(*piece.spec, begin, end, part);
-      stream.copy(place, part);
+      const Tensor range = staging.elements.rows(0, end - begin);
+      read(piece, begin, end, range);
+      const std::lock_guard lock(mutex);
+      stream.copy(place, range);
       staging.copied.record(stream);
     }
-  }
+  });
   stream.synchronize();
 }
 
@@ -81,7 +94,8 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
                           Stream& stream) {
   if (source != nullptr) {
     source->verify(parts_of(parameters, master_state(parameters), ""));
-    const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+    const auto read = [&](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
+      const ParameterSpec& spec = *piece.spec;
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
     };
@@ -92,33 +106,47 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
 
 namespace {
 
-// Returns a function that reads this rank's slices of a state, saved under the prefix `prefix`, and verifies their
-// checksums.
-ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefix, const ShardedParameters& parameters,
-                                const OptimizerState& state) {
-  checkpoint.verify(parts_of(parameters, state, prefix));
-  return [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
-    const int64_t offset = spec.column_offset();
-    checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
-  };
-}
+// The readers of this rank's slices of a state, which was saved under the prefix `prefix`.
+class SavedState {
+ public:
+  SavedState(Checkpoint& checkpoint, const std::string& prefix, const ShardedParameters& parameters,
+             const OptimizerState& state) {
+    for (const ParameterPiece& piece : parameters.pieces()) {
+      const ParameterSpec& spec = *piece.spec;
+      if (!state.has(spec.unit)) continue;
+      const int64_t offset = spec.column_offset();
+      readers_.emplace(&piece,
+                       checkpoint.reader(prefix + spec.name, spec.columns(), offset + piece.begin, offset + piece.end));
+    }
+  }
+
+  ParameterReader reader() {
+    return [this](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
+      const int64_t offset = piece.spec->column_offset();
+      readers_.at(&piece).read(offset + begin, offset + end, out);
+    };
+  }
+
+ private:
+  std::unordered_map<const ParameterPiece*, TensorReader> readers_;
+};
 
 // Returns a reader of the first moment that converts the values of `first` between floats and FP8 codes, in either
 // direction (kernels/optimizer/adamw_float8.h). The conversion needs the second moment, which `second` reads.
 ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
-  return [=](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+  return [=](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t count = end - begin;
     std::vector<float> values(static_cast<size_t>(2 * count));
     const Tensor floats(values.data(), DType::kFloat32, {2 * count});
     const Tensor exp_avg = floats.rows(0, count), exp_avg_sq = floats.rows(count, 2 * count);
-    second(spec, begin, end, exp_avg_sq);
+    second(piece, begin, end, exp_avg_sq);
     if (out.dtype() == DType::kFloat8E4M3) {
-      first(spec, begin, end, exp_avg);
+      first(piece, begin, end, exp_avg);
       return encode_first_moment(out, exp_avg, exp_avg_sq);
     }
     std::vector<Float8E4M3> codes(static_cast<size_t>(count));
     const Tensor read(codes.data(), DType::kFloat8E4M3, {count});
-    first(spec, begin, end, read);
+    first(piece, begin, end, read);
     decode_first_moment(out, read, exp_avg_sq);
   };
 }
@@ -143,8 +171,8 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
 
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
   const OptimizerState master = master_state(parameters);
-  const ParameterReader read = verified_reader(checkpoint, checkpoint.prefix(which), parameters, master);
-  fill_state(master, parameters, read, stream);
+  SavedState saved(checkpoint, checkpoint.prefix(which), parameters, master);
+  fill_state(master, parameters, saved.reader(), stream);
 }
 
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
@@ -159,14 +187,16 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
       optimizer.begin(state, stream);
       continue;
     }
-    ParameterReader reader = verified_reader(checkpoint, prefix, parameters, state);
+    SavedState saved(checkpoint, prefix, parameters, state);
     const auto in_codes = [](DType dtype) { return dtype == DType::kFloat8E4M3; };
     if (state.codes_relative_to != nullptr &&
         in_codes(checkpoint.find(prefix + first->name)->dtype) != in_codes(state.shards.dtype())) {
-      const std::string second = fmt::format("{}.", state.codes_relative_to);
-      reader = converting_reader(reader, verified_reader(checkpoint, second, parameters, state));
+      SavedState second(checkpoint, fmt::format("{}.", state.codes_relative_to), parameters, state);
+      // One thread reads, because the conversion uses all threads of the rank.
+      fill_state(state, parameters, converting_reader(saved.reader(), second.reader()), stream, 1);
+    } else {
+      fill_state(state, parameters, saved.reader(), stream);
     }
-    fill_state(state, parameters, reader, stream);
   }
 }
 

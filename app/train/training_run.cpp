@@ -56,11 +56,12 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
   const std::unique_ptr<WeightSource> initial =
       resumed ? nullptr : open_same_weights(config_.init_from, runtime.group());
   std::vector<CarriedFile> tokenizer;
-  runtime.group().agree_on_files("reading the weights", [&] {
+  const std::string damage = damage_found("reading the weights", runtime.group(), [&] {
     resume_or_initialize(resumed, initial.get());
     data_report_->check_max_epochs();
     if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data.tokenizer, resumed);
   });
+  if (!damage.empty()) throw DamagedCheckpoint(damage);
   publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");

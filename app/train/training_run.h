@@ -41,7 +41,8 @@ struct Progress {
 class TrainingRun {
  public:
   // Allocates everything, and initializes the weights from `resumed`, config.model.init_from or random numbers. Any
-  // error is an InputError on every rank. `with_validation` allocates the buffers of the validation. `runtime`, `timer`
+  // error is an InputError on every rank, and a DamagedCheckpoint if the checkpoint that is read is damaged.
+  // `with_validation` allocates the buffers of the validation. `runtime`, `timer`
   // and the checkpoints must outlive the run.
   TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
               MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,

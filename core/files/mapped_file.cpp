@@ -41,4 +41,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void read_ahead(std::span<const std::byte> bytes) {
+  constexpr uintptr_t kPageBytes = 4096;
+  const uintptr_t place = reinterpret_cast<uintptr_t>(bytes.data()), begin = place / kPageBytes * kPageBytes;
+  void* address = reinterpret_cast<void*>(begin);
+  if (::madvise(address, place - begin + bytes.size(), MADV_POPULATE_READ) == 0) return;
+  static_cast<void>(::madvise(address, place - begin + bytes.size(), MADV_WILLNEED));  // Used on Linux before 5.14.
+}
+
 }  // namespace octavo

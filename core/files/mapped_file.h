@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace octavo {
@@ -28,5 +29,9 @@ class MappedFile {
   const std::byte* data_ = nullptr;  // Address of the bytes. Null for an empty file.
   int64_t size_bytes_ = 0;
 };
+
+// Makes the system read a part of a mapped file now, in large blocks. Otherwise each page fault would wait for a small
+// read. Errors are ignored, because the reader of the bytes meets them again.
+void read_ahead(std::span<const std::byte> bytes);
 
 }  // namespace octavo

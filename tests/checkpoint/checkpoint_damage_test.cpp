@@ -1,6 +1,7 @@
 // Tests of checkpoints that are damaged or incomplete, or that contain NaN or infinity.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -130,6 +131,51 @@ TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
   const std::string moment =
       refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
   EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
+}
+
+// Reads a part of exp_avg_sq.a.weight in ranges of up to `count` elements.
+std::vector<float> read_in_ranges(TensorReader reader, int64_t begin, int64_t end, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(end - begin));
+  for (int64_t from = begin; from < end; from += count) {
+    const int64_t to = std::min(from + count, end);
+    reader.read(from, to, Tensor(values.data() + (from - begin), DType::kFloat32, {to - from}));
+  }
+  return values;
+}
+
+TEST_F(CheckpointTest, ReadsAndVerifiesRangesInOrder) {
+  const std::string name = "exp_avg_sq.a.weight";
+  State state(26);
+  save(1, state);
+  for (const int64_t count : {1, 4, 35}) {
+    Checkpoint checkpoint(root());
+    const std::vector<float> all = read_in_ranges(checkpoint.reader(name, {}, 0, 35), 0, 35, count);
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], static_cast<float>(state.exp_avg_sq[i]));
+    const std::vector<float> columns = read_in_ranges(checkpoint.reader(name, {1, 3}, 3, 13), 3, 13, count);
+    for (size_t i = 0; i < columns.size(); ++i) EXPECT_EQ(columns[i], all[(i + 3) / 2 * 5 + 1 + (i + 3) % 2]);
+  }
+  flip_byte(shard_path(1).string(), 1);
+  Checkpoint checkpoint(root());
+  TensorReader reader = checkpoint.reader(name, {}, 3, 17);
+  std::vector<float> values(14);
+  reader.read(3, 10, Tensor(values.data(), DType::kFloat32, {7}));
+  EXPECT_EQ(values[0], static_cast<float>(state.exp_avg_sq[3]));
+  EXPECT_THROW(reader.read(10, 17, Tensor(values.data(), DType::kFloat32, {7})), DamagedCheckpoint)
+      << "the last element of the piece is damaged";
+}
+
+TEST_F(CheckpointTest, DamageTakesPrecedenceOverValuesThatAreNotFinite) {
+  const std::string name = "exp_avg_sq.a.weight";
+  State state(27);
+  state.exp_avg_sq[5] = BFloat16(std::numeric_limits<float>::infinity());
+  save(1, state);
+  const auto read = [&] {
+    Checkpoint checkpoint(root());
+    return refusal([&] { read_in_ranges(checkpoint.reader(name, {}, 0, 35), 0, 35, 4); });
+  };
+  EXPECT_EQ(read(), step_path(1).string() + ": tensor exp_avg_sq.a.weight is inf at [1, 0], expected finite numbers");
+  flip_byte(shard_path(1).string(), 1);
+  EXPECT_NE(read().find("exp_avg_sq.a.weight is damaged"), std::string::npos);
 }
 
 TEST_F(CheckpointTest, RefusesAShardThatLinksOutside) {

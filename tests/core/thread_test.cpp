@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "tests/no_threads.h"
@@ -33,6 +34,38 @@ TEST(Thread, HelpersAreThoseThatTheSystemGives) {
     helpers.start([&] { ++runs; });
   }
   EXPECT_EQ(runs, 1);
+}
+
+TEST(Thread, ForEachInParallelVisitsEveryItemOnce) {
+  for (const size_t threads : {1, 3, 8}) {
+    std::vector<std::atomic<int>> visits(100), of_thread(threads);
+    for_each_in_parallel(visits.size(), threads, [&](size_t item, size_t thread) {
+      ++visits[item];
+      ++of_thread.at(thread);
+    });
+    for (const auto& count : visits) EXPECT_EQ(count, 1);
+  }
+  for_each_in_parallel(0, 3, [](size_t, size_t) { FAIL() << "there is no item"; });
+  const NoThreads none;
+  int64_t sum = 0;
+  for_each_in_parallel(10, 3, [&](size_t item, size_t) { sum += static_cast<int64_t>(item); });
+  EXPECT_EQ(sum, 45);
+}
+
+TEST(Thread, ForEachInParallelThrowsWhatTheLowestItemThrew) {
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    std::atomic<int> visits{0};
+    try {
+      for_each_in_parallel(100000, 4, [&](size_t item, size_t) {
+        ++visits;
+        CHECK(item < 30, "item {}", item);
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), "item 30");
+    }
+    EXPECT_LT(visits, 100) << "the other items are not visited";
+  }
 }
 
 }  // namespace

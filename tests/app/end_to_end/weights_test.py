@@ -247,7 +247,7 @@ class DamagedWeightsTest(Corpus):
             self.refused("evaluate", config, *batch, ranks=ranks, mentions=mentions)
             self.refused("evaluate", config, *batch, f"model.init_from={step}", "checkpoint.dir=more", ranks=ranks,
                          mentions=mentions)
-            self.refused("train", config, *batch, "training.steps=9", ranks=ranks, mentions=mentions)
+            self.refused("train", config, *batch, "training.steps=9", "checkpoint.allow_changes=[schedule]", ranks=ranks, mentions=mentions)
             self.refused("train", config, *batch, f"model.init_from={step}", *more, ranks=ranks, mentions=mentions)
             self.refused("generate", "checkpoints", "--prompt", "x", ranks=ranks, mentions=mentions)
         self.refused("export", "checkpoints", "exported", mentions=mentions)

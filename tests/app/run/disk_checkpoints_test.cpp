@@ -1,6 +1,10 @@
 // Tests which checkpoint on disk counts as the last one, also after failed saves.
 #include "app/run/disk_checkpoints.h"
 
+#include <filesystem>
+#include <limits>
+#include <optional>
+
 #include "tests/app/train/run_fixture.h"
 #include "tests/data/test_files.h"
 
@@ -79,6 +83,52 @@ TEST_P(DiskCheckpointsTest, AResumedCheckpointIsTheLastOne) {
   EXPECT_EQ(again.checkpoints.open(again.needed)->step(), 2) << "step 4 is damaged";
   EXPECT_EQ(again.checkpoints.saved_step(), 2);
   EXPECT_EQ(again.checkpoints.last_path()->filename(), "step_00000002");
+}
+
+// Flips a bit of the last tensor of a shard.
+void damage_shard(const std::string& checkpoint) {
+  const std::string shard = checkpoint + "/rank_00000.safetensors";
+  std::string content = read_whole_file(shard);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  write_file(shard, content);
+}
+
+TEST_P(DiskCheckpointsTest, TheNewestOneMayBeVerifiedWhenItIsLoaded) {
+  {
+    SavingProcess run(config());
+    run.checkpoints.prepare(run.pieces, 0, 24);
+    save(run, 2);
+    save(run, 4);
+  }
+  const std::string older = dir_ / "checkpoints/step_00000002", newest = dir_ / "checkpoints/step_00000004";
+  damage_shard(newest);
+  {
+    SavingProcess again(config());
+    std::optional<Checkpoint> found = again.checkpoints.open(again.needed, false);
+    EXPECT_EQ(found->step(), 4);
+    EXPECT_THROW(load_state(*found, again.model.state(), again.runtime.stream()), DamagedCheckpoint);
+  }
+  EXPECT_TRUE(std::filesystem::exists(newest)) << "renamed before another checkpoint is known to be undamaged";
+  damage_shard(older);
+  std::filesystem::resize_file(newest + "/manifest.json", 10);
+  SavingProcess again(config());
+  expect_mentions(message_of<InputError>([&] { again.checkpoints.open(again.needed, false); }),
+                  {"all 2 checkpoints are damaged"});
+  EXPECT_TRUE(std::filesystem::exists(newest));
+}
+
+TEST_P(DiskCheckpointsTest, DamageTakesPrecedenceOverValuesThatAreNotFinite) {
+  SavingProcess run(config());
+  run.checkpoints.prepare(run.pieces, 0, 24);
+  run.model.state().parameters.master().data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  save(run, 2);
+  const auto load = [&] {
+    Checkpoint checkpoint(dir_ / "checkpoints");
+    load_state(checkpoint, run.model.state(), run.runtime.stream());
+  };
+  expect_mentions(message_of<InputError>(load), {"input_layernorm.weight is nan at [0], expected finite numbers"});
+  damage_shard(dir_ / "checkpoints/step_00000002");
+  EXPECT_THROW(load(), DamagedCheckpoint);
 }
 
 TEST(FinalSaveTest, ReplacesAPendingSaveThatNobodyNeeds) {
