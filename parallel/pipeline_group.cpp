@@ -1,6 +1,7 @@
 #include "parallel/pipeline_group.h"
 
 #include "core/error.h"
+#include "core/profiler.h"
 
 namespace octavo {
 
@@ -31,10 +32,18 @@ std::optional<PipelineGroup::Link> PipelineGroup::make_link(StageData data, int6
               .free = Event(compute_->device())};
 }
 
+// A plan has no times of transfers on the compute stream, so it records no op.
+void PipelineGroup::wait(Link& link, const Event& event) {
+  std::optional<OpTimer> timer;
+  const Op op{.name = "wait", .bound = OpBound::kCommunication, .axis = link.ranks->name().c_str()};
+  if (!compute_->is_planned()) timer.emplace(*compute_, op, link.what.c_str());
+  link.ranks->finish_transfer(link.what.c_str());
+  event.wait(*compute_);
+}
+
 void PipelineGroup::send(std::optional<Link>& link, const Tensor& tensor) {
   if (!link) return;
-  link->ranks->finish_transfer(link->what.c_str());
-  link->free.wait(*compute_);
+  wait(*link, link->free);
   if (tensor.raw() != link->buffer.raw()) compute_->copy(link->buffer, tensor);
   link->filled.record(*compute_);
   link->filled.wait(link->transfers);
@@ -53,8 +62,7 @@ void PipelineGroup::post(std::optional<Link>& link) {
 void PipelineGroup::receive(std::optional<Link>& link, const Tensor& tensor) {
   if (!link) return;
   post(link);
-  link->ranks->finish_transfer(link->what.c_str());
-  link->filled.wait(*compute_);
+  wait(*link, link->filled);
   if (tensor.raw() != link->buffer.raw()) compute_->copy(tensor, link->buffer);
   link->free.record(*compute_);
   link->posted = false;

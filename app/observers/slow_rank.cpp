@@ -1,6 +1,7 @@
 #include "app/observers/slow_rank.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace octavo {
@@ -21,6 +22,25 @@ double median(std::span<const RankTimes> ranks, double RankTimes::*time) {
 }
 
 }  // namespace
+
+StageTimes stage_times(std::span<const RankTimes> ranks, int64_t stages, double step_ms) {
+  const auto in_stage = ranks.size() / static_cast<size_t>(stages);
+  StageTimes times;
+  double least_ms = std::numeric_limits<double>::infinity();
+  double sum_ms = 0;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    double stage_ms = 0;
+    for (const RankTimes& rank : ranks.subspan(static_cast<size_t>(stage) * in_stage, in_stage)) {
+      stage_ms += rank.stages_ms;
+    }
+    sum_ms += stage_ms;
+    if (stage_ms >= least_ms) continue;
+    least_ms = stage_ms;
+    times.slowest = stage;
+  }
+  times.bubble = sum_ms / static_cast<double>(ranks.size()) / step_ms;
+  return times;
+}
 
 std::optional<SlowRank> find_slow_rank(std::span<const RankTimes> ranks, double step_ms) {
   if (ranks.size() < 2) return std::nullopt;

@@ -6,6 +6,7 @@
 // is the time by which it delays the others.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -13,9 +14,20 @@ namespace octavo {
 
 // The times of a rank in one step.
 struct RankTimes {
-  double collectives_ms = 0;  // Time in collectives, including the time of waiting for other ranks.
-  double data_ms = 0;         // Time of waiting for the data loader while the device was idle.
+  // Time in collectives, including the time of waiting for other ranks, but not for other pipeline stages.
+  double collectives_ms = 0;
+  double data_ms = 0;    // Time of waiting for the data loader while the device was idle.
+  double stages_ms = 0;  // Time of waiting for other pipeline stages.
 };
+
+// Times of the pipeline stages in a step.
+struct StageTimes {
+  double bubble = 0;    // Share of the step in which a stage waits for other stages, on average over all ranks.
+  int64_t slowest = 0;  // Stage that waits the least, and is therefore busy the longest.
+};
+
+// Returns the times of `stages` pipeline stages, whose ranks follow each other.
+StageTimes stage_times(std::span<const RankTimes> ranks, int64_t stages, double step_ms);
 
 struct SlowRank {
   int rank = 0;

@@ -1,6 +1,7 @@
 // Observer that reports the rank that the others wait for (app/observers/slow_rank.h), and whether computing or reading
 // data makes it slow. Every logging.slow_rank_every steps all ranks measure their collectives; on a GPU that records
-// two events per collective, without any waiting. Does nothing in a run with one rank.
+// two events per collective, without any waiting. With pipeline stages all ranks also measure the logged steps, and the
+// observer sets the metrics pipeline_bubble and pipeline_slowest_stage. Does nothing in a run with one rank.
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +28,8 @@ class SlowRankWatch : public StepObserver {
   void before_step(const TrainingStep& step) override {
     const bool is_first = std::exchange(is_first_, false);
     Stream& compute = context_.runtime.stream();
-    if (every_ == 0 || is_first || step.number % every_ != 0 || measured_ || compute.profiler() != nullptr) return;
+    const bool wanted = looks_for_slow_rank(step.number) || reports_stages(step.number);
+    if (!wanted || is_first || measured_ || compute.profiler() != nullptr) return;
     const std::vector<TrainingStream> streams = training_streams(context_.state);
     profilers_.clear();
     streams_.clear();
@@ -52,19 +54,38 @@ class SlowRankWatch : public StepObserver {
   void on_result(Step& step) override {
     if (measured_ != step.number) return;
     measured_.reset();
-    double collectives_ms = 0;
+    RankTimes times{.data_ms = step.data_lost_ms};
     for (const Profiler& profiler : profilers_) {
-      for (const Profiler::Span& span : profiler.spans(origin_)) collectives_ms += span.end_ms - span.begin_ms;
+      for (const Profiler::Span& span : profiler.spans(origin_)) {
+        const bool over_stages = stages() > 1 && spans(span.op.axis, kMeshAxes[static_cast<size_t>(Axis::kPipeline)]);
+        (over_stages ? times.stages_ms : times.collectives_ms) += span.end_ms - span.begin_ms;
+      }
     }
-    const nlohmann::json mine = {collectives_ms, step.data_lost_ms, host_name()};
+    const nlohmann::json mine = {times.collectives_ms, times.data_ms, times.stages_ms, host_name()};
     std::vector<RankTimes> ranks;
     std::vector<std::string> hosts;
     for (const std::string& text : context_.runtime.group().gather(mine.dump())) {
       const nlohmann::json rank = nlohmann::json::parse(text);
-      ranks.push_back({.collectives_ms = rank[0], .data_ms = rank[1]});
-      hosts.push_back(rank[2]);
+      ranks.push_back({.collectives_ms = rank[0], .data_ms = rank[1], .stages_ms = rank[2]});
+      hosts.push_back(rank[3]);
     }
     if (!context_.runtime.group().is_root()) return;
+    if (stages() > 1) {
+      const StageTimes pipeline = stage_times(ranks, stages(), step.step_ms);
+      step.row.set("pipeline_bubble", pipeline.bubble);
+      step.row.set("pipeline_slowest_stage", static_cast<double>(pipeline.slowest));
+    }
+    if (looks_for_slow_rank(step.number)) warn_of_slow_rank(step, ranks, hosts);
+  }
+
+  void on_new_state() override { is_first_ = true; }
+
+ private:
+  int64_t stages() const { return context_.runtime.mesh().shape().pipeline; }
+  bool looks_for_slow_rank(int64_t step) const { return every_ > 0 && step % every_ == 0; }
+  bool reports_stages(int64_t step) const { return stages() > 1 && step % context_.config.logging.every == 0; }
+
+  void warn_of_slow_rank(const Step& step, std::span<const RankTimes> ranks, std::span<const std::string> hosts) {
     const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank_of_stage(ranks, step.step_ms));
     if (!slow) return;
     const auto rank = static_cast<size_t>(slow->rank);
@@ -75,12 +96,9 @@ class SlowRankWatch : public StepObserver {
               ranks[rank].collectives_ms, ranks[rank].data_ms);
   }
 
-  void on_new_state() override { is_first_ = true; }
-
- private:
   // Returns the slow rank that delays the ranks of its pipeline stage the most.
   std::optional<SlowRank> find_slow_rank_of_stage(std::span<const RankTimes> ranks, double step_ms) const {
-    const auto in_stage = ranks.size() / static_cast<size_t>(context_.runtime.mesh().shape().pipeline);
+    const auto in_stage = ranks.size() / static_cast<size_t>(stages());
     std::optional<SlowRank> slowest;
     for (size_t first = 0; first < ranks.size(); first += in_stage) {
       std::optional<SlowRank> slow = find_slow_rank(ranks.subspan(first, in_stage), step_ms);
@@ -92,7 +110,7 @@ class SlowRankWatch : public StepObserver {
   }
 
   const ObserverContext context_;
-  int64_t every_;                    // 0 if no step is measured.
+  int64_t every_;                    // 0 if no slow rank is looked for.
   std::vector<Stream*> streams_;     // Streams that are being recorded.
   std::vector<Profiler> profilers_;  // One per stream.
   Event origin_{Device::kCpu};

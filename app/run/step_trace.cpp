@@ -85,7 +85,8 @@ double clock_offset_ms(ProcessGroup& group) {
 
 StepTrace::StepTrace(TrainingState& state, ProcessGroup& group)
     : group_(group), origin_(state.mesh.stream().device(), true) {
-  tracks_.reserve(4);  // Reserved, because streams keep pointers to the profilers.
+  const Mesh& mesh = state.mesh;
+  if (mesh.shape().pipeline > 1) of_stage_ = fmt::format(" of pipeline stage {}", mesh.rank(Axis::kPipeline));
   for (const TrainingStream& one : training_streams(state)) {
     tracks_.push_back({one.name, one.stream, Profiler(one.stream->device(), Profiler::Detail::kTimeline)});
   }
@@ -113,7 +114,7 @@ std::string StepTrace::events(int rank) const {
   const bool on_gpu = tracks_.front().stream->is_cuda();
   std::string lines;
   const auto add = [&](const OrderedJson& event) { lines += event.dump() + ",\n"; };
-  add(metadata("process_name", rank, 0, "name", fmt::format("rank {} on {}", rank, host_name())));
+  add(metadata("process_name", rank, 0, "name", fmt::format("rank {}{} on {}", rank, of_stage_, host_name())));
   add(metadata("process_sort_index", rank, 0, "sort_index", rank));
   add(metadata("thread_name", rank, kHostThread, "name", "host"));
   add(metadata("thread_sort_index", rank, kHostThread, "sort_index", kHostThread));

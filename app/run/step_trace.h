@@ -48,6 +48,7 @@ class StepTrace {
   std::string events(int rank) const;
 
   ProcessGroup& group_;
+  std::string of_stage_;       // Name of the rank's pipeline stage in the trace. Empty with a single stage.
   std::vector<Track> tracks_;  // Streams, beginning with the compute stream.
   Event origin_;
   double origin_ms_ = 0;               // Host clock at which origin_ was reached.

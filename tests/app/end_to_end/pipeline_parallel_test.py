@@ -1,5 +1,7 @@
 """Tests that training with pipeline stages gives the results of one rank. tests/app/run/mesh_draws_ranks.cpp compares every mesh."""
 
+import json
+
 from sharding_test import Meshes
 
 STAGES_2 = "parallel.pipeline_parallel=2"
@@ -56,6 +58,25 @@ class PipelineParallelTest(Meshes):
                     self.assertLess(abs(loss - losses[i]), 1e-5)
                 self.assertGreater(loss, 1)
         self.assertLess(abs(losses[1] - losses[0]), 1e-6 * losses[0])
+
+    def test_metrics_and_a_trace_show_the_stages(self):
+        config = self.config(self.corpus, model=self.MODEL, training={"steps": 4, "micro_batch_size": 1})
+        uneven = [STAGES_2, "parallel.pipeline_layers=[3, 1]", "parallel.data_parallel_shard=2"]
+        result = self.train(config, *uneven, "logging.dir=log", "logging.every=1", "logging.trace.step=4", ranks=4)
+        metrics = self.metrics("log")
+        for step in (2, 3):
+            self.assertGreater(metrics[step]["pipeline_bubble"], 0)
+            self.assertLess(metrics[step]["pipeline_bubble"], 1)
+            self.assertIn(metrics[step]["pipeline_slowest_stage"], (0, 1))
+        self.assertRegex(result.out + result.err, r"step 2/4 .*  bubble \d+\.\d%, stage [01] is the slowest")
+        trace = json.loads((self.dir / "log" / "trace_step_00000004.json").read_text())["traceEvents"]
+        names = {event["pid"]: event["args"]["name"] for event in trace if event["name"] == "process_name"}
+        for rank, name in names.items():
+            self.assertIn(f"rank {rank} of pipeline stage {rank // 2} on ", name)
+        waits = [event["name"] for event in trace if event["name"].startswith("wait ")]
+        self.assertIn("wait activations of pipeline stage 0 for stage 1", waits)
+        self.train(config, "logging.dir=one", "logging.every=1", "checkpoint.dir=saved_one")
+        self.assertNotIn("pipeline_bubble", self.metrics("one")[2])
 
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):
         config = self.config(self.corpus, model=self.MODEL | {"tie_word_embeddings": True}, checkpoint={"every": 4},

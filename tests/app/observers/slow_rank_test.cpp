@@ -24,6 +24,15 @@ TEST(SlowRankTest, IsSlowInDataIfThatIsWhatItWaitsFor) {
   EXPECT_TRUE(slow->in_data);
 }
 
+TEST(SlowRankTest, TheSlowestStageWaitsTheLeast) {
+  const std::vector<RankTimes> ranks = {{.stages_ms = 30}, {.stages_ms = 50}, {.stages_ms = 5},
+                                        {.stages_ms = 15}, {.stages_ms = 20}, {.stages_ms = 0}};
+  const StageTimes times = stage_times(ranks, 3, 100);
+  EXPECT_DOUBLE_EQ(times.bubble, 0.2);
+  // The last two stages wait for 20 ms each in total, and the earlier one is named.
+  EXPECT_EQ(times.slowest, 1);
+}
+
 TEST(SlowRankTest, SmallDifferencesNameNobody) {
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 40}, {.collectives_ms = 31}}, 100));
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 1.9}, {.collectives_ms = 0}}, 3));

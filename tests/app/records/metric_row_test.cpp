@@ -23,6 +23,8 @@ TEST(MetricTable, NamesStayTheSame) {
             "loss train/loss\nz_loss train/z_loss\ngrad_norm optimizer/grad_norm\nlr optimizer/lr\nstage train/stage\n"
             "tokens train/tokens\nwps throughput/wps\nmfu throughput/mfu\n"
             "mfu_causal throughput/mfu_causal\nutilization throughput/utilization\n"
+            "pipeline_bubble throughput/pipeline_bubble\n"
+            "pipeline_slowest_stage throughput/pipeline_slowest_stage\n"
             "tflops throughput/tflops\nattended_tokens data/attended_tokens\n"
             "step_ms throughput/step_ms\ndata_ms data/data_ms\nmemory_gib memory/memory_gib\n"
             "watts energy/watts\nsm_mhz energy/sm_mhz\njoules_per_token energy/joules_per_token\n"
