@@ -77,7 +77,7 @@ std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
 MemoryPlan plan_stage(const Config& config, const MeshShape& mesh, const PlanTarget& target, ProcessGroup& group) {
   MemoryPlan plan = plan_memory(config, mesh, target.device, group);
   if (plan.fits()) return plan;
-  const std::string advice = find_fitting_change(config, target.gpus, target.device, group).overrides;
+  const std::string advice = find_fitting_change(config, target.gpus, target.device, group).words(target.gpus);
   throw InputError(unfitting_message(plan, config.model.num_layers, advice));
 }
 

@@ -52,9 +52,9 @@ void check_pipeline_batch(const Config& config, int64_t ranks) {
   const int64_t unit = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
   const auto check_size = [&](const char* key, int64_t size) {
     CHECK_INPUT(size >= unit * stages,
-                "{} is {}, which is {} micro-batches per rank and step, expected at least one for each of "
-                "parallel.pipeline_parallel {} stages{}",
-                key, size, size / unit, stages, would_work({unit * stages}));
+                "{} is {}, which is {} micro-batch{} per rank and step, expected at least one for each of the {} "
+                "pipeline stages of parallel.pipeline_parallel{}",
+                key, size, size / unit, size / unit == 1 ? "" : "es", stages, would_work({unit * stages}));
   };
   check_size("training.global_batch_size", config.training.global_batch_size);
   int64_t end = 0;

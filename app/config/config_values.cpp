@@ -226,7 +226,7 @@ bool NumberPair::read(const ConfigNode& node, double& first, double& second) con
 bool IntegerList::read(const ConfigNode& node, std::vector<int64_t>& values) const {
   std::vector<int64_t> found;
   for (const ConfigNode& item : node.items()) {
-    if (!each.read(item, found.emplace_back())) return false;
+    if (!each.read(item, found.emplace_back())) refuse_value(item, key, expected());
   }
   values = std::move(found);
   return true;

@@ -222,11 +222,13 @@ struct Datasets {
   nlohmann::ordered_json write(const std::vector<DatasetSource>& sources) const;
 };
 
-// A list of integers, or a single integer. An empty node means an empty list.
+// A list of integers, or a single integer. An empty node means an empty list. A wrong item is an InputError for the key
+// `key`.
 struct IntegerList : PlainValue {
+  const char* key;
   Integers each;
 
-  constexpr explicit IntegerList(const Integers& integers) : each(integers) {}
+  constexpr IntegerList(const char* its_key, const Integers& integers) : key(its_key), each(integers) {}
   std::string expected() const { return "a list, each item " + each.expected(); }
   bool read(const ConfigNode& node, std::vector<int64_t>& values) const;
 };

@@ -82,6 +82,10 @@ std::string largest_items(const MemoryPlan& plan) {
 
 }  // namespace
 
+std::string FittingChange::words(int64_t now) const {
+  return ranks > now ? fmt::format("{} ranks and {}", ranks, overrides) : overrides;
+}
+
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group) {
   const Fits fits = [&](Config changed, int64_t on_ranks, std::initializer_list<const Change*> made) {

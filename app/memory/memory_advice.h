@@ -12,6 +12,8 @@ namespace octavo {
 struct FittingChange {
   std::string overrides;  // Overrides in the form of the command line. Empty if no change was found.
   int64_t ranks = 0;      // Number of ranks of the run with the overrides.
+  // Returns the change of a run on `now` ranks in words, such as "4 ranks and training.global_batch_size=8".
+  std::string words(int64_t now) const;
 };
 
 // Returns the smallest change that makes `config`, valid for `ranks` ranks, fit into memory: one key if possible,

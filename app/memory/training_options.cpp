@@ -16,9 +16,7 @@ void check_fits(const TrainingOptions& options, const MemoryBudget& budget, cons
   const MemoryPlan plan = plan_memory(options, runtime.mesh(), budget);
   if (plan.fits()) return;
   const int64_t ranks = runtime.group().size();
-  const FittingChange change = find_fitting_change(config, ranks, device, runtime.group());
-  const std::string advice =
-      change.ranks > ranks ? fmt::format("{} ranks and {}", change.ranks, change.overrides) : change.overrides;
+  const std::string advice = find_fitting_change(config, ranks, device, runtime.group()).words(ranks);
   throw InputError(unfitting_message(plan, config.model.num_layers, advice));
 }
 

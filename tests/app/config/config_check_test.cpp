@@ -137,7 +137,7 @@ TEST_F(ConfigTest, PipelineStagesThatDoNotFitAreRefused) {
   validate(load(kTrainable, {stages, "model.num_layers=4", "training.global_batch_size=4"}), 4);
   expect_invalid({stages, "model.num_layers=4", "training.global_batch_size=3"},
                  "training.global_batch_size is 3, which is 3 micro-batches per rank and step, expected at least one "
-                 "for each of parallel.pipeline_parallel 4 stages; 4 would work",
+                 "for each of the 4 pipeline stages of parallel.pipeline_parallel; 4 would work",
                  4);
   expect_invalid({stages, "model.num_layers=4", "training.global_batch_size=8",
                   "training.batch_size_warmup=[{batch_size: 2, steps: 5}]"},
@@ -145,6 +145,8 @@ TEST_F(ConfigTest, PipelineStagesThatDoNotFitAreRefused) {
   expect_invalid({stages, "model.num_layers=3", "training.global_batch_size=4"},
                  "parallel.pipeline_parallel is 4, expected at most the 3 blocks of the model (model.num_layers)", 4);
   expect_invalid({"parallel.pipeline_layers=[1, 2]"}, "parallel.pipeline_layers has 2 numbers, expected one for each");
+  expect_error("parallel: {pipeline_layers: [3, 0]}",
+               {"parallel.pipeline_layers is 0, expected a list, each item an integer from 1 to"});
   expect_invalid({"parallel.pipeline_schedule=zero_bubble"},
                  "parallel.pipeline_schedule is zero_bubble, but parallel.pipeline_parallel is 1, expected at least 2");
 }

@@ -30,5 +30,6 @@ class ActivationCheckpointingTest(Meshes):
         # One block takes 1 GiB in float32. All blocks together, with the state of the optimizer, take 400 GiB.
         deep = {"hidden_size": 2**12, "intermediate_size": 2**14, "num_layers": 100}
         config = self.config(self.corpus, training={"steps": 1}, model=deep)
-        message = self.refused("train", config, mentions=["GiB", "master weights"])
-        self.assertRegex(message, r"would fit with \d+ ranks and training.global_batch_size=\d+")
+        for options in ([], ["--dry-run"]):
+            message = self.refused("train", config, *options, mentions=["GiB", "master weights"])
+            self.assertRegex(message, r"would fit with \d+ ranks and training.global_batch_size=\d+")
