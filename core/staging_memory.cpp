@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "build_config.h"
@@ -20,6 +21,9 @@ constexpr int64_t kSmallPage = 4096;
 constexpr int64_t kLargePage = 2 << 20;
 // Calls of CUDA by other threads wait while a chunk is locked, so a chunk must be locked in a fraction of a step.
 constexpr int64_t kChunk = 128 << 20;
+// Length of the pause after a chunk was locked, as a multiple of the time that this took. Without pauses other threads
+// hardly get to call CUDA until all chunks are locked.
+constexpr int kPause = 4;
 
 // Allocates huge pages, which the system provides and locks many times faster. A system without huge pages returns
 // small ones.
@@ -37,6 +41,7 @@ void StagingMemory::release() noexcept {
   stopping_ = true;
   if (thread_.joinable()) thread_.join();
   stopping_ = false;
+  awaited_ = false;
   if constexpr (kHasCuda) {
     for (int64_t begin = 0; begin < locked_bytes_; begin += kChunk) {
       cuda::unlock_pages(static_cast<char*>(memory_.data()) + begin);
@@ -56,7 +61,11 @@ void StagingMemory::reserve(int64_t bytes) {
   const auto prepare_others = [this] {
     stream_.bind_thread();
     for (int64_t begin = kChunk; begin < memory_.bytes() && !stopping_; begin += kChunk) touch_chunk(begin);
-    for (int64_t begin = kChunk; begin < memory_.bytes() && !stopping_; begin += kChunk) lock_chunk(begin);
+    for (int64_t begin = kChunk; begin < memory_.bytes() && !stopping_; begin += kChunk) {
+      const auto began = std::chrono::steady_clock::now();
+      lock_chunk(begin);
+      if (!awaited_) std::this_thread::sleep_for(kPause * (std::chrono::steady_clock::now() - began));
+    }
     ready_.store(true, std::memory_order_release);
   };
   if (bytes > kChunk) thread_ = start_thread_if_possible(prepare_others);
@@ -85,6 +94,7 @@ void StagingMemory::lock_chunk(int64_t begin) {
 }
 
 void* StagingMemory::data() {
+  awaited_ = true;
   if (thread_.joinable()) thread_.join();
   return memory_.data();
 }

@@ -47,6 +47,7 @@ class StagingMemory {
 
   std::atomic<bool> ready_{true};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> awaited_{false};  // Whether a caller waits in data().
   std::thread thread_;
 };
 
