@@ -30,8 +30,8 @@ std::vector<int64_t> balanced_layers(const ModelConfig& model, int64_t stages) {
   int64_t last = 1;
   double least = 0;
   for (int64_t n = 1; n <= layers - others; ++n) {
-    const double before = static_cast<double>((layers - n + others - 1) / others);
-    const double most = std::max(before, static_cast<double>(n) + head);
+    const int64_t before = (layers - n + others - 1) / others;
+    const double most = std::max(static_cast<double>(before), static_cast<double>(n) + head);
     // With equal work the last stage takes more blocks, because it holds the fewest activations.
     if (n > 1 && most > least) continue;
     least = most;

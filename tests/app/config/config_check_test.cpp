@@ -146,7 +146,7 @@ TEST_F(ConfigTest, PipelineStagesThatDoNotFitAreRefused) {
                  "parallel.pipeline_parallel is 4, expected at most the 3 blocks of the model (model.num_layers)", 4);
   expect_invalid({"parallel.pipeline_layers=[1, 2]"}, "parallel.pipeline_layers has 2 numbers, expected one for each");
   expect_error("parallel: {pipeline_layers: [3, 0]}",
-               {"parallel.pipeline_layers is 0, expected a list, each item an integer from 1 to"});
+               {"parallel.pipeline_layers is '0', expected a list, each item an integer from 1 to"});
   expect_invalid({"parallel.pipeline_schedule=zero_bubble"},
                  "parallel.pipeline_schedule is zero_bubble, but parallel.pipeline_parallel is 1, expected at least 2");
 }

@@ -87,7 +87,7 @@ class PipelineParallelTest(Meshes):
     def test_what_does_not_fit_is_refused(self):
         config = self.config(self.corpus, model=self.MODEL, training={"steps": 2, "micro_batch_size": 1, "global_batch_size": 2})
         self.refused("train", config, "parallel.pipeline_parallel=4", ranks=4,
-                     mentions=["training.global_batch_size is 2", "2 micro-batches", "4 stages; 4 would work"])
+                     mentions=["training.global_batch_size is 2", "2 micro-batches", "the 4 pipeline stages", "; 4 would work"])
         self.refused("train", config, "parallel.pipeline_parallel=5", "training.global_batch_size=5", ranks=5,
                      mentions=["parallel.pipeline_parallel is 5", "at most the 4 blocks"])
         self.refused("train", config, STAGES_2, "parallel.pipeline_layers=[1, 2]", ranks=2,
