@@ -95,14 +95,15 @@ class StageRanks {
 
   // Returns the plan of the stage that needs the most memory.
   MemoryPlan plan(const TrainingOptions& options) const {
+    MemoryPlan largest;
     std::vector<int64_t> bytes;
     for (size_t stage = 0; stage < stages_.size(); ++stage) {
-      bytes.push_back(planned_bytes(of_stage(options, stage), *meshes_[stage]));
+      MemoryPlan plan = plan_memory(of_stage(options, stage), *meshes_[stage], budget_);
+      bytes.push_back(plan.arena_bytes);
+      if (stage == 0 || plan.arena_bytes > largest.arena_bytes) largest = std::move(plan);
     }
-    const auto largest = static_cast<size_t>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
-    MemoryPlan plan = plan_memory(of_stage(options, largest), *meshes_[largest], budget_);
-    if (bytes.size() > 1) plan.stage_bytes = std::move(bytes);
-    return plan;
+    if (bytes.size() > 1) largest.stage_bytes = std::move(bytes);
+    return largest;
   }
 
  private:
