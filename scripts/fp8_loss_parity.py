@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares the losses of runs that differ only in the recipe of their linears. scripts/fp8_loss_parity.sh makes these runs.
+"""Compares the losses of runs that differ only in their precision settings. scripts/fp8_loss_parity.sh makes these runs.
 
-    fp8_loss_parity.py RUN/metrics.jsonl MORE/metrics.jsonl... [--last 200] [--csv losses.csv] [--png losses.png]
+    fp8_loss_parity.py SETTING/seed-N/metrics.jsonl... [--last 200] [--csv losses.csv] [--png losses.png]
 
-All runs are compared with the first one. A run is named after its folder. The script prints a table. --png needs matplotlib.
+All settings are compared with that of the first run, seed by seed. The script prints a table. --png needs matplotlib.
 """
 
 import argparse
@@ -14,11 +14,8 @@ from pathlib import Path
 
 from plot_metrics import PICTURE_MARK, check_output, last_validation_loss, read_metrics, write_picture
 
-# Largest difference from bfloat16, in percent, that a recipe may have.
-TARGETS = {"fp8_tensorwise": 0.5, "fp8_delayed": 0.5, "fp8_rowwise": 0.3, "fp8_blockwise": 0.3}
-
-
 CSV_BEGIN = "step,"  # First column of every CSV that this script writes.
+EARLY_STEPS = (151, 200)  # Steps whose mean shows whether a setting falls behind at the start of a run.
 
 
 def losses_by_step(metrics):
@@ -29,41 +26,65 @@ def percent(value, reference):
     return 100.0 * (value / reference - 1.0)
 
 
-def table(runs, last):
-    """Returns the lines of a Markdown table with one row per run."""
+def mean_loss(metrics, first, last):
+    """Returns the mean loss of the steps from first to last. NaN if the loss of one of them is not finite."""
+    losses = [entry["loss"] for entry in metrics if first <= entry["step"] <= last]
+    return statistics.fmean(losses) if losses and None not in losses else float("nan")
+
+
+def validation_loss(metrics):
+    loss = last_validation_loss(metrics)
+    return float("nan") if loss is None else loss
+
+
+def with_spread(values, form):
+    """Returns the mean of the values, and their standard deviation if there are several. "nan" if one of them is NaN."""
+    text = f"{statistics.fmean(values):{form}}".replace("+nan", "nan")
+    return f"{text} ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 and text != "nan" else text
+
+
+def table(settings, last):
+    """Returns the lines of a Markdown table with one row per setting. `settings` maps its name to its runs by seed."""
+    reference = next(iter(settings))
+    steps = next(iter(settings[reference].values()))[-1]["step"]
+    columns = {
+        f"steps {EARLY_STEPS[0]} to {EARLY_STEPS[1]}": lambda metrics: mean_loss(metrics, *EARLY_STEPS),
+        f"last {last} steps": lambda metrics: mean_loss(metrics, steps - last + 1, steps),
+        "validation": validation_loss,
+    }
     lines = [
-        f"| recipe | mean loss, last {last} steps | to {runs[0][0]} | target | validation loss | to {runs[0][0]} | wps |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| setting | seeds | " + " | ".join(f"{name} | to {reference}, %" for name in columns) + " | wps |",
+        "| --- | --- |" + " --- | --- |" * len(columns) + " --- |",
     ]
-    for index, (name, metrics) in enumerate(runs):
-        losses = [entry["loss"] for entry in metrics[-last:]]
-        # A NaN or infinite step has no loss, and an average without it would hide it.
-        mean = statistics.fmean(losses) if None not in losses else float("nan")
-        validation = last_validation_loss(metrics)
+    for name, runs in settings.items():
+        row = [name, str(len(runs))]
+        for loss_of in columns.values():
+            row.append(with_spread([loss_of(metrics) for metrics in runs.values()], ".4f"))
+            pairs = [
+                percent(loss_of(metrics), loss_of(settings[reference][seed])) for seed, metrics in runs.items() if seed in settings[reference]
+            ]
+            row.append(with_spread(pairs, "+.2f") if pairs and name != reference else "")
         # The first steps choose algorithms, and a step after validation waits for it.
-        wps = statistics.median(entry["wps"] for entry in metrics[len(metrics) // 10 :])
-        if index == 0:
-            reference, reference_validation = mean, validation
-        target = f"{TARGETS[name]}%" if name in TARGETS else ""
-        difference = f"{percent(mean, reference):+.3f}%" if index else ""
-        row = [name, f"{mean:.5f}", difference, target]
-        if validation is None or reference_validation is None:
-            row += ["", ""]
-        else:
-            row += [f"{validation:.5f}", f"{percent(validation, reference_validation):+.3f}%" if index else ""]
-        lines.append(f"| {' | '.join(row)} | {wps:,.0f} |")
+        speeds = [statistics.median(entry["wps"] for entry in metrics[len(metrics) // 10 :]) for metrics in runs.values()]
+        lines.append(f"| {' | '.join(row)} | {statistics.median(speeds):,.0f} |")
     return lines
 
 
-def write_csv(runs, path, every):
-    columns = [losses_by_step(metrics) for _, metrics in runs]
-    steps = sorted(set().union(*columns))
+def mean_curve(runs):
+    """Returns the mean loss over the seeds for each step that all runs have logged."""
+    curves = [losses_by_step(metrics) for metrics in runs.values()]
+    return {step: statistics.fmean(curve[step] for curve in curves) for step in sorted(set.intersection(*map(set, curves)))}
+
+
+def write_csv(settings, path, every):
+    columns = {f"{name}/{seed}": losses_by_step(metrics) for name, runs in settings.items() for seed, metrics in runs.items()}
+    steps = sorted(set().union(*columns.values()))
     with open(path, "w", newline="", encoding="utf-8") as output:
         writer = csv.writer(output, lineterminator="\n")
-        writer.writerow([CSV_BEGIN.rstrip(",")] + [name for name, _ in runs])
+        writer.writerow([CSV_BEGIN.rstrip(","), *columns])
         for step in steps:
             if step % every == 0:
-                writer.writerow([step] + [f"{column[step]:.5f}" if step in column else "" for column in columns])
+                writer.writerow([step] + [f"{column[step]:.5f}" if step in column else "" for column in columns.values()])
 
 
 def moving_mean(values, window):
@@ -75,29 +96,27 @@ def moving_mean(values, window):
     return means
 
 
-def draw(runs, path, window):
+def draw(settings, path, window):
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (curves, differences) = pyplot.subplots(2, 1, figsize=(9, 8), dpi=120, sharex=True)
-    reference = losses_by_step(runs[0][1])
-    for index, (name, metrics) in enumerate(runs):
-        losses = losses_by_step(metrics)
-        steps = [step for step in sorted(losses) if step in reference]
+    names = list(settings)
+    reference = mean_curve(settings[names[0]])
+    for index, name in enumerate(names):
+        losses = mean_curve(settings[name])
+        steps = [step for step in losses if step in reference]
         smooth = moving_mean([losses[step] for step in steps], window)
         curves.plot(steps, smooth, color=f"C{index}", linewidth=1.2, label=name)
         if index:
             base = moving_mean([reference[step] for step in steps], window)
             differences.plot(steps, [percent(*pair) for pair in zip(smooth, base)], color=f"C{index}", linewidth=1.2, label=name)
-    for target in sorted(set(TARGETS.values())):
-        for sign in (-1, 1):
-            differences.axhline(sign * target, color="black", linestyle=":", linewidth=0.8)
-    curves.set_ylabel(f"cross entropy, nats per token\nmean of {window} steps")
-    differences.set_ylim(-2, 2)
-    differences.set_ylabel(f"difference to {runs[0][0]}, %")
-    differences.set_xlabel("step; dotted: targets")
+    curves.set_ylabel(f"cross entropy, nats per token\nmean of all seeds and {window} steps")
+    differences.set_ylim(-3, 3)
+    differences.set_ylabel(f"difference to {names[0]}, %")
+    differences.set_xlabel("step")
     for axes in (curves, differences):
         axes.grid(alpha=0.3)
         axes.legend()
@@ -107,7 +126,7 @@ def draw(runs, path, window):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", nargs="+", type=Path, help="metrics.jsonl of the runs, with the reference first")
+    parser.add_argument("metrics", nargs="+", type=Path, help="SETTING/SEED/metrics.jsonl of the runs, with the reference first")
     parser.add_argument("--last", type=int, default=200, help="number of steps at the end that are averaged")
     parser.add_argument("--csv", type=Path, help="CSV file to write with the losses")
     parser.add_argument("--csv-every", type=int, default=10, help="steps between two rows of the CSV file")
@@ -118,15 +137,19 @@ def main():
         if path:
             check_output(parser, path, mark)
 
-    runs = [(path.parent.name, read_metrics(path)) for path in arguments.metrics]
-    lengths = {metrics[-1]["step"] if metrics else 0 for _, metrics in runs}
+    settings = {}
+    lengths = set()
+    for path in arguments.metrics:
+        metrics = read_metrics(path)
+        settings.setdefault(path.parent.parent.name, {})[path.parent.name] = metrics
+        lengths.add(metrics[-1]["step"] if metrics else 0)
     if len(lengths) != 1 or 0 in lengths:
         parser.exit(1, f"the runs end at different steps: {sorted(lengths)}\n")
-    print(*table(runs, arguments.last), sep="\n")
+    print(*table(settings, arguments.last), sep="\n")
     if arguments.csv:
-        write_csv(runs, arguments.csv, arguments.csv_every)
+        write_csv(settings, arguments.csv, arguments.csv_every)
     if arguments.png:
-        draw(runs, arguments.png, arguments.window)
+        draw(settings, arguments.png, arguments.window)
     return 0
 
 
