@@ -41,11 +41,12 @@ struct BenchArguments {
 };
 
 // Returns the config with the smallest possible batch: one micro-batch for each rank that has samples of its own.
-// Returns nothing if the config has this batch already.
+// Returns nothing if the config has this batch already, or has pipeline stages, which need several micro-batches.
 std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
   Config one = config;
   one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
-  if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
+  if (one.training.global_batch_size == config.training.global_batch_size || config.parallel.pipeline_parallel > 1)
+    return std::nullopt;
   return one;
 }
 

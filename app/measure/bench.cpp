@@ -59,6 +59,7 @@ Bench::Bench(const Config& config, Runtime& runtime, int64_t document_length)
   publish_weights(state_);
   const Batch batch = synthetic_batch(config, model_.options().local_batch, document_length, runtime.mesh());
   state_.batch.upload(batch);
+  runtime.tune([&] { warm_up(state_); });
   targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
 }
 

@@ -178,6 +178,13 @@ Tensor amax_history(TrainingState& state) {
   return amaxes != nullptr ? amaxes->history() : Tensor();
 }
 
+void warm_up(TrainingState& state) {
+  Stream& stream = state.mesh.stream();
+  state.model.warm_up(state.batch.micro_batch(0), state.batch.num_micro_batches() > 1);
+  state.optimizer.warm_up(stream);
+  stream.synchronize();
+}
+
 void publish_weights(TrainingState& state) { state.parameters.set(state.model.weight_casts(), state.mesh.stream()); }
 
 }  // namespace octavo

@@ -87,6 +87,11 @@ std::vector<StepEntry> entries_of_step(const TrainingState& state);
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries);
 void finish_step(TrainingState& state, const TrainingStep& step);
 
+// Queues every kind of work of a step once and waits for it, so that algorithms are timed, plans built, GPU modules
+// loaded and pipeline stages connected before the first step. Within Runtime::tune(), algorithms are timed afterwards,
+// while no transfer of another rank is in progress. Changes no state.
+void warm_up(TrainingState& state);
+
 // Returns the amaxes of delayed FP8 scaling. Undefined without delayed scaling.
 Tensor amax_history(TrainingState& state);
 

@@ -138,11 +138,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   }
 }
 
-void TrainingRun::warm_up() {
-  state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
-  state_.optimizer.warm_up(runtime_.stream());
-  runtime_.stream().synchronize();
-}
+void TrainingRun::warm_up() { octavo::warm_up(state_); }
 
 // Returns the number of targets by dataset. With a document mask, the ranks count the targets, because documents can
 // end anywhere.

@@ -68,8 +68,7 @@ class TrainingRun {
     return start_.tokens + (batches.samples(step) - batches.samples(start_.step)) * config_.data.seq_len;
   }
 
-  // Queues every kind of work of a step once, so that algorithms are timed, plans built and GPU modules loaded before
-  // the first step.
+  // Queues every kind of work of a step once (app/run/training_state.h).
   void warm_up();
 
   // Returns the step with the next batch of the data, which is valid until the next call. An error of any rank's loader
