@@ -43,6 +43,8 @@ struct RankGroup {
   int color = 0;
   int rank = 0;
   int size = 1;
+  // Largest number of multiprocessors that a transfer of the group takes on a GPU. 0 leaves the choice to NCCL.
+  int max_multiprocessors = 0;
 };
 
 class Communicator {

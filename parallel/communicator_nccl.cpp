@@ -106,14 +106,14 @@ class NcclCommunicator final : public Communicator {
   // Creates the communicator of all ranks of `group`. `ids` are equal on all ranks.
   NcclCommunicator(ProcessGroup& group, std::vector<ncclUniqueId> ids)
       : Communicator(group.watchdog(), kWorld, group.rank(), group.size()) {
-    connect("ncclCommInitRankScalable", [&](ncclConfig_t* config) {
+    connect(0, "ncclCommInitRankScalable", [&](ncclConfig_t* config) {
       return ncclCommInitRankScalable(&comm_, size(), rank(), static_cast<int>(ids.size()), ids.data(), config);
     });
   }
   // Creates the communicator of some of the ranks of `parent`. All ranks of `parent` call this.
   NcclCommunicator(const NcclCommunicator& parent, const RankGroup& ranks)
       : Communicator(parent.watchdog(), ranks.name, ranks.rank, ranks.size) {
-    connect("ncclCommSplit",
+    connect(ranks.max_multiprocessors, "ncclCommSplit",
             [&](ncclConfig_t* config) { return ncclCommSplit(parent.comm_, ranks.color, ranks.rank, &comm_, config); });
   }
   // ncclCommDestroy waits for unfinished collectives. During stack unwinding other ranks may never complete them, so
@@ -142,10 +142,11 @@ class NcclCommunicator final : public Communicator {
 
  private:
   template <typename Connecting>
-  void connect(const char* call, Connecting connecting) {
+  void connect(int max_multiprocessors, const char* call, Connecting connecting) {
     const Watchdog::Scope scope(watchdog(), {call, "", name().c_str()});
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.commName = name().c_str();
+    if (max_multiprocessors > 0) config.maxCTAs = max_multiprocessors;
     check(connecting(&config), call);
     int count = 0, place = 0;
     check(ncclCommCount(comm_, &count), "ncclCommCount");

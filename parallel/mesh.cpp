@@ -42,8 +42,10 @@ void Mesh::connect(bool shares, const MakeCommunicator& make) {
   for (const char* group : {"world", "tokens", "micro-batch"}) add(group);
   for (size_t i = std::size(kMeshAxes); i-- > 0;) add(kMeshAxes[i].name);
   if (shape_.pipeline == 1) return;
+  RankGroup link = ranks_of("pipeline");
+  link.max_multiprocessors = kLinkMultiprocessors;
   for (int64_t i = 0; i < 2 * kLinkColors; ++i) {
-    communicators_.push_front(make(ranks_of("pipeline")));
+    communicators_.push_front(make(link));
     stage_links_.push_back(communicators_.front().get());
   }
 }

@@ -87,6 +87,9 @@ class Mesh {
 
  private:
   static constexpr int64_t kLinkColors = 2;  // Neighbouring senders have different communicators.
+  // A receive that was started early occupies its multiprocessors until the data arrives. NCCL would take up to 32,
+  // which made forward matmuls 6% and attention 13% slower (docs/benchmarks/2026-11-26-four-h200.md).
+  static constexpr int kLinkMultiprocessors = 4;
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);
   // Creates the communicators. If `shares`, groups with equal ranks share one.

@@ -31,12 +31,14 @@ OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
 
 // Returns the memory outside of the arena. The sums are measured; their division into early and later is an assumption.
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
-  constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each further axis.
+  constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each axis after the first.
+  constexpr OutsideArena kStageLinks = {450 * kMiB, 450 * kMiB};
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
+  if (mesh.ranks() > 1) add(outside_of_nccl(mesh.ranks(), registered));
+  if (mesh.pipeline > 1) add(kStageLinks);
   const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
-                                  [&](const MeshAxis& axis) { return mesh.*axis.size > 1; });
-  if (axes > 0) add(outside_of_nccl(mesh.ranks(), registered));
+                                  [&](const MeshAxis& axis) { return mesh.*axis.size > 1 && !axis.divides_blocks; });
   for (auto axis = axes; axis > 1; --axis) add(kCommunicator);
   return sum;
 }

@@ -19,11 +19,14 @@ constexpr std::string_view kAttention = "2026-11-23-attention";
 constexpr std::string_view kTwoH200s = "2026-11-24-two-h200";
 constexpr std::string_view kPyTorch = "2026-11-25-pytorch";
 constexpr std::string_view kStructure = "2026-11-25-structure";
+constexpr std::string_view kFourH200s = "2026-11-26-four-h200";
 
 constexpr MeshShape kOne;
 constexpr MeshShape kTwo{.shard = 2};
 constexpr MeshShape kReplicas{.replicate = 2};
 constexpr MeshShape kFour{.shard = 4};
+constexpr MeshShape kTwoStages{.shard = 2, .pipeline = 2};
+constexpr MeshShape kFourStages{.pipeline = 4};
 constexpr MeshShape kTensorTwo{.tensor = 2};
 constexpr MeshShape kTensorFour{.tensor = 4};
 
@@ -103,6 +106,48 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kTensorFour, k8B,
      "model.preset=llama3_405b model.num_layers=3 training.global_batch_size=2 parallel.tensor_parallel=4",
      from_ms(362.7, 4096), 11276, kTensor, true},
+    {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16732, kFourH200s},
+    {"h200", kFour, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "precision.linear=bfloat16",
+     11052, 12026, kFourH200s},
+    {"h200", kFour, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false", 15991, 16868,
+     kFourH200s},
+    {"h200", kFour, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "precision.linear=fp8_delayed",
+     16243, 17306, kFourH200s},
+    {"h200", kFour, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "precision.linear=fp8_delayed precision.lm_head=fp8_backward",
+     16527, 17661, kFourH200s},
+    {"h200", kFour, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "precision.linear=fp8_delayed precision.lm_head=fp8_backward precision.fast_accumulation=all",
+     17125, 18418, kFourH200s},
+    {"h200", kFour, k8B, "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true",
+     16372, 16875, kFourH200s},
+    {"h200", kTwoStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=2",
+     13126, 14745, kFourH200s},
+    {"h200", kTwoStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=2 parallel.pipeline_schedule=zero_bubble",
+     14167, 15336, kFourH200s},
+    {"h200", kTwoStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true "
+     "parallel.pipeline_parallel=2",
+     13488, 14748, kFourH200s},
+    {"h200", kFourStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=4",
+     13109, 13876, kFourH200s},
+    {"h200", kFourStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=4 parallel.pipeline_schedule=zero_bubble",
+     14271, 14679, kFourH200s},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16", 43971, 43231, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=16 precision.linear=bfloat16", 45667, 45844, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise", 53928, 50849, kAttention},
@@ -133,12 +178,14 @@ std::span<const MeasuredRun> measured_runs() { return kRuns; }
 
 PredictionRange prediction_range(double wps, std::string_view machine, const MeshShape& mesh, int64_t gpus_per_node,
                                  std::span<const MeasuredRun> runs) {
-  const auto is_here = [&](const MeasuredRun& run) { return run.machine == machine; };
+  // Runs with pipeline stages are predicted by a simulation, whose errors say nothing about other runs.
+  const auto is_alike = [&](const MeasuredRun& run) { return (run.mesh.pipeline > 1) == (mesh.pipeline > 1); };
+  const auto is_here = [&](const MeasuredRun& run) { return run.machine == machine && is_alike(run); };
   const bool here = std::any_of(runs.begin(), runs.end(), is_here);
   PredictionRange range;
   MeshShape largest;
   for (const MeasuredRun& run : runs) {
-    if (here && !is_here(run)) continue;
+    if (!is_alike(run) || (here && !is_here(run))) continue;
     const double error = run.error();
     range.smallest_error = range.runs == 0 ? error : std::min(range.smallest_error, error);
     range.largest_error = range.runs == 0 ? error : std::max(range.largest_error, error);

@@ -49,7 +49,8 @@ struct PredictionRange {
 };
 
 // Returns the range of a prediction of `wps` for a run on a mesh of GPUs of a machine. The range follows from the runs
-// on the same machine, or from all runs if none was on this machine.
+// on the same machine, or from those on all machines if none was on this machine. It follows only from runs with
+// pipeline stages if the mesh has stages, and otherwise only from runs without.
 PredictionRange prediction_range(double wps, std::string_view machine, const MeshShape& mesh, int64_t gpus_per_node,
                                  std::span<const MeasuredRun> runs);
 

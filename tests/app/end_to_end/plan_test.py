@@ -197,7 +197,7 @@ class PlanTest(Scratch):
         self.assertEqual(slowest["busy_ms"], max(stage["busy_ms"] for stage in stages))
         self.assertAlmostEqual(plan["prediction"]["ms_by_kind"]["waiting for other pipeline stages"], slowest["waiting_ms"])
         self.assertAlmostEqual(plan["pipeline"]["bubble"], sum(stage["waiting_ms"] for stage in stages) / 4 / step_ms)
-        self.assertIn("pipeline 4", plan["prediction"]["range"]["not_measured"])
+        self.assertIn("replicate 2", plan["prediction"]["range"]["not_measured"])
         text = self.run_octavo("plan", *arguments).out
         self.assertRegex(text, r"\npipeline stage \d decides; a stage waits for [\d.]+% of a step on average")
         slow = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64")
