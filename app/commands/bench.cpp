@@ -26,7 +26,6 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxTimedSteps = 1'000'000;
-constexpr int kMaxDocumentLength = 1'000'000'000;
 
 struct BenchArguments {
   ConfigArguments config;

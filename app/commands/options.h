@@ -12,6 +12,8 @@ namespace octavo {
 inline constexpr const char* kModelHelp =
     "MODEL: a checkpoint, a directory of checkpoints or a run folder (their newest one), or a Hugging Face directory";
 inline constexpr const char* kEmaHelp = "use the moving average of the weights (optimizer.ema_decay)";
+// Maximum value of --document-length.
+inline constexpr int kMaxDocumentLength = 1'000'000'000;
 
 // Rules for values. They are used instead of CLI11's rules, which differ from those of config keys: CLI11 reads 010 as
 // eight and -1 as a large seed, and accepts NaN. Bounds are inclusive.

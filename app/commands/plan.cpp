@@ -77,7 +77,8 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
   const PredictedRun run{.config = plan.config,
                          .mesh = plan.mesh,
                          .sharding = plan.memory.sharding,
-                         .checkpointing = plan.memory.checkpointing};
+                         .checkpointing = plan.memory.checkpointing,
+                         .document_length = target.document_length};
   write_output_file(path, kMemoryPage, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
 }
 
@@ -149,6 +150,10 @@ void add_plan(CommandLine& line) {
                    "factor by which links between leaf switches are slower; 1 means not slower")
       ->check(number(1, 1e6))
       ->default_str("the machine's, or 1");
+  plan->add_option("--document-length", target.document_length,
+                   "mean length of the documents with data.document_mask, in tokens")
+      ->check(integer(1, kMaxDocumentLength))
+      ->default_str("predicted without the mask");
   FailureRates& failures = arguments.failures;
   plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU in hours")
       ->check(number(1e-3, 1e12));

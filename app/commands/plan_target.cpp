@@ -43,7 +43,10 @@ void set_threads(int64_t ranks, ProcessGroup& group) {
 }  // namespace
 
 PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group) {
+  CHECK_INPUT(arguments.document_length == 0 || config.data.document_mask,
+              "--document-length needs documents, and data.document_mask is false");
   PlanTarget target;
+  target.document_length = arguments.document_length;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
   target.device.gpus_per_node = arguments.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;

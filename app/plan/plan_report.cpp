@@ -282,10 +282,12 @@ void print_set_up(const PlanReport& r) {
   const Config& config = r.plan.config;
   const LmHeadPrecision lm_head = config.precision.lm_head;
   std::cout << fmt::format(
-      "{} parameters, {} linears{}, micro-batch {} x {} tokens, {} sequences per step\n",
+      "{} parameters, {} linears{}, micro-batch {} x {} tokens{}, {} sequences per step\n",
       with_thousands_separators(config.model.num_parameters()), precision_name(config.precision),
       lm_head == LmHeadPrecision::kBFloat16 ? "" : fmt::format(", lm_head {}", traits(lm_head).name),
-      config.training.micro_batch_size, config.data.seq_len, config.training.global_batch_size);
+      config.training.micro_batch_size, config.data.seq_len,
+      r.target.document_length == 0 ? "" : fmt::format(" in documents of {} on average", r.target.document_length),
+      config.training.global_batch_size);
   if (!r.mesh_reason.empty()) std::cout << r.mesh_reason << "\n";
   std::cout << fmt::format(
       "{}; {}, activation checkpointing {}\n\n", describe(r.plan.mesh),
@@ -406,6 +408,7 @@ OrderedJson plan_json(const PlanReport& report) {
                    {"steps", num_steps(config)},
                    {"tokens", num_tokens(config)},
                    {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
+  if (target.document_length > 0) json["document_length"] = target.document_length;
   if (!report.mesh_reason.empty()) json["mesh_reason"] = report.mesh_reason;
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     json["flops_by_part"][part.part] = part.flops;

@@ -39,7 +39,8 @@ Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group
   Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
   plan.memory = plan_memory(config, plan.mesh, target.device, group);
   if (predictor != nullptr) {
-    plan.prediction = predictor->predict({config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing});
+    plan.prediction = predictor->predict(
+        {config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing, target.document_length});
   }
   return plan;
 }
@@ -234,7 +235,8 @@ class Search {
     const ParallelConfig& parallel = candidate.config.parallel;
     const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == Reshard::kTrue,
                                    .accumulate_unsharded = parallel.accumulate_unsharded};
-    return predictor_.predict({candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing});
+    return predictor_.predict({candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing,
+                               target_.document_length});
   }
 
   const Config& config_;

@@ -19,6 +19,7 @@ struct PlanTarget {
   PlannedDevice device;
   std::optional<MachineRates> machine;  // Rates of the machine. Without them only the memory is planned.
   Cluster cluster;
+  int64_t document_length = 0;  // Mean length of documents for predictions. 0 means no document mask.
 };
 
 struct Plan {

@@ -107,11 +107,17 @@ std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len)
   return parts;
 }
 
+double attended_tokens(const PredictedRun& run) {
+  const int64_t seq_len = run.config.data.seq_len;
+  return run.document_length > 0 ? document_attended_tokens(seq_len, run.document_length)
+                                 : causal_attended_tokens(seq_len);
+}
+
 Predictor::Predictor(const MachineRates& machine, const Cluster& cluster) : machine_(machine), cluster_(cluster) {}
 Predictor::~Predictor() = default;
 
 const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
-  const auto& [config, mesh, sharding, checkpointing] = run;
+  const auto& [config, mesh, sharding, checkpointing, document_length] = run;
   const Key key{recorded_mesh(run, cluster_.gpus_per_node),
                 mesh.all_to_all_load(cluster_.gpus_per_node),
                 config.training.micro_batch_size,
@@ -120,6 +126,7 @@ const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
                 sharding.accumulate_unsharded,
                 checkpointing.mode,
                 checkpointing.ratio,
+                document_length,
                 config.parallel.pipeline_schedule,
                 stage};
   std::unique_ptr<StepClock>& clock = clocks_[key];
@@ -132,7 +139,7 @@ const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
 }
 
 StepPrediction Predictor::predict(const PredictedRun& run) {
-  const auto& [config, mesh, sharding, checkpointing] = run;
+  const auto& [config, mesh, sharding, checkpointing, document_length] = run;
   std::vector<StepClock::Times> times;
   for (const size_t stage : equal_stages(run)) {
     times.push_back(stage < times.size() ? times[stage]
@@ -156,8 +163,7 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
   p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
   p.tokens_per_step = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
   p.wps = p.tokens_per_step / p.step_s / as_double(mesh.ranks());
-  const ModelFlops flops =
-      model_flops(config.model, config.precision, config.data.seq_len, causal_attended_tokens(config.data.seq_len));
+  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens(run));
   p.flops_per_token = flops.palm;
   p.use = utilization_of(flops, p.wps);
   p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),

@@ -57,7 +57,7 @@ struct StepPrediction {
   double step_s = 0;
   double tokens_per_step = 0;  // Number of tokens per step on all ranks.
   double wps = 0;              // Tokens per second and GPU.
-  Utilization use;             // Without a document mask.
+  Utilization use;
   double flops_per_token = 0;  // Training FLOPs per token as mfu counts them.
   CostKind bound = CostKind::kProduct;
   std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
@@ -81,7 +81,11 @@ struct PredictedRun {
   MeshShape mesh;
   ShardingOptions sharding;
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Mode auto counts as none.
+  // Mean length of documents, as octavo bench draws them (app/run/utilization.h). 0 means no document mask.
+  int64_t document_length = 0;
 };
+// Returns the mean number of tokens that a token attends to.
+double attended_tokens(const PredictedRun& run);
 
 class StepClock;
 
@@ -101,9 +105,9 @@ class Predictor {
  private:
   // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
   // gradients are summed, the size and number of micro-batches, the sharding options, the activation checkpointing, the
-  // schedule of pipeline stages, and the stage.
+  // length of documents, the schedule of pipeline stages, and the stage.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
-                         PipelineSchedule, int64_t>;
+                         int64_t, PipelineSchedule, int64_t>;
   const StepClock& clock(const PredictedRun& run, int64_t stage);
 
   const MachineRates& machine_;

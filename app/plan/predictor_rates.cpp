@@ -20,6 +20,11 @@ constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // 493 of 550 backward.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
+// Rate of attention within documents divided by its rate over whole sequences, including the time to copy documents
+// into batches. Measured in steps of the 1.8B with documents of 1,024 tokens on average: 177 of 627 TFLOP/s forward and
+// 188 of 495 backward (docs/benchmarks/2026-11-22-documents.md). Other lengths were not measured.
+constexpr double kForwardWithinDocuments = 0.28;
+constexpr double kBackwardWithinDocuments = 0.38;
 // Share of a large copy's bandwidth that memory-bound ops reach: 3,500 to 4,060 of 4,250 GB/s.
 constexpr double kMemoryShare = 0.88;
 // Share of kMemoryShare that memory-bound ops reach if they also cast their result to FP8. Fitted to steps of the 1.8B
@@ -79,17 +84,22 @@ double attention_forward_flops(const SdpaShape& s) {
   return 2 * of(s.batch) * of(s.num_heads) * of(s.seq_len) * of(s.seq_len) * of(s.head_dim);
 }
 
-double op_seconds(const MachineRates& machine, const Op& op) {
+double op_seconds(const MachineRates& machine, const Op& op, bool within_documents) {
   const bool gpu = machine.multiprocessors > 0;
+  const auto share_of_rate = [&](double in_step, double in_documents) {
+    return gpu ? in_step * (within_documents ? in_documents : 1) : 1;
+  };
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
       return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
     case OpBound::kAttentionForward:
-      return op.flops / machine.attention.forward_flops / (gpu ? kAttentionForwardInStep : 1) +
+      return op.flops / machine.attention.forward_flops /
+                 share_of_rate(kAttentionForwardInStep, kForwardWithinDocuments) +
              (gpu ? kAttentionForwardOverhead_s : 0);
     case OpBound::kAttentionBackward:
-      return op.flops / machine.attention.backward_flops / (gpu ? kAttentionBackwardInStep : 1) +
+      return op.flops / machine.attention.backward_flops /
+                 share_of_rate(kAttentionBackwardInStep, kBackwardWithinDocuments) +
              (gpu ? kAttentionBackwardOverhead_s : 0);
     case OpBound::kMemory: {
       const double share = kMemoryShare * memory_op(op.name).share * (op.casts ? kCastingShare : 1);

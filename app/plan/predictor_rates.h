@@ -22,9 +22,9 @@ double product_seconds(const MachineRates& machine, const std::string& precision
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
-// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. Returns 0 for
-// a collective.
-double op_seconds(const MachineRates& machine, const Op& op);
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. Attention is
+// slower if it is within documents. Returns 0 for a collective.
+double op_seconds(const MachineRates& machine, const Op& op, bool within_documents = false);
 
 // Properties of a kind of memory-bound op.
 struct MemoryOp {

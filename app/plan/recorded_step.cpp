@@ -66,6 +66,12 @@ std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, c
   return {{forward}, {{Kind::kBackwardInput, micro_batch}}, {{Kind::kBackwardWeights, micro_batch}}};
 }
 
+// Returns the share of the causal scores that attention computes. Without documents it is 1. A token that attends to A
+// tokens counts as 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
+double attended_share(const PredictedRun& run) {
+  return (2 * attended_tokens(run) - 1) / static_cast<double>(run.config.data.seq_len);
+}
+
 }  // namespace
 
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
@@ -142,6 +148,11 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
   take(true);
+  step.within_documents = run.document_length > 0;
+  const double share = step.within_documents ? attended_share(run) : 1;
+  for (RecordedStep::StepOp& op : step.ops) {
+    if (op.op.bound == OpBound::kAttentionForward || op.op.bound == OpBound::kAttentionBackward) op.op.flops *= share;
+  }
   return step;
 }
 

@@ -34,6 +34,7 @@ struct RecordedStep {
   size_t middle_begin = 0;
   size_t middle_end = 0;
   int64_t shards = 1;  // Number of shards that the step was recorded with.
+  bool within_documents = false;
 };
 
 // Maximum number of recorded micro-batches: the first, one in the middle, and the last.
@@ -57,7 +58,8 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
 
 // Records a step of a pipeline stage that follows other steps, so weights must be gathered, and delayed scales are
-// computed from a history. The entries of a micro-batch are recorded one after the other, whatever the schedule.
+// computed from a history. The entries of a micro-batch are recorded one after the other, whatever the schedule. With
+// documents, attention has the FLOPs of the scores within them, on average.
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node, int64_t stage = 0);
 
 }  // namespace octavo

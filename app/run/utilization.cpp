@@ -1,8 +1,20 @@
 #include "app/run/utilization.h"
 
+#include <cmath>
+
 #include "model/architecture/block_spec.h"
 
 namespace octavo {
+
+// With probability q a token is not the last of its document. Token t attends to itself and to its j-th predecessor
+// with probability q^j, so to (1 - q^(t+1)) / (1 - q) tokens. The result is the mean over t.
+double document_attended_tokens(int64_t seq_len, int64_t document_length) {
+  const auto tokens = static_cast<double>(seq_len);
+  const double log_q = -1 / static_cast<double>(document_length);
+  const double last = -std::expm1(log_q);  // 1 - q
+  const double whole = -std::expm1(log_q * tokens);
+  return (1 - std::exp(log_q) * whole / (tokens * last)) / last;
+}
 
 ModelFlops model_flops(const ModelConfig& model, const PrecisionConfig& precision, int64_t seq_len,
                        double attended_tokens) {

@@ -133,6 +133,16 @@ class PlanTest(Scratch):
         self.assertLess(step_ms(), step_ms("--network-latency-us", 40))
         self.refused("plan", MODEL_8B, "--network-oversubscription", "0.5", mentions=["--network-oversubscription"])
 
+    def test_document_length(self):
+        masked = (MODEL_8B, "data.document_mask=true")
+        step_ms = lambda *options: self.plan(*masked, *options)["prediction"]["step_ms"]
+        short, long, whole = step_ms("--document-length", 512), step_ms("--document-length", 4096), step_ms()
+        self.assertEqual(sorted({short, long, whole}), [short, long, whole])
+        self.assertEqual(self.plan(*masked, "--document-length", 512)["document_length"], 512)
+        self.assertIn(" tokens in documents of 512 on average, ", self.run_octavo("plan", *masked, "--document-length", 512).out)
+        self.refused("plan", MODEL_8B, "--document-length", 512,
+                     mentions=["--document-length needs documents, and data.document_mask is false"])
+
     def test_numbers_of_the_command_line(self):
         for option, value, bounds in (("--network-gbps", "nan", "from 1e-06 to 1e+09"), ("--network-gbps", "0", "from 1e-06"),
                                       ("--network-latency-us", "nan", "from 0"), ("--network-oversubscription", "nan", "from 1 to"),

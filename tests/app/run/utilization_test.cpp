@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace octavo {
 namespace {
 
@@ -31,6 +33,17 @@ TEST(Utilization, FlopsByHand) {
   EXPECT_DOUBLE_EQ(flops.causal, kLinears + 3 * 3 * 16 * 16.5);
   EXPECT_EQ(flops.fp8, 0);
   EXPECT_DOUBLE_EQ(model_flops(small_model(), {}, 32, 2.5).causal, kLinears + 3 * 3 * 16 * 2.5);
+}
+
+// A document ends after each token with probability 1 - q. Of three tokens, the first attends to itself, the second to
+// 1 + q and the third to 1 + q + q^2 tokens on average.
+TEST(Utilization, AttendedTokensWithinDocuments) {
+  for (const int64_t length : {1, 2, 1000}) {
+    const double q = std::exp(-1 / static_cast<double>(length));
+    EXPECT_NEAR(document_attended_tokens(3, length), (3 + 2 * q + q * q) / 3, 1e-12) << length;
+  }
+  EXPECT_NEAR(document_attended_tokens(8192, 1'000'000'000), causal_attended_tokens(8192), 0.1);
+  EXPECT_NEAR(document_attended_tokens(1 << 20, 1024), 1024, 2);
 }
 
 TEST(Utilization, OnlyMatmulsInFp8CountAsFp8) {
