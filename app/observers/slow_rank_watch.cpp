@@ -2,6 +2,7 @@
 // data makes it slow. Every logging.slow_rank_every steps all ranks measure their collectives; on a GPU that records
 // two events per collective, without any waiting. With pipeline stages all ranks also measure the logged steps, and the
 // observer sets the metrics pipeline_bubble and pipeline_slowest_stage. Does nothing in a run with one rank.
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,21 +30,18 @@ class SlowRankWatch : public StepObserver {
     const bool is_first = std::exchange(is_first_, false);
     Stream& compute = context_.runtime.stream();
     const bool wanted = looks_for_slow_rank(step.number) || reports_stages(step.number);
-    if (!wanted || is_first || measured_ || compute.profiler() != nullptr) return;
+    if (!wanted || is_first || compute.profiler() != nullptr) return;
     const std::vector<TrainingStream> streams = training_streams(context_.state);
-    profilers_.clear();
-    streams_.clear();
-    profilers_.reserve(streams.size());
-    origin_ = Event(compute.device(), true);
-    origin_.record(compute);
+    Measurement& measurement = measurements_.emplace_back(step.number, Event(compute.device(), true));
+    measurement.profilers.reserve(streams.size());
+    measurement.origin.record(compute);
     for (const TrainingStream& stream : streams) {
       // A stage waits for its neighbours for many reasons, so only ranks of one stage are compared.
       if (stream.between_stages) continue;
-      profilers_.emplace_back(stream.stream->device(), Profiler::Detail::kCollectives);
-      stream.stream->set_profiler(&profilers_.back());
+      measurement.profilers.emplace_back(stream.stream->device(), Profiler::Detail::kCollectives);
+      stream.stream->set_profiler(&measurement.profilers.back());
       streams_.push_back(stream.stream);
     }
-    measured_ = step.number;
   }
 
   void after_step(int64_t /*step*/) override {
@@ -52,11 +50,12 @@ class SlowRankWatch : public StepObserver {
   }
 
   void on_result(Step& step) override {
-    if (measured_ != step.number) return;
-    measured_.reset();
+    if (measurements_.empty() || measurements_.front().step != step.number) return;
+    const Measurement measurement = std::move(measurements_.front());
+    measurements_.pop_front();
     RankTimes times{.data_ms = step.data_lost_ms};
-    for (const Profiler& profiler : profilers_) {
-      for (const Profiler::Span& span : profiler.spans(origin_)) {
+    for (const Profiler& profiler : measurement.profilers) {
+      for (const Profiler::Span& span : profiler.spans(measurement.origin)) {
         const bool over_stages = stages() > 1 && spans(span.op.axis, kMeshAxes[static_cast<size_t>(Axis::kPipeline)]);
         (over_stages ? times.stages_ms : times.collectives_ms) += span.end_ms - span.begin_ms;
       }
@@ -78,9 +77,18 @@ class SlowRankWatch : public StepObserver {
     if (looks_for_slow_rank(step.number)) warn_of_slow_rank(step, ranks, hosts);
   }
 
-  void on_new_state() override { is_first_ = true; }
+  void on_new_state() override {
+    is_first_ = true;
+    measurements_.clear();
+  }
 
  private:
+  // Times of the streams in one step.
+  struct Measurement {
+    int64_t step;
+    Event origin;                          // Event at the start of the step.
+    std::vector<Profiler> profilers = {};  // One per stream.
+  };
   int64_t stages() const { return context_.runtime.mesh().shape().pipeline; }
   bool looks_for_slow_rank(int64_t step) const { return every_ > 0 && step % every_ == 0; }
   bool reports_stages(int64_t step) const { return stages() > 1 && step % context_.config.logging.every == 0; }
@@ -110,13 +118,13 @@ class SlowRankWatch : public StepObserver {
   }
 
   const ObserverContext context_;
-  int64_t every_;                    // 0 if no slow rank is looked for.
-  std::vector<Stream*> streams_;     // Streams that are being recorded.
-  std::vector<Profiler> profilers_;  // One per stream.
-  Event origin_{Device::kCpu};
-  bool is_first_ = true;             // The first step is not measured, because it differs from the others.
-  std::optional<int64_t> measured_;  // Step whose times are being recorded.
-  SlowRanks slow_ranks_;             // Used on rank 0.
+  int64_t every_;                 // 0 if no slow rank is looked for.
+  std::vector<Stream*> streams_;  // Streams that are being recorded.
+  // Measured steps whose results have not arrived, oldest first. A step is queued before the result of the last one
+  // arrives.
+  std::deque<Measurement> measurements_;
+  bool is_first_ = true;  // The first step is not measured, because it differs from the others.
+  SlowRanks slow_ranks_;  // Used on rank 0.
 };
 
 }  // namespace

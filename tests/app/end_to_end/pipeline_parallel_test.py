@@ -60,16 +60,16 @@ class PipelineParallelTest(Meshes):
         self.assertLess(abs(losses[1] - losses[0]), 1e-6 * losses[0])
 
     def test_metrics_and_a_trace_show_the_stages(self):
-        config = self.config(self.corpus, model=self.MODEL, training={"steps": 4, "micro_batch_size": 1})
+        config = self.config(self.corpus, model=self.MODEL, training={"steps": 5, "micro_batch_size": 1})
         uneven = [STAGES_2, "parallel.pipeline_layers=[3, 1]", "parallel.data_parallel_shard=2"]
-        result = self.train(config, *uneven, "logging.dir=log", "logging.every=1", "logging.trace.step=4", ranks=4)
+        result = self.train(config, *uneven, "logging.dir=log", "logging.every=1", "logging.trace.step=5", ranks=4)
         metrics = self.metrics("log")
-        for step in (2, 3):
+        for step in (2, 3, 4):
             self.assertGreater(metrics[step]["pipeline_bubble"], 0)
             self.assertLess(metrics[step]["pipeline_bubble"], 1)
             self.assertIn(metrics[step]["pipeline_slowest_stage"], (0, 1))
-        self.assertRegex(result.out + result.err, r"step 2/4 .*  bubble \d+\.\d%, stage [01] is the slowest")
-        trace = json.loads((self.dir / "log" / "trace_step_00000004.json").read_text())["traceEvents"]
+        self.assertRegex(result.out + result.err, r"step 2/5 .*  bubble \d+\.\d%, stage [01] is the slowest")
+        trace = json.loads((self.dir / "log" / "trace_step_00000005.json").read_text())["traceEvents"]
         names = {event["pid"]: event["args"]["name"] for event in trace if event["name"] == "process_name"}
         for rank, name in names.items():
             self.assertIn(f"rank {rank} of pipeline stage {rank // 2} on ", name)
