@@ -2,12 +2,40 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace octavo {
 
 namespace {
 
 // Returns how many micro-batches run forward before the first backward.
 int64_t forwards_first(const PipelinePlace& place) { return place.stages - place.stage; }
+
+// Forward i of the list of every stage is of the same micro-batch and chunk, and so is backward j. No stage waits
+// forever: assign to forward i of stage s the time s + i, and to its backward j the time s + w + j + 1/2, where
+// w = 2 (p - 1 - s) + (V - 1) p is the number of forwards before the one that the first backward follows. Then
+//
+//   - times rise along each list;
+//   - an input is computed one unit of time before the entry that takes it, also between the last stage and the first
+//     one, whose entries for the same micro-batch are p places further in the list;
+//   - the backward of the last part of the model follows its forward by 1/2.
+//
+// So by induction over the time every entry can begin. It can also send its output, although the buffer of the output
+// before must be free, because that output is taken by an entry whose time is not later.
+std::vector<StepEntry> interleaved_entries(const PipelinePlace& place, int64_t micro_batches) {
+  const auto& [stages, stage, chunks] = place;
+  CHECK(micro_batches % stages == 0, "interleaved with {} micro-batches, expected a multiple of the {} stages",
+        micro_batches, stages);
+  const int64_t forwards_first = 2 * (stages - stage) - 1 + (chunks - 1) * stages;
+  std::vector<StepEntry> entries = step_entries(micro_batches * chunks, forwards_first);
+  for (StepEntry& entry : entries) {
+    const int64_t place_in_list = entry.micro_batch;
+    const int64_t chunk = place_in_list / stages % chunks;
+    entry.micro_batch = place_in_list / (stages * chunks) * stages + place_in_list % stages;
+    entry.chunk = entry.kind == StepEntry::Kind::kForward ? chunk : chunks - 1 - chunk;
+  }
+  return entries;
+}
 
 // The gradients of weights follow those of inputs at a distance of `stage` micro-batches. The distance grows by one per
 // stage, as does the time for which a stage of 1f1b is idle at the beginning, so all stages end at about the same time.
@@ -30,12 +58,25 @@ std::vector<StepEntry> zero_bubble_entries(const PipelinePlace& place, int64_t m
 
 std::vector<StepEntry> pipeline_entries(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches) {
   if (splits_backward(schedule, place)) return zero_bubble_entries(place, micro_batches);
+  if (schedule == PipelineSchedule::kInterleaved) return interleaved_entries(place, micro_batches);
+  CHECK(place.chunks == 1, "{} chunks, which only the schedule interleaved supports", place.chunks);
   return step_entries(micro_batches, forwards_first(place));
 }
 
-int64_t pipeline_in_flight(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches) {
-  const int64_t most = splits_backward(schedule, place) ? place.stages : forwards_first(place);
-  return std::max<int64_t>(std::min(most, micro_batches), 1);
+std::vector<int64_t> pipeline_in_flight(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches) {
+  using Kind = StepEntry::Kind;
+  const Kind last = splits_backward(schedule, place) ? Kind::kBackwardWeights : Kind::kBackward;
+  if (schedule == PipelineSchedule::kInterleaved) {
+    micro_batches = (micro_batches + place.stages - 1) / place.stages * place.stages;
+  }
+  std::vector<int64_t> now(static_cast<size_t>(place.chunks));
+  std::vector<int64_t> most(now.size(), 1);
+  for (const StepEntry& entry : pipeline_entries(schedule, place, micro_batches)) {
+    const auto chunk = static_cast<size_t>(entry.chunk);
+    if (entry.kind == Kind::kForward) most[chunk] = std::max(most[chunk], ++now[chunk]);
+    if (entry.kind == last) --now[chunk];
+  }
+  return most;
 }
 
 bool splits_backward(PipelineSchedule schedule, const PipelinePlace& place) {

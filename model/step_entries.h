@@ -20,6 +20,7 @@ struct StepEntry {
   };
   Kind kind = Kind::kForward;
   int64_t micro_batch = 0;  // Index of the micro-batch in the step, from 0.
+  int64_t chunk = 0;        // Index of the chunk of the stage's blocks, from 0.
   bool operator==(const StepEntry&) const = default;
 };
 

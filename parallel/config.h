@@ -50,7 +50,7 @@ enum class NcclMemory : uint8_t {
 };
 
 // Order in which a pipeline stage runs forward and backward of the micro-batches of a step (model/pipeline_schedule.h).
-enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
+enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kInterleaved, kZeroBubble };
 
 struct ParallelConfig {
   // Number of ranks that shard the state. -1: all ranks that the other axes leave.

@@ -55,7 +55,8 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
              .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(mesh),
-                                             o.local_batch / o.config.training.micro_batch_size),
+                                             o.local_batch / o.config.training.micro_batch_size)
+                              .front(),
              .splits_backward = splits_backward(o.config.parallel.pipeline_schedule, place_of(mesh)),
              .workspace_bytes =
                  Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, mesh.stream())},
