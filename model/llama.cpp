@@ -50,7 +50,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
         options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
-  layers_.resize(static_cast<size_t>(layout().stage().end - layout().stage().begin));
+  layers_.resize(layout().layers().size());
   std::iota(layers_.begin(), layers_.end(), size_t{0});
   linears_ = block_linears(local_, shape);
   sdpa_check_supported(config.head_dim, compute, stream.device());

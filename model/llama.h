@@ -161,7 +161,7 @@ class Llama {
   const ParameterLayout& layout() const { return parameters_->layout(); }
   bool is_whole() const { return layout().has_embedding() && layout().has_head(); }
   // Returns the index in the model of a layer of the stage.
-  int64_t number_of(size_t layer) const { return layout().stage().begin + static_cast<int64_t>(layer); }
+  int64_t number_of(size_t layer) const { return layout().layers()[layer]; }
   size_t unit_of(size_t layer) const { return layout().block_unit(number_of(layer)); }
   // Returns the index of a linear in the tables of amaxes and statistics, which have the linears of the whole model.
   int64_t table_index(size_t layer, size_t linear) const {

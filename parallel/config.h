@@ -69,7 +69,10 @@ struct ParallelConfig {
   double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
   // Number of pipeline stages, among which the blocks of the model are divided.
   int64_t pipeline_parallel = 1;
-  // Number of blocks of each pipeline stage. Empty: stages with about equal work (model/parameters/pipeline_stages.h).
+  // Number of chunks of consecutive blocks of each pipeline stage. More than 1 requires the schedule interleaved.
+  int64_t pipeline_chunks = 1;
+  // Number of blocks of each chunk, first of the first chunks of all pipeline stages, then of the second ones. Empty:
+  // chunks with about equal work (model/parameters/pipeline_stages.h).
   std::vector<int64_t> pipeline_layers = {};
   PipelineSchedule pipeline_schedule = PipelineSchedule::kOneForwardOneBackward;
 

@@ -114,7 +114,7 @@ class StageRanks {
   const Config& config_;
   Stream stream_;
   MemoryBudget budget_;
-  std::vector<LayerRange> stages_;
+  std::vector<StageLayers> stages_;
   std::vector<std::unique_ptr<Mesh>> meshes_;
   std::vector<ParameterLayout> layouts_;
 };

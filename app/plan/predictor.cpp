@@ -55,12 +55,13 @@ std::vector<StagePrediction> predict_stages(const PredictedRun& run, std::span<c
                       .transfer_s = transfer_s});
   double end_s = 0;
   for (const StepClock::Times& stage : times) end_s = std::max(end_s, stage.end_s);
-  const std::vector<LayerRange> blocks = pipeline_stages(run.config.model, run.config.parallel, run.mesh.pipeline);
+  const std::vector<StageLayers> layers = pipeline_stages(run.config.model, run.config.parallel, run.mesh.pipeline);
   std::vector<StagePrediction> stages;
   for (size_t i = 0; i < times.size(); ++i) {
     const double busy_s = pipeline.busy_s[i] + times[i].end_s;
-    stages.push_back(
-        {.blocks = blocks[i].end - blocks[i].begin, .busy_s = busy_s, .waiting_s = pipeline.end_s + end_s - busy_s});
+    int64_t blocks = 0;
+    for (const auto& [begin, end] : layers[i]) blocks += end - begin;
+    stages.push_back({.blocks = blocks, .busy_s = busy_s, .waiting_s = pipeline.end_s + end_s - busy_s});
   }
   return stages;
 }

@@ -1,7 +1,9 @@
 #include "model/parameters/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "core/error.h"
 #include "kernels/math/random_normal.h"
@@ -92,7 +94,7 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
     add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
   };
   const std::vector<HalfSpec> halves = block_halves(c);
-  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) {
+  for (const int64_t layer : layers_) {
     for (const HalfSpec& half : halves) {
       for (const NormSpec& norm : half.norms) {
         add_norm(layer_parameter(layer, norm.name), norm.width);
@@ -143,11 +145,16 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
   }
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, std::optional<LayerRange> stage)
-    : config_(config), tensor_(tensor), stage_(stage.value_or(LayerRange{0, config.num_layers})) {
-  CHECK(0 <= stage_.begin && stage_.begin < stage_.end && stage_.end <= config.num_layers,
-        "the stage has blocks {} to {}, expected a range of the {} blocks of the model", stage_.begin, stage_.end,
-        config.num_layers);
+ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, StageLayers stage)
+    : config_(config), tensor_(tensor), stage_(std::move(stage)) {
+  if (stage_.empty()) stage_.push_back({0, config.num_layers});
+  for (int64_t before = 0; const auto& [begin, end] : stage_) {
+    CHECK(before <= begin && begin < end && end <= config.num_layers,
+          "the stage has blocks {} to {}, expected a range of the {} blocks of the model after block {}", begin, end,
+          config.num_layers, before);
+    for (int64_t layer = begin; layer < end; ++layer) layers_.push_back(layer);
+    before = end;
+  }
   const auto add_table = [&](const char* unit, const char* name, bool counts) {
     begin_unit(unit);
     lm_head_ = specs_.size();
@@ -162,8 +169,13 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, s
   if (has_embedding() || (has_head() && tied)) add_table("embedding", "model.embed_tokens.weight", has_embedding());
   first_block_unit_ = units_.size();
   const std::vector<LinearSpec> linears = block_linears(config);
-  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) add_block(linears, config, layer);
+  for (const int64_t layer : layers_) add_block(linears, config, layer);
   if (has_head() && !tied) add_table("lm_head", "lm_head.weight", true);
+}
+
+size_t ParameterLayout::block_unit(int64_t layer) const {
+  const auto found = std::lower_bound(layers_.begin(), layers_.end(), layer);
+  return first_block_unit_ + static_cast<size_t>(found - layers_.begin());
 }
 
 const ParameterSpec& ParameterLayout::find(std::string_view name) const {

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -67,11 +66,15 @@ struct ParameterUnit {
   int64_t layer = -1;  // Layer of the block, or -1 if the unit is not a block.
 };
 
-// Blocks [begin, end) of a stage of a model. The first stage also has the embedding, and the last one the head.
+// Blocks [begin, end) of a model.
 struct LayerRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
+
+// Blocks of a stage of a model: a range for each of its chunks, in rising order. The stage with the first block of the
+// model also has the embedding, and the stage with the last block the head.
+using StageLayers = std::vector<LayerRange>;
 
 // Layout of all parameters of a stage, which may be the whole model.
 class ParameterLayout {
@@ -79,16 +82,19 @@ class ParameterLayout {
   static constexpr size_t kNorms = 0;
   // Unit of the table of the embedding or of a tied lm_head, on stages that have it.
   static constexpr size_t kEmbedding = 1;
-  size_t block_unit(int64_t layer) const { return first_block_unit_ + static_cast<size_t>(layer - stage_.begin); }
+  // Returns the unit of a block of the stage.
+  size_t block_unit(int64_t layer) const;
   // Returns the unit of lm_head, which is the embedding's if tied. Requires has_head().
   size_t head_unit() const { return specs_[lm_head_].unit; }
   // Without `stage`, the layout is that of the whole model.
-  explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, std::optional<LayerRange> stage = {});
+  explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, StageLayers stage = {});
 
   const ModelConfig& config() const { return config_; }  // Returns the config of the whole model.
-  const LayerRange& stage() const { return stage_; }
-  bool has_embedding() const { return stage_.begin == 0; }
-  bool has_head() const { return stage_.end == config_.num_layers; }
+  const StageLayers& stage() const { return stage_; }
+  // Returns the numbers of the stage's blocks in the model, in rising order.
+  const std::vector<int64_t>& layers() const { return layers_; }
+  bool has_embedding() const { return layers_.front() == 0; }
+  bool has_head() const { return layers_.back() + 1 == config_.num_layers; }
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   // Returns the layout of another tensor-parallel rank.
@@ -126,7 +132,8 @@ class ParameterLayout {
 
   ModelConfig config_;
   TensorRank tensor_;
-  LayerRange stage_;
+  StageLayers stage_;
+  std::vector<int64_t> layers_;
   size_t first_block_unit_ = 0;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;

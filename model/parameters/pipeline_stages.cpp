@@ -21,20 +21,19 @@ double blocks_of_head(const ModelConfig& m) {
   return static_cast<double>(m.vocab_size * m.hidden_size) / block;
 }
 
-// Returns the number of blocks of each stage, chosen by the work.
-std::vector<int64_t> balanced_layers(const ModelConfig& model, int64_t stages) {
-  const int64_t layers = model.num_layers;
-  if (stages == 1) return {layers};
-  const double head = blocks_of_head(model);
-  const int64_t others = stages - 1;
-  int64_t last = 1;
-  double least = 0;
-  for (int64_t n = 1; n <= layers - others; ++n) {
+// Divides `layers` blocks into parts of at least `least` blocks. The largest work of a part is as small as possible,
+// where the last part also has the work of `head` blocks.
+std::vector<int64_t> divide(int64_t layers, int64_t parts, double head, int64_t least = 1) {
+  if (parts == 1) return {layers};
+  const int64_t others = parts - 1;
+  int64_t last = least;
+  double smallest = 0;
+  for (int64_t n = least; n <= layers - others * least; ++n) {
     const int64_t before = (layers - n + others - 1) / others;
     const double most = std::max(static_cast<double>(before), static_cast<double>(n) + head);
-    // With equal work the last stage takes more blocks, because it holds the fewest activations.
-    if (n > 1 && most > least) continue;
-    least = most;
+    // With equal work the last part takes more blocks, because it holds the fewest activations.
+    if (n > least && most > smallest) continue;
+    smallest = most;
     last = n;
   }
   std::vector<int64_t> counts;
@@ -44,43 +43,72 @@ std::vector<int64_t> balanced_layers(const ModelConfig& model, int64_t stages) {
   return counts;
 }
 
+// Returns the number of blocks of each part of the model, in order, chosen by the work of the stages and then by that
+// of the chunks of each stage.
+std::vector<int64_t> balanced_layers(const ModelConfig& model, int64_t stages, int64_t chunks) {
+  const double head = blocks_of_head(model);
+  const std::vector<int64_t> layers = divide(model.num_layers, stages, head, chunks);
+  std::vector<int64_t> counts(static_cast<size_t>(stages * chunks));
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    const bool is_last = stage + 1 == layers.size();
+    const std::vector<int64_t> of_stage = divide(layers[stage], chunks, is_last ? head : 0);
+    for (size_t chunk = 0; chunk < of_stage.size(); ++chunk) counts[chunk * layers.size() + stage] = of_stage[chunk];
+  }
+  return counts;
+}
+
 }  // namespace
 
-std::vector<LayerRange> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages) {
+std::vector<StageLayers> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages) {
   CHECK_INPUT(stages <= model.num_layers,
               "parallel.pipeline_parallel is {}, expected at most the {} blocks of the model (model.num_layers)",
               stages, model.num_layers);
-  const std::vector<int64_t>& given = parallel.pipeline_layers;
-  const std::vector<int64_t> counts = given.empty() ? balanced_layers(model, stages) : given;
+  const int64_t chunks = parallel.pipeline_chunks;
+  const int64_t most = model.num_layers / stages;
   CHECK_INPUT(
-      std::ssize(counts) == stages,
-      "parallel.pipeline_layers has {} numbers, expected one for each of the parallel.pipeline_parallel {} stages",
-      counts.size(), stages);
+      chunks <= most,
+      "parallel.pipeline_chunks is {}, which divides the model into {} parts on the {} stages of "
+      "parallel.pipeline_parallel, expected at most the {} blocks of the model (model.num_layers); {} would work{}",
+      chunks, stages * chunks, stages, model.num_layers, most,
+      most == 1 ? " with parallel.pipeline_schedule 1f1b" : "");
+  const std::vector<int64_t>& given = parallel.pipeline_layers;
+  const std::vector<int64_t> counts = given.empty() ? balanced_layers(model, stages, chunks) : given;
+  CHECK_INPUT(
+      std::ssize(counts) == stages * chunks,
+      "parallel.pipeline_layers has {} numbers, expected one for each of the parallel.pipeline_parallel {} "
+      "stages{}",
+      counts.size(), stages,
+      chunks == 1 ? "" : fmt::format(" and parallel.pipeline_chunks {} chunks, {} numbers", chunks, stages * chunks));
   const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   CHECK_INPUT(
       sum == model.num_layers,
       "parallel.pipeline_layers is [{}], which has {} blocks, expected the {} of model.num_layers; [{}] would work",
-      fmt::join(counts, ", "), sum, model.num_layers, fmt::join(balanced_layers(model, stages), ", "));
-  std::vector<LayerRange> ranges;
+      fmt::join(counts, ", "), sum, model.num_layers, fmt::join(balanced_layers(model, stages, chunks), ", "));
+  std::vector<StageLayers> layers(static_cast<size_t>(stages));
   int64_t begin = 0;
-  for (const int64_t count : counts) {
-    ranges.push_back({begin, begin + count});
-    begin += count;
+  for (size_t part = 0; part < counts.size(); ++part) {
+    const int64_t end = begin + counts[part];
+    layers[part % layers.size()].push_back({begin, end});
+    begin = end;
   }
-  return ranges;
+  return layers;
 }
 
-std::vector<size_t> first_equal_stages(std::span<const LayerRange> stages, const ModelConfig& model,
+std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, const ModelConfig& model,
                                        const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
   using Blocks = std::vector<std::pair<LinearPrecision, Recompute>>;
-  std::map<std::tuple<bool, bool, Blocks>, size_t> first;
+  std::map<std::tuple<bool, bool, std::vector<Blocks>>, size_t> first;
   std::vector<size_t> equal;
-  for (const LayerRange& stage : stages) {
-    Blocks blocks;
-    for (int64_t layer = stage.begin; layer < stage.end; ++layer) {
-      blocks.emplace_back(precision.of_layer(layer, model.num_layers), recompute_of(checkpointing, layer));
+  for (const StageLayers& stage : stages) {
+    std::vector<Blocks> chunks;
+    for (const auto& [begin, end] : stage) {
+      Blocks& blocks = chunks.emplace_back();
+      for (int64_t layer = begin; layer < end; ++layer) {
+        blocks.emplace_back(precision.of_layer(layer, model.num_layers), recompute_of(checkpointing, layer));
+      }
     }
-    const auto operations = std::tuple(stage.begin == 0, stage.end == model.num_layers, std::move(blocks));
+    const auto operations =
+        std::tuple(stage.front().begin == 0, stage.back().end == model.num_layers, std::move(chunks));
     equal.push_back(first.try_emplace(operations, equal.size()).first->second);
   }
   return equal;

@@ -1,4 +1,4 @@
-// The division of a model's blocks among pipeline stages.
+// The division of a model's blocks among pipeline stages, and among the chunks of each stage.
 #pragma once
 
 #include <span>
@@ -11,17 +11,18 @@
 
 namespace octavo {
 
-// Returns the blocks of each of `stages` pipeline stages, in order. parallel.pipeline_layers decides if it is given.
-// Otherwise the largest work of a stage is as small as possible, where lm_head counts as many blocks as it has times
-// the weights of a block, and the embedding, which only reads rows of its table, counts nothing. Blocks that do not
-// divide evenly go to later stages, because earlier ones hold the activations of more micro-batches. Throws InputError
-// if the division does not fit the model.
-std::vector<LayerRange> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages);
+// Returns the blocks of each of `stages` pipeline stages. The blocks are divided into consecutive parts, of which part
+// i is chunk i / stages of stage i mod stages. parallel.pipeline_layers has the sizes of the parts if it is given.
+// Otherwise the largest work of a stage is as small as possible, and then that of a chunk of each stage. lm_head counts
+// as many blocks as it has times the weights of a block, and the embedding, which only reads rows of its table, counts
+// nothing. Blocks that do not divide evenly go to later stages and chunks, because earlier ones hold the activations of
+// more micro-batches. Throws InputError if the division does not fit the model.
+std::vector<StageLayers> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages);
 
 // Returns for each stage the number of the first stage that runs the same operations: with equal tables, and with as
-// many blocks of the same recipes and recomputation. Such stages differ only in the number of micro-batches in flight,
-// of which the first has the most. The mode of `checkpointing` must not be auto.
-std::vector<size_t> first_equal_stages(std::span<const LayerRange> stages, const ModelConfig& model,
+// many blocks of the same recipes and recomputation in each chunk. Such stages differ only in the number of
+// micro-batches in flight, of which the first has the most. The mode of `checkpointing` must not be auto.
+std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, const ModelConfig& model,
                                        const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing);
 
 // Returns the layout of the parameters of this rank's stage and tensor-parallel rank.

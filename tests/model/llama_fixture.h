@@ -111,8 +111,8 @@ class TinyLlama {
             LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
             bool fp8_stats = false)
       : TinyLlama(options(config, shape, compute, mode, linear, fp8_stats)) {}
-  // `stage` is the range of layers of the model, by default all of them.
-  explicit TinyLlama(const LlamaOptions& options, std::optional<LayerRange> stage = {})
+  // `stage` has the layers of the model, by default all of them.
+  explicit TinyLlama(const LlamaOptions& options, const StageLayers& stage = {})
       : layout_(options.config, {}, stage),
         stream_(Stream::cpu()),
         arena_(Device::kCpu, plan(options, stage).used()),
@@ -146,7 +146,7 @@ class TinyLlama {
   }
 
   // Returns an arena that has counted the parameters and activations.
-  static Arena plan(const LlamaOptions& options, std::optional<LayerRange> stage = {}) {
+  static Arena plan(const LlamaOptions& options, const StageLayers& stage = {}) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();
     const ParameterLayout layout(options.config, {}, stage);

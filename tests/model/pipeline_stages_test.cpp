@@ -20,13 +20,19 @@ ModelConfig model_of(int64_t layers, double head_blocks) {
           .rope_scaling = std::nullopt};
 }
 
+// Returns the number of blocks of each part of the model.
 std::vector<int64_t> blocks_of(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages) {
+  const std::vector<StageLayers> layers = pipeline_stages(model, parallel, stages);
+  EXPECT_EQ(std::ssize(layers), stages);
   std::vector<int64_t> counts;
   int64_t begin = 0;
-  for (const LayerRange& range : pipeline_stages(model, parallel, stages)) {
-    EXPECT_EQ(range.begin, begin);
-    begin = range.end;
-    counts.push_back(range.end - range.begin);
+  for (size_t chunk = 0; chunk < static_cast<size_t>(parallel.pipeline_chunks); ++chunk) {
+    for (const StageLayers& stage : layers) {
+      EXPECT_EQ(std::ssize(stage), parallel.pipeline_chunks);
+      EXPECT_EQ(stage[chunk].begin, begin);
+      begin = stage[chunk].end;
+      counts.push_back(stage[chunk].end - stage[chunk].begin);
+    }
   }
   EXPECT_EQ(begin, model.num_layers);
   return counts;
@@ -35,7 +41,7 @@ std::vector<int64_t> blocks_of(const ModelConfig& model, const ParallelConfig& p
 using Counts = std::vector<int64_t>;
 
 TEST(PipelineStages, EqualOnesAreFound) {
-  const std::vector<LayerRange> stages = {{0, 2}, {2, 4}, {4, 6}, {6, 8}};
+  std::vector<StageLayers> stages = {{{0, 2}}, {{2, 4}}, {{4, 6}}, {{6, 8}}};
   using Mode = ActivationCheckpointing::Mode;
   const auto equal = [&](const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
     return first_equal_stages(stages, model_of(8, 1), precision, checkpointing);
@@ -46,6 +52,10 @@ TEST(PipelineStages, EqualOnesAreFound) {
             (Numbers{0, 1, 2, 3}));
   // Blocks 2, 5 and 7 are recomputed.
   EXPECT_EQ(equal({}, {.mode = Mode::kBlock, .ratio = 0.375}), (Numbers{0, 1, 2, 3}));
+  stages = {{{0, 1}, {4, 5}}, {{1, 2}, {5, 6}}, {{2, 3}, {6, 7}}, {{3, 4}, {7, 8}}};
+  EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 1, 3}));
+  stages = {{{0, 1}, {7, 8}}, {{1, 2}, {5, 7}}, {{2, 4}, {4, 5}}};
+  EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 2}));
 }
 
 TEST(PipelineStages, HaveAboutEqualWork) {
@@ -60,6 +70,16 @@ TEST(PipelineStages, HaveAboutEqualWork) {
 
 TEST(PipelineStages, OfTheConfig) {
   EXPECT_EQ(blocks_of(model_of(6, 1), {.pipeline_layers = {1, 4, 1}}, 3), (Counts{1, 4, 1}));
+  EXPECT_EQ(blocks_of(model_of(6, 1), {.pipeline_chunks = 2, .pipeline_layers = {1, 2, 2, 1}}, 2),
+            (Counts{1, 2, 2, 1}));
+}
+
+TEST(PipelineStages, TheirChunksHaveAboutEqualWork) {
+  EXPECT_EQ(blocks_of(model_of(8, 0.25), {.pipeline_chunks = 2}, 2), (Counts{2, 2, 2, 2}));
+  EXPECT_EQ(blocks_of(model_of(15, 1), {.pipeline_chunks = 4}, 2), (Counts{2, 2, 2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(blocks_of(model_of(9, 0.25), {.pipeline_chunks = 3}, 3), (Counts{1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(blocks_of(model_of(12, 4), {.pipeline_chunks = 2}, 2), (Counts{4, 3, 4, 1}));
+  EXPECT_EQ(blocks_of(model_of(7, 50), {.pipeline_chunks = 2}, 2), (Counts{2, 1, 3, 1}));
 }
 
 void expect_refused(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages, const char* message) {
@@ -78,6 +98,13 @@ TEST(PipelineStages, RefusesWhatDoesNotFit) {
   expect_refused(model_of(4, 0.25), {.pipeline_layers = {2, 1}}, 2,
                  "parallel.pipeline_layers is [2, 1], which has 3 blocks, expected the 4 of model.num_layers; [2, 2] "
                  "would work");
+  expect_refused(
+      model_of(7, 1), {.pipeline_chunks = 3}, 3,
+      "parallel.pipeline_chunks is 3, which divides the model into 9 parts on the 3 stages of "
+      "parallel.pipeline_parallel, expected at most the 7 blocks of the model (model.num_layers); 2 would work");
+  expect_refused(model_of(7, 1), {.pipeline_chunks = 2, .pipeline_layers = {3, 4}}, 2,
+                 "parallel.pipeline_layers has 2 numbers, expected one for each of the parallel.pipeline_parallel 2 "
+                 "stages and parallel.pipeline_chunks 2 chunks, 4 numbers");
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ constexpr Case kCases[] = {{"405B", "llama3_405b_512gpu.yaml", 512, "-"},
 std::optional<Plan> best_plan(const Case& run, const PlanTarget& target, int64_t stages, double at_most_s,
                               ProcessGroup& group) {
   Config config = load_planned_config(arguments_of(run.config, "parallel.data_parallel_replicate=1"), target);
-  for (const LayerRange& stage : pipeline_stages(config.model, config.parallel, stages)) {
-    config.parallel.pipeline_layers.push_back(stage.end - stage.begin);
+  for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, stages)) {
+    config.parallel.pipeline_layers.push_back(stage[0].end - stage[0].begin);
   }
   std::vector<Plan> plans = search_plans(config, target, 1, group, at_most_s);
   return plans.empty() ? std::nullopt : std::optional(std::move(plans.front()));
@@ -70,7 +70,7 @@ TEST(PipelinePlans, BestMeshes) {
 double slowest_s(const Config& config, const PlanTarget& target, int64_t stages, int64_t more, ProcessGroup& group) {
   Config changed = config;
   std::vector<int64_t>& layers = changed.parallel.pipeline_layers;
-  const LayerRange last = pipeline_stages(config.model, config.parallel, stages).back();
+  const LayerRange last = pipeline_stages(config.model, config.parallel, stages).back().back();
   const int64_t others = last.begin - more;
   for (int64_t i = 1; i < stages; ++i) layers.push_back(others * i / (stages - 1) - others * (i - 1) / (stages - 1));
   layers.push_back(last.end - others);
