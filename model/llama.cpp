@@ -1,7 +1,6 @@
 #include "model/llama.h"
 
 #include <algorithm>
-#include <numeric>
 #include <ranges>
 #include <set>
 #include <string_view>
@@ -50,8 +49,6 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
         options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
-  layers_.resize(layout().layers().size());
-  std::iota(layers_.begin(), layers_.end(), size_t{0});
   linears_ = block_linears(local_, shape);
   sdpa_check_supported(config.head_dim, compute, stream.device());
   if (layout().has_embedding()) embedding_ = parameters.full_weight(layout().find("model.embed_tokens.weight"));
@@ -62,18 +59,19 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (training() && layout().has_head() && options.z_loss > 0)
     z_losses_ = arena.allocate("z-losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
-  CHECK(options.in_flight > 0, "{} micro-batches in flight", options.in_flight);
-  in_flight_.resize(static_cast<size_t>(options.in_flight));
+  make_chunks();
   for (LlamaActivations& a : in_flight_) {
     a.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
   }
+  const bool ring = chunks_.size() > 1;
   pipeline_ = std::make_unique<PipelineGroup>(
-      PipelineGroup::Options{.mesh = options.mesh,
-                             .edges = {.has_previous = !layout().has_embedding(), .has_next = !layout().has_head()},
-                             .training = training(),
-                             .dtype = compute,
-                             .rows = shape.share(),
-                             .columns = config.hidden_size},
+      PipelineGroup::Options{
+          .mesh = options.mesh,
+          .edges = {.has_previous = ring || !layout().has_embedding(), .has_next = ring || !layout().has_head()},
+          .training = training(),
+          .dtype = compute,
+          .rows = shape.share(),
+          .columns = config.hidden_size},
       arena, stream);
   CHECK(training() || is_whole() || !pipeline_->alone(), "inference on a stage of a model without its other stages");
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
@@ -81,9 +79,11 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (training()) make_gradients(arena);
   make_fp8_tables(arena);
   if (training()) {
-    for (const size_t layer : layers_) recompute_.push_back(recompute_of(options.checkpointing, number_of(layer)));
+    for (const int64_t layer : layout().layers()) recompute_.push_back(recompute_of(options.checkpointing, layer));
   }
-  for (const size_t layer : layers_) make_block(layer, arena);
+  for (const Chunk& chunk : chunks_) {
+    for (const size_t layer : chunk.layers) make_block(chunk, layer, arena);
+  }
 
   const int64_t workspace_bytes =
       std::max({block_workspace_bytes(local_, shape, options.precision, stream),
@@ -93,6 +93,24 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (arena.planning()) return;
   stream.set_workspace(workspace_);
   upload_rope_table();
+}
+
+void Llama::make_chunks() {
+  const std::vector<int64_t>& in_flight = options_.in_flight;
+  CHECK(in_flight.empty() || in_flight.size() == layout().stage().size(),
+        "micro-batches in flight of {} chunks, expected {}", in_flight.size(), layout().stage().size());
+  size_t layer = 0;
+  for (const auto& [begin, end] : layout().stage()) {
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.has_embedding = begin == 0;
+    chunk.has_head = end == options_.config.num_layers;
+    chunk.first_slot = in_flight_.size();
+    if (!in_flight.empty()) chunk.in_flight = in_flight[chunks_.size() - 1];
+    CHECK(chunk.in_flight > 0, "{} micro-batches in flight", chunk.in_flight);
+    in_flight_.resize(chunk.first_slot + static_cast<size_t>(chunk.in_flight));
+    for (size_t slot = chunk.first_slot; slot < in_flight_.size(); ++slot) in_flight_[slot].first_layer = layer;
+    for (int64_t i = begin; i < end; ++i) chunk.layers.push_back(layer++);
+  }
 }
 
 void Llama::make_gradients(Arena& arena) {
@@ -112,7 +130,7 @@ void Llama::make_fp8_tables(Arena& arena) {
   const PrecisionConfig& precision = options_.precision;
   const int64_t linears = std::ssize(linears_) * options_.config.num_layers;
   if (needs_amax(precision.linear)) {
-    amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena, options_.in_flight);
+    amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena, std::ssize(in_flight_));
   }
   if (is_fp8(precision.linear) && options_.fp8_stats) fp8_stats_ = std::make_unique<Fp8StatsTable>(linears, arena);
 }
@@ -143,14 +161,15 @@ LinearPrecision Llama::recipe_of(size_t layer) const {
   return options_.precision.of_layer(number_of(layer), options_.config.num_layers);
 }
 
-void Llama::make_block(size_t layer, Arena& arena) {
+void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
   const int64_t number = number_of(layer);
   const Arena::Tag tag(arena, Contents::kActivations, number);
   weights_.push_back(make_weights(layer, arena));
   std::vector<LinearLayer> linears;
   for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i));
-  for (size_t i = 0; i < in_flight_.size(); ++i) {
-    in_flight_[i].blocks.push_back(make_activations(layer, static_cast<int64_t>(i), linears, arena));
+  for (int64_t i = 0; i < chunk.in_flight; ++i) {
+    const size_t slot = chunk.first_slot + static_cast<size_t>(i);
+    in_flight_[slot].blocks.push_back(make_activations(layer, static_cast<int64_t>(slot), linears, arena));
   }
   const auto parameter = [&](const char* name) -> const ParameterSpec& {
     return layout().find(layer_parameter(number, name));
@@ -213,11 +232,11 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
                       .saves_operands = options_.splits_backward});
 }
 
-BlockActivations Llama::make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
+BlockActivations Llama::make_activations(size_t layer, int64_t slot, const std::vector<LinearLayer>& linears,
                                          Arena& arena) {
   const LinearPrecision recipe = recipe_of(layer);
   const auto of_linear = [&](const char* name) {
-    return linears[linear_of(name)].make_activations(in_flight, &shared_activations_, arena);
+    return linears[linear_of(name)].make_activations(slot, &shared_activations_, arena);
   };
   return {local_,
           options_.shape,
@@ -289,14 +308,15 @@ void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
   fsdp_->release(ParameterLayout::kEmbedding);
 }
 
-Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
-                             const Layers& layers) {
+Tensor Llama::forward_blocks(const Work& work, const BlockContext& c) {
   const ProfilerRange forward(*stream_, "forward");
+  const LlamaActivations& a = work.a;
+  const Layers& layers = work.layers;
   fsdp_->gather(ParameterLayout::kNorms);
-  if (layout().has_embedding()) fsdp_->gather(ParameterLayout::kEmbedding);
+  if (work.chunk.has_embedding) fsdp_->gather(ParameterLayout::kEmbedding);
   fsdp_->gather(unit_of(layers.front()));
   fsdp_->use(ParameterLayout::kNorms);
-  if (layout().has_embedding()) forward_embedding(batch, a.blocks.front().h0());
+  if (work.chunk.has_embedding) forward_embedding(work.batch, a.input());
   Tensor residual;
   for (size_t i = 0; i < layers.size(); ++i) {
     const size_t layer = layers[i];
@@ -305,32 +325,35 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a,
     begin_part(number_of(layer));
     if (i + 1 < layers.size()) {
       fsdp_->gather(unit_of(layers[i + 1]));
-    } else if (layout().has_head()) {
+    } else if (work.chunk.has_head) {
       fsdp_->gather(layout().head_unit());
     }
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
-    blocks_[layer].forward(c, a.blocks[layer], residual, a.delta);
+    blocks_[layer].forward(c, a.block(layer), residual, a.delta);
     fsdp_->release(unit);
-    residual = a.blocks[layer].h1();
+    residual = a.block(layer).h1();
   }
   return residual;
 }
 
 void Llama::forward(const MicroBatch& batch) {
-  if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const BlockContext c = context(batch.documents);
-  const LlamaActivations& a = in_flight_.front();
-  pipeline_->receive_input(a.input());
-  const Tensor residual = forward_blocks(batch, a, c, layers_);
-  if (!layout().has_head()) {
-    add_residual(a, residual);
-    return pipeline_->send_output(a.edge());
+  for (const Chunk& chunk : chunks_) {
+    const Work work = work_of(chunk, batch);
+    if (amaxes_) amaxes_->begin_micro_batch(true, static_cast<int64_t>(chunk.first_slot), *stream_);
+    receive(StepEntry::Kind::kForward, work);
+    const Tensor residual = forward_blocks(work, c);
+    if (!chunk.has_head) {
+      add_residual(work.a, residual);
+      send(StepEntry::Kind::kForward, work);
+      continue;
+    }
+    const size_t head = layout().head_unit();
+    fsdp_->use(head);
+    head_norm_forward(c, head_weights_, residual, work.a.delta, *head_activations_);
+    head_loss(c, head_weights_, batch.targets, *head_activations_);
+    fsdp_->release(head);
   }
-  const size_t head = layout().head_unit();
-  fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
-  head_loss(c, head_weights_, batch.targets, *head_activations_);
-  fsdp_->release(head);
 }
 
 // Consecutive entries of one micro-batch form one range of the profile.
@@ -344,123 +367,153 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
   }
 }
 
-void Llama::receive(const StepEntry& entry, const LlamaActivations& a) {
-  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->receive_input(a.input());
-  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->receive_gradient(a.edge());
+// The embedding and the head are at the ends of the model, so their chunks have nothing to receive or to send there.
+void Llama::receive(StepEntry::Kind kind, const Work& work) {
+  if (kind == StepEntry::Kind::kBackwardWeights) return;
+  if (kind != StepEntry::Kind::kForward) {
+    if (!work.chunk.has_head) pipeline_->receive_gradient(work.a.edge());
+  } else if (!work.chunk.has_embedding) {
+    pipeline_->receive_input(work.a.input());
+  }
 }
 
 void Llama::post(const StepEntry& entry) {
-  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->post_input();
-  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->post_gradient();
+  if (entry.kind == StepEntry::Kind::kBackwardWeights) return;
+  if (entry.kind != StepEntry::Kind::kForward) {
+    if (!chunk_of(entry).has_head) pipeline_->post_gradient();
+  } else if (!chunk_of(entry).has_embedding) {
+    pipeline_->post_input();
+  }
 }
 
-void Llama::send(const StepEntry& entry, const LlamaActivations& a) {
-  if (entry.kind == StepEntry::Kind::kForward) return pipeline_->send_output(a.edge());
-  if (entry.kind != StepEntry::Kind::kBackwardWeights) pipeline_->send_gradient(a.edge());
+void Llama::send(StepEntry::Kind kind, const Work& work) {
+  if (kind == StepEntry::Kind::kBackwardWeights) return;
+  if (kind != StepEntry::Kind::kForward) {
+    if (!work.chunk.has_embedding) pipeline_->send_gradient(work.a.edge());
+  } else if (!work.chunk.has_head) {
+    pipeline_->send_output(work.a.edge());
+  }
 }
 
 // The transfer of the next entry begins while this one computes.
 void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);
-  const Work work{.a = in_flight_[static_cast<size_t>(number % options_.in_flight)],
+  const Chunk& chunk = chunk_of(entry);
+  const Work work{.chunk = chunk,
+                  .a = in_flight_[slot_of(entry)],
                   .batch = batch,
                   .place = {.first = number == 0, .last = number + 1 == step.count},
-                  .layers = layers_};
+                  .layers = chunk.layers};
   using Kind = StepEntry::Kind;
   if (observer_ != nullptr) observer_->begin_entry(number, entry.kind != Kind::kForward);
-  receive(entry, work.a);
+  receive(entry.kind, work);
   if (next != nullptr) post(*next);
   if (entry.kind == Kind::kBackwardWeights) {
     backward_weights(work);
   } else if (entry.kind != Kind::kForward) {
     backward_training(work, entry.kind == Kind::kBackwardInput);
   } else {
-    if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
+    const auto slot = static_cast<int64_t>(slot_of(entry));
+    if (amaxes_) amaxes_->begin_micro_batch(number < chunk.in_flight, slot, *stream_);
     forward_training(work, step.scale);
-    if (layout().has_head() && step.after_losses) step.after_losses(number);
+    if (chunk.has_head && step.after_losses) step.after_losses(number);
   }
-  send(entry, work.a);
+  send(entry.kind, work);
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
-  const LlamaActivations& a = in_flight_.front();
-  const Work work{.a = a, .batch = batch, .place = {.first = first, .last = last}, .layers = layers_};
-  if (amaxes_) amaxes_->begin_micro_batch(first, 0, *stream_);
-  pipeline_->receive_input(a.input());
-  forward_training(work, scale);
-  pipeline_->send_output(a.edge());
-  pipeline_->receive_gradient(a.edge());
-  backward_training(work, false);
-  pipeline_->send_gradient(a.edge());
+  using Kind = StepEntry::Kind;
+  for (const Chunk& chunk : chunks_) {
+    Work work = work_of(chunk, batch);
+    work.place = {.first = first, .last = last};
+    if (amaxes_) amaxes_->begin_micro_batch(first, static_cast<int64_t>(chunk.first_slot), *stream_);
+    receive(Kind::kForward, work);
+    forward_training(work, scale);
+    send(Kind::kForward, work);
+  }
+  for (const Chunk& chunk : chunks_ | std::views::reverse) {
+    Work work = work_of(chunk, batch);
+    work.place = {.first = first, .last = last};
+    receive(Kind::kBackward, work);
+    backward_training(work, false);
+    send(Kind::kBackward, work);
+  }
 }
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
   pipeline_->warm_up();
-  const Layers layers = layers_of_each_kind();
-  forward_backward(batch, 0.0f, {.first = true, .last = !several}, layers);
-  if (several) forward_backward(batch, 0.0f, {.first = false, .last = true}, layers);
+  warm_up(batch, {.first = true, .last = !several});
+  if (several) warm_up(batch, {.first = false, .last = true});
   forget_micro_batches();
 }
 
-// Returns the first layer of each group of layers that run the same kernels. The first block of the stage is a group of
+// The first chunk comes last, because its backward reduces the gradients of the norms of all chunks.
+void Llama::warm_up(const MicroBatch& batch, const MicroBatchPlace& place) {
+  for (const Chunk& chunk : chunks_ | std::views::reverse) {
+    const Layers layers = layers_of_each_kind(chunk);
+    const Work work{
+        .chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .place = place, .layers = layers};
+    if (amaxes_) amaxes_->begin_micro_batch(place.first, static_cast<int64_t>(chunk.first_slot), *stream_);
+    forward_training(work, 0.0f);
+    backward_training(work, options_.splits_backward);
+    if (options_.splits_backward) backward_weights(work);
+  }
+}
+
+// Returns the first layer of each group of layers that run the same kernels. The first block of the chunk is a group of
 // its own, because it adds no residual.
-Llama::Layers Llama::layers_of_each_kind() const {
+Llama::Layers Llama::layers_of_each_kind(const Chunk& chunk) const {
   std::set<std::tuple<bool, LinearPrecision, Recompute, bool>> kinds;
   Layers chosen;
-  for (const size_t layer : layers_) {
-    if (kinds.emplace(layer == 0, recipe_of(layer), recompute_[layer], runs_again(layer)).second)
+  for (const size_t layer : chunk.layers) {
+    const bool begins_chunk = layer == chunk.layers.front();
+    if (kinds.emplace(begins_chunk, recipe_of(layer), recompute_[layer], runs_again(layer)).second)
       chosen.push_back(layer);
   }
   return chosen;
 }
 
-void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers) {
-  const Work work{.a = in_flight_.front(), .batch = batch, .place = place, .layers = layers};
-  if (amaxes_) amaxes_->begin_micro_batch(place.first, 0, *stream_);
-  forward_training(work, scale);
-  backward_training(work, options_.splits_backward);
-  if (options_.splits_backward) backward_weights(work);
-}
-
-// The gradients of the norms are zeroed before the first forward, because the head adds to one of them there.
+// The gradients of the norms of all chunks are a unit. They are zeroed before the first forward of the first chunk,
+// because the head adds to one of them in a forward, and are complete after the last backward of the first chunk.
 void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");
   constexpr size_t kNorms = ParameterLayout::kNorms;
   const BlockContext c = context(work.batch.documents);
-  if (!fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
-  const Tensor residual = forward_blocks(work.batch, work.a, c, work.layers);
-  if (layout().has_head()) return run_head(work, c, residual, scale);
+  if (is_first(work.chunk) && !fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
+  const Tensor residual = forward_blocks(work, c);
+  if (work.chunk.has_head) return run_head(work, c, residual, scale);
   add_residual(work.a, residual);
 }
 
-// Completes the output of a stage without head.
+// Completes the output of a chunk without head.
 void Llama::add_residual(const LlamaActivations& a, const Tensor& residual) {
   sum_terms({.out = a.delta.view({residual.numel()}), .terms = residual.view({residual.numel()}), .accumulate = true},
             *stream_);
 }
 
 void Llama::backward_training(const Work& work, bool saves_operands) {
-  if (!layout().has_head()) measure_gradient(work.a);
+  if (!work.chunk.has_head) measure_gradient(work);
   backward_blocks(work, context(work.batch.documents), saves_operands);
-  if (layout().has_embedding() && !saves_operands) backward_embedding(work);
-  fsdp_->reduce(ParameterLayout::kNorms, work.place);
+  if (work.chunk.has_embedding && !saves_operands) backward_embedding(work);
+  if (is_first(work.chunk)) fsdp_->reduce(ParameterLayout::kNorms, work.place);
 }
 
 void Llama::backward_weights(const Work& work) {
   for (const size_t layer : work.layers | std::views::reverse) {
     begin_part(number_of(layer));
     const bool accumulate = fsdp_->begin_gradient(unit_of(layer), work.place);
-    blocks_[layer].backward_weights(work.a.blocks[layer], accumulate, *stream_);
+    blocks_[layer].backward_weights(work.a.block(layer), accumulate, *stream_);
     finish_block(layer, work.place);
   }
   tensor_.run_deferred();
-  if (layout().has_embedding()) backward_embedding(work);
+  if (work.chunk.has_embedding) backward_embedding(work);
 }
 
-// Measures the gradient that the last block receives. The head does this in a stage that has it.
-void Llama::measure_gradient(const LlamaActivations& a) {
-  const Tensor slot = blocks_.back().output_gradient_amax(a.blocks.back());
+// Measures the gradient that the last block receives. The head does this in a chunk that has it.
+void Llama::measure_gradient(const Work& work) {
+  const LlamaActivations& a = work.a;
+  const Tensor slot = blocks_[work.chunk.layers.back()].output_gradient_amax(a.blocks.back());
   if (slot.defined()) amax({.out = slot, .x = a.delta.view({a.delta.numel()})}, *stream_);
 }
 
@@ -492,12 +545,13 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
 bool Llama::runs_again(size_t layer) const {
   if (recompute_[layer] != Recompute::kBlock) return false;
   const auto later = recompute_.begin() + static_cast<int64_t>(layer) + 1;
-  return options_.in_flight > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
+  return in_flight_.size() > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
 void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_operands) {
   const ProfilerRange backward(*stream_, "backward");
-  const auto& [a, batch, place, layers] = work;
+  const LlamaActivations& a = work.a;
+  const Layers& layers = work.layers;
   for (size_t i = layers.size(); i-- > 0;) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
@@ -506,13 +560,15 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
-    if (runs_again(layer)) blocks_[layer].forward_again(c, a.blocks[layer]);
-    const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax(a.blocks[layer - 1]) : Tensor();
+    if (runs_again(layer)) blocks_[layer].forward_again(c, a.block(layer));
+    const bool begins_chunk = layer == work.chunk.layers.front();
+    const Tensor d_h_amax = begins_chunk ? Tensor() : blocks_[layer - 1].output_gradient_amax(a.block(layer - 1));
     WeightGradient gradient = WeightGradient::kSave;
-    if (!saves_operands) gradient = fsdp_->begin_gradient(unit, place) ? WeightGradient::kAdd : WeightGradient::kWrite;
-    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, gradient);
+    if (!saves_operands)
+      gradient = fsdp_->begin_gradient(unit, work.place) ? WeightGradient::kAdd : WeightGradient::kWrite;
+    blocks_[layer].backward(c, a.block(layer), a.delta, d_h_amax, gradient);
     fsdp_->release(unit);
-    if (!saves_operands) finish_block(layer, place);
+    if (!saves_operands) finish_block(layer, work.place);
   }
   tensor_.run_deferred();
 }
@@ -569,12 +625,12 @@ Tensor Llama::last_logits(const Tensor& inputs) {
   stream_->set_workspace(workspace_);  // Another model on this stream may have set its own workspace.
   const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
-  const LlamaActivations& a = in_flight_.front();
-  const Tensor residual =
-      forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, a, c, layers_);
+  const MicroBatch batch{.inputs = inputs, .targets = {}, .order = {}, .documents = {}};
+  const Work work = work_of(chunks_.front(), batch);
+  const Tensor residual = forward_blocks(work, c);
   const size_t head = layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
+  head_norm_forward(c, head_weights_, residual, work.a.delta, *head_activations_);
   const Tensor logits =
       head_logits(c, head_weights_, *head_activations_, shape.tokens() - shape.micro_batch_size, shape.tokens());
   fsdp_->release(head);

@@ -2,7 +2,8 @@
 //
 // An object is a stage of the model: the blocks in the layout of its parameters, with the embedding before the first
 // block of the model and the head after the last one. A stage with all blocks is the whole model. If the mesh has
-// several pipeline stages, the object exchanges activations and gradients with the stages before and after it.
+// several pipeline stages, the object exchanges activations and gradients with the stages before and after it. The
+// blocks of a stage are one or several chunks of consecutive blocks, which run one at a time.
 //
 // The object borrows the parameters and takes its activations from the arena at construction; it allocates nothing
 // later. All work is queued on the stream given at construction, except transfers between ranks, which run on other
@@ -35,17 +36,20 @@ struct MicroBatch {
   Documents documents;  // Documents of the tokens, if the shape has a document mask.
 };
 
-// Activations of one micro-batch in flight: everything that its forward saves for its backward.
+// Activations of one micro-batch in flight in a chunk of blocks: everything that its forward saves for its backward.
 struct LlamaActivations {
-  std::vector<BlockActivations> blocks;  // Activations of the blocks, by layer of the stage.
+  size_t first_layer = 0;                // First layer of the chunk, counted over the layers of the stage.
+  std::vector<BlockActivations> blocks;  // Activations of the blocks of the chunk.
   // [share, hidden]. In forward, the part of the residual stream that the next norm adds. In backward, the gradient of
   // the residual stream.
   Tensor delta;
 
-  // Input of a stage without embedding, [share, hidden]. It is received, or the caller writes it, before a forward.
+  // Returns the activations of a layer of the stage.
+  const BlockActivations& block(size_t layer) const { return blocks[layer - first_layer]; }
+  // Input of a chunk without embedding, [share, hidden]. It is received, or the caller writes it, before a forward.
   const Tensor& input() const { return blocks.front().h0(); }
-  // Edge of the stage, [share, hidden]. After a forward of a stage without head it holds the output. Before the
-  // backward the gradient of the output is received, or the caller writes it, here. After the backward of a stage
+  // Edge of the chunk, [share, hidden]. After a forward of a chunk without head it holds the output. Before the
+  // backward the gradient of the output is received, or the caller writes it, here. After the backward of a chunk
   // without embedding it holds the gradient of the input.
   const Tensor& edge() const { return delta; }
 };
@@ -64,8 +68,9 @@ struct LlamaOptions {
   // Activation checkpointing in training. The mode must not be auto.
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   float z_loss = 0;  // Coefficient of the z-loss (CrossEntropy) in training.
-  // Training only. Maximum number of micro-batches that have activations at a time.
-  int64_t in_flight = 1;
+  // Training only. For each chunk of the stage, the maximum number of micro-batches that have activations at a time.
+  // Empty: 1 for each chunk.
+  std::vector<int64_t> in_flight = {};
   // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
   KvCache* cache = nullptr;
   // Whether run() is given kBackwardInput and kBackwardWeights. Each micro-batch in flight then has memory for the
@@ -95,7 +100,8 @@ class Llama {
   void forward(const MicroBatch& batch);
 
   // Queues entries of a step in order. The whole step is step_entries(), called with as many micro-batches in flight as
-  // the model has activations for. A forward entry computes losses() and z_losses(). The gradient of scale * sum(losses
+  // the model has activations for, or the list of a pipeline stage (model/pipeline_schedule.h). A forward entry
+  // computes losses() and z_losses(). The gradient of scale * sum(losses
   // + z-losses) goes into the gradient shards, with = for the first micro-batch of the step and += for the later ones.
   // The gradients are complete over all ranks after ShardedParameters::finish_gradients().
   void run(std::span<const StepEntry> entries, const StepBatches& step);
@@ -129,7 +135,8 @@ class Llama {
   // Returns the stream on which tensor-parallel ranks transfer tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
 
-  const LlamaActivations& activations(int64_t in_flight) const { return in_flight_[static_cast<size_t>(in_flight)]; }
+  // Returns the activations of the micro-batch and the chunk of an entry.
+  const LlamaActivations& activations(const StepEntry& entry) const { return in_flight_[slot_of(entry)]; }
   const Tensor& losses() const { return losses_; }      // [tokens] float32. Undefined without a head.
   const Tensor& z_losses() const { return z_losses_; }  // [tokens] float32. Undefined without a z-loss.
   const ModelConfig& config() const { return options_.config; }
@@ -145,11 +152,22 @@ class Llama {
   void make_gradients(Arena& arena);
   void make_fp8_tables(Arena& arena);
   void make_scratch(Arena& arena);
-  void make_block(size_t layer, Arena& arena);
+  // Layers of the stage in rising order, counted from 0.
+  using Layers = std::vector<size_t>;
+  // Consecutive layers of the stage that an entry runs, with the embedding before the first block of the model and the
+  // head after the last one.
+  struct Chunk {
+    Layers layers;
+    bool has_embedding = false;
+    bool has_head = false;
+    size_t first_slot = 0;  // Index in in_flight_ of the activations of the first micro-batch.
+    int64_t in_flight = 1;  // Maximum number of micro-batches that have activations.
+  };
+  void make_chunks();
+  void make_block(const Chunk& chunk, size_t layer, Arena& arena);
   BlockWeights make_weights(size_t layer, Arena& arena);
   LinearLayer make_linear(size_t layer, size_t i);
-  BlockActivations make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
-                                    Arena& arena);
+  BlockActivations make_activations(size_t layer, int64_t slot, const std::vector<LinearLayer>& linears, Arena& arena);
   size_t linear_of(const char* name) const;
   LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
@@ -167,30 +185,37 @@ class Llama {
   int64_t table_index(size_t layer, size_t linear) const {
     return number_of(layer) * std::ssize(linears_) + static_cast<int64_t>(linear);
   }
-  // Layers of the stage in rising order, counted from 0. All layers, except while warming up.
-  using Layers = std::vector<size_t>;
-  Layers layers_of_each_kind() const;
-  // A micro-batch with its activations and the layers to run.
+  Layers layers_of_each_kind(const Chunk& chunk) const;
+  bool is_first(const Chunk& chunk) const { return &chunk == &chunks_.front(); }
+  const Chunk& chunk_of(const StepEntry& entry) const { return chunks_[static_cast<size_t>(entry.chunk)]; }
+  size_t slot_of(const StepEntry& entry) const {
+    const Chunk& chunk = chunk_of(entry);
+    return chunk.first_slot + static_cast<size_t>(entry.micro_batch % chunk.in_flight);
+  }
+  // A micro-batch in a chunk with its activations.
   struct Work {
+    const Chunk& chunk;
     const LlamaActivations& a;
     const MicroBatch& batch;
-    MicroBatchPlace place;
-    const Layers& layers;
+    MicroBatchPlace place = {};
+    const Layers& layers;  // Layers to run. Those of the chunk, except while warming up.
   };
+  Work work_of(const Chunk& chunk, const MicroBatch& batch) const {
+    return {.chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .layers = chunk.layers};
+  }
   // `next` is the entry after this one. Null: none.
   void run(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
-  void receive(const StepEntry& entry, const LlamaActivations& a);
+  void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);
-  void send(const StepEntry& entry, const LlamaActivations& a);
-  void forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers);
+  void send(StepEntry::Kind kind, const Work& work);
+  void warm_up(const MicroBatch& batch, const MicroBatchPlace& place);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work, bool saves_operands);
   void backward_weights(const Work& work);
-  void measure_gradient(const LlamaActivations& a);
+  void measure_gradient(const Work& work);
   void add_residual(const LlamaActivations& a, const Tensor& residual);
   // Runs embedding and blocks. Returns the last block's h1, to which a.delta must still be added.
-  Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
-                        const Layers& layers);
+  Tensor forward_blocks(const Work& work, const BlockContext& c);
   void backward_blocks(const Work& work, const BlockContext& c, bool saves_operands);
   bool runs_again(size_t layer) const;
   void finish_block(size_t layer, const MicroBatchPlace& place);
@@ -227,7 +252,7 @@ class Llama {
   Tensor rope_table_;
   Tensor workspace_;  // Workspace of the stream's ops.
 
-  Layers layers_;  // Indices of all layers of the stage.
+  std::vector<Chunk> chunks_;
 
   std::vector<LinearSpec> linears_;  // Specifications of a block's linear layers.
 
@@ -236,7 +261,7 @@ class Llama {
   std::vector<Block> blocks_;
   std::vector<Recompute> recompute_;  // Recomputation of the blocks' activations. Training only.
 
-  std::vector<LlamaActivations> in_flight_;
+  std::vector<LlamaActivations> in_flight_;  // Activations of the micro-batches in flight, chunk by chunk.
 
   // Activations that blocks share if they do not save them.
   SharedActivations shared_activations_;

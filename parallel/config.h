@@ -21,6 +21,10 @@ struct MeshShape {
   int64_t data() const;    // Number of ranks that process different samples.
   int64_t shards() const;  // Number of ranks that share one replica of the parameters.
   int64_t ranks() const;
+  // Returns the number of communicators for each kind of transfer between pipeline stages. Stages that follow each
+  // other send through different ones. The first stage also follows the last one, so an odd number of stages needs
+  // three.
+  int64_t link_colors() const { return 2 + pipeline % 2; }
 
   // Returns how many times as much data an all-to-all over the shards sends through the links as a ring does. The
   // result is 1 if all shards are on one machine, or if each is on a machine of its own. Otherwise a ring leaves each

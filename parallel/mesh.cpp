@@ -44,7 +44,7 @@ void Mesh::connect(bool shares, const MakeCommunicator& make) {
   if (shape_.pipeline == 1) return;
   RankGroup link = ranks_of("pipeline");
   link.max_multiprocessors = kLinkMultiprocessors;
-  for (int64_t i = 0; i < 2 * kLinkColors; ++i) {
+  for (int64_t i = 0; i < 2 * shape_.link_colors(); ++i) {
     communicators_.push_front(make(link));
     stage_links_.push_back(communicators_.front().get());
   }

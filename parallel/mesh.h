@@ -30,7 +30,7 @@
 namespace octavo {
 
 // Kind of a transfer between neighbouring pipeline stages. Activations go to the next stage, gradients to the one
-// before.
+// before. The last and the first stage are neighbours if stages have several chunks.
 enum class StageData : uint8_t { kActivations, kGradients };
 
 class Mesh {
@@ -73,7 +73,11 @@ class Mesh {
   // Returns a communicator of the ranks of pipeline() for what stage `sender` sends. The communicators of what a rank
   // sends and receives all differ, so that none of these transfers waits for another. Requires several stages.
   Communicator& stage_link(StageData data, int64_t sender) const {
-    return *stage_links_[static_cast<size_t>(data) * kLinkColors + static_cast<size_t>(sender % kLinkColors)];
+    return *stage_links_[static_cast<size_t>(static_cast<int64_t>(data) * shape_.link_colors() + link_color(sender))];
+  }
+  // Returns which of the MeshShape::link_colors() communicators is for what a stage sends.
+  int64_t link_color(int64_t sender) const {
+    return sender + 1 == shape_.pipeline ? shape_.link_colors() - 1 : sender % 2;
   }
 
   // Tells the watchdog that the pipeline stages have reached the same point of a step. Does nothing with one stage.
@@ -86,7 +90,6 @@ class Mesh {
   std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
-  static constexpr int64_t kLinkColors = 2;  // Neighbouring senders have different communicators.
   // A receive that was started early occupies its multiprocessors until the data arrives. NCCL would take up to 32,
   // which made forward matmuls 6% and attention 13% slower (docs/benchmarks/2026-11-26-four-h200.md).
   static constexpr int kLinkMultiprocessors = 4;

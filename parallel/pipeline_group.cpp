@@ -1,5 +1,7 @@
 #include "parallel/pipeline_group.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "core/profiler.h"
 
@@ -10,18 +12,25 @@ PipelineGroup::PipelineGroup(const Options& options, Arena& arena, Stream& compu
   if (options.mesh == nullptr || options.mesh->shape().pipeline == 1) return;
   const int64_t stage = options.mesh->rank(Axis::kPipeline);
   const StageEdges& edges = options.edges;
-  if (edges.has_previous) input_ = make_link(StageData::kActivations, stage - 1, arena);
+  if (edges.has_previous) input_ = make_link(StageData::kActivations, neighbour(-1), arena);
   if (edges.has_next) output_ = make_link(StageData::kActivations, stage, arena);
   if (!options.training) return;
-  if (edges.has_next) d_output_ = make_link(StageData::kGradients, stage + 1, arena);
+  if (edges.has_next) d_output_ = make_link(StageData::kGradients, neighbour(1), arena);
   if (edges.has_previous) d_input_ = make_link(StageData::kGradients, stage, arena);
+}
+
+int64_t PipelineGroup::neighbour(int64_t distance) const {
+  const int64_t stages = options_.mesh->shape().pipeline;
+  return (options_.mesh->rank(Axis::kPipeline) + stages + distance) % stages;
 }
 
 std::optional<PipelineGroup::Link> PipelineGroup::make_link(StageData data, int64_t sender, Arena& arena) const {
   const bool activations = data == StageData::kActivations;
-  const int64_t receiver = activations ? sender + 1 : sender - 1;
   const int64_t stage = options_.mesh->rank(Axis::kPipeline);
+  const int64_t receiver = stage != sender ? stage : neighbour(activations ? 1 : -1);
   return Link{.ranks = &options_.mesh->stage_link(data, sender),
+              .color = options_.mesh->link_color(sender),
+              .sends = stage == sender,
               .peer = static_cast<int>(stage == sender ? receiver : sender),
               .what = fmt::format("{} of pipeline stage {} for stage {}", activations ? "activations" : "gradients",
                                   sender, receiver),
@@ -72,19 +81,15 @@ void PipelineGroup::receive(std::optional<Link>& link, const Tensor& tensor) {
 // communicators in the same order.
 void PipelineGroup::warm_up() {
   if (alone()) return;
-  const int64_t stage = options_.mesh->rank(Axis::kPipeline);
-  const auto transfer = [&](std::optional<Link>& link, int64_t sender, int64_t turn) {
-    if (!link || sender % 2 != turn) return;
-    if (sender == stage) return send(link, link->buffer);
-    receive(link, link->buffer);
+  const auto transfer = [&](std::optional<Link>& link, int64_t color) {
+    if (!link || link->color != color) return;
+    link->sends ? send(link, link->buffer) : receive(link, link->buffer);
   };
-  for (const int64_t turn : {0, 1}) {
-    transfer(input_, stage - 1, turn);
-    transfer(output_, stage, turn);
-  }
-  for (const int64_t turn : {0, 1}) {
-    transfer(d_output_, stage + 1, turn);
-    transfer(d_input_, stage, turn);
+  for (const auto& [in, out] : {std::pair(&input_, &output_), std::pair(&d_output_, &d_input_)}) {
+    for (int64_t color = 0; color < options_.mesh->shape().link_colors(); ++color) {
+      transfer(*in, color);
+      transfer(*out, color);
+    }
   }
 }
 

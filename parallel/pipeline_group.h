@@ -1,5 +1,6 @@
 // PipelineGroup transfers the activations and gradients of micro-batches between neighbouring pipeline stages, point to
-// point, in the compute dtype. With tensor parallelism each rank transfers its share of the tokens.
+// point, in the compute dtype. With tensor parallelism each rank transfers its share of the tokens. If the stages have
+// several chunks, they form a ring: the last stage sends activations to the first one, which sends gradients back.
 //
 // A transfer has a stream and a communicator of its own and a buffer at either end. send() copies the tensor into the
 // buffer, and receive() copies it out, both on the compute stream, which waits by events for a buffer in use. So the
@@ -23,7 +24,7 @@
 
 namespace octavo {
 
-// Ends of a pipeline stage that it shares with a neighbour.
+// Ends of a pipeline stage that it shares with a neighbour. In a ring every stage has both.
 struct StageEdges {
   bool has_previous = false;
   bool has_next = false;
@@ -68,6 +69,8 @@ class PipelineGroup {
   // One direction of the transfers with one neighbour.
   struct Link {
     Communicator* ranks;
+    int64_t color;  // Number of the communicator (Mesh::link_color).
+    bool sends;     // Whether this rank sends. Otherwise it receives.
     int peer;
     std::string what;  // Names the tensors in messages.
     Tensor buffer;
@@ -76,6 +79,8 @@ class PipelineGroup {
     Event free;           // Event after which the buffer may be overwritten.
     bool posted = false;  // Whether a receive has been started and not yet taken.
   };
+  // Returns the stage that follows this one in the ring at a distance.
+  int64_t neighbour(int64_t distance) const;
   std::optional<Link> make_link(StageData data, int64_t sender, Arena& arena) const;
   // Makes the compute stream wait for an event of the link. Profilers show the time as an op "wait".
   void wait(Link& link, const Event& event);

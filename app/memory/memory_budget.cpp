@@ -32,11 +32,11 @@ OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
 // Returns the memory outside of the arena. The sums are measured; their division into early and later is an assumption.
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each axis after the first.
-  constexpr OutsideArena kStageLinks = {450 * kMiB, 450 * kMiB};
+  constexpr OutsideArena kStageLinks = {225 * kMiB, 225 * kMiB};    // Memory of the links of one color.
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
   if (mesh.ranks() > 1) add(outside_of_nccl(mesh.ranks(), registered));
-  if (mesh.pipeline > 1) add(kStageLinks);
+  for (int64_t color = 0; mesh.pipeline > 1 && color < mesh.link_colors(); ++color) add(kStageLinks);
   const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
                                   [&](const MeshAxis& axis) { return mesh.*axis.size > 1 && !axis.divides_blocks; });
   for (auto axis = axes; axis > 1; --axis) add(kCommunicator);

@@ -9,7 +9,6 @@
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
 #include "model/architecture/tensor_parallel.h"
-#include "model/pipeline_schedule.h"
 
 namespace octavo {
 
@@ -36,8 +35,8 @@ int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh)
   return 2 * (1 + units) + (2 + moments) * (units + 2 * model.num_layers * kv_heads) + 1;
 }
 
-PipelinePlace place_of(const Mesh& mesh) {
-  return {.stages = mesh.shape().pipeline, .stage = mesh.rank(Axis::kPipeline)};
+PipelinePlace place_of(const ParallelConfig& parallel, const Mesh& mesh) {
+  return {.stages = mesh.shape().pipeline, .stage = mesh.rank(Axis::kPipeline), .chunks = parallel.pipeline_chunks};
 }
 
 }  // namespace
@@ -54,10 +53,9 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
              .parallel = o.config.parallel,
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
-             .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(mesh),
-                                             o.local_batch / o.config.training.micro_batch_size)
-                              .front(),
-             .splits_backward = splits_backward(o.config.parallel.pipeline_schedule, place_of(mesh)),
+             .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(o.config.parallel, mesh),
+                                             o.local_batch / o.config.training.micro_batch_size),
+             .splits_backward = splits_backward(o.config.parallel.pipeline_schedule, place_of(o.config.parallel, mesh)),
              .workspace_bytes =
                  Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, mesh.stream())},
             parameters, arena, mesh.stream()),
@@ -67,7 +65,8 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
                           Lifetime::kStep)),
       scalars({{"z_loss", model.z_losses(), o.config.training.z_loss > 0}}, arena),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)),
-      schedule(o.config.parallel.pipeline_schedule) {
+      schedule(o.config.parallel.pipeline_schedule),
+      place(place_of(o.config.parallel, mesh)) {
   if (o.config.training.corruption_check_every == 0) return;
   hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
 }
@@ -141,7 +140,7 @@ void training_step(TrainingState& state, const TrainingStep& step) {
 float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 std::vector<StepEntry> entries_of_step(const TrainingState& state) {
-  return pipeline_entries(state.schedule, place_of(state.mesh), state.batch.num_micro_batches());
+  return pipeline_entries(state.schedule, state.place, state.batch.num_micro_batches());
 }
 
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries) {

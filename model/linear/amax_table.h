@@ -24,7 +24,7 @@ class AmaxTable {
  public:
   enum Kind : int64_t { kInput, kOutputGradient, kWeight, kKinds };
 
-  // `in_flight` is the maximum number of micro-batches that have activations at a time.
+  // `in_flight` is the maximum number of micro-batches that have activations at a time, each in a chunk of the model.
   AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight = 1);
 
   // Returns [1] float32, the amax of a tensor of the micro-batch in flight with number `in_flight`. Producers write

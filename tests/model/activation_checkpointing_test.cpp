@@ -112,7 +112,7 @@ struct Order {
 std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false,
                               const Order& order = {}) {
   LlamaOptions options = options_of(recipe, checkpointing);
-  options.in_flight = order.in_flight;
+  options.in_flight = {order.in_flight};
   options.splits_backward = order.splits_backward;
   TinyLlama model(options);
   Llama& llama = model.llama();

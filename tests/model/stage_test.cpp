@@ -1,4 +1,5 @@
-// Tests that two stages that pass activations and gradients to each other equal the whole model.
+// Tests that two stages, and two chunks of a stage, that pass activations and gradients to each other equal the whole
+// model.
 #include <cstring>
 
 #include "model/architecture/block_spec.h"
@@ -76,9 +77,9 @@ class TwoStages {
     std::vector<std::vector<float>> outputs;
     for (const StepEntry& entry : step_entries(kMicroBatches, 2)) {
       const auto number = static_cast<size_t>(entry.micro_batch);
-      const Tensor edge = first_.llama().activations(entry.micro_batch % 2).edge();
+      const Tensor edge = first_.llama().activations(entry).edge();
       if (entry.kind == StepEntry::Kind::kBackward) {
-        const LlamaActivations& a = last_.llama().activations(0);
+        const LlamaActivations& a = last_.llama().activations(entry);
         std::copy(outputs[number].begin(), outputs[number].end(), a.input().data<float>());
         last_.llama().run(std::span(of_last).subspan(2 * number, 2), step);
         std::memcpy(edge.raw(), a.edge().raw(), static_cast<size_t>(edge.bytes()));
@@ -95,7 +96,7 @@ class TwoStages {
  private:
   static LlamaOptions first_options(const Case& c) {
     LlamaOptions options = options_of(c);
-    options.in_flight = 2;
+    options.in_flight = {2};
     return options;
   }
 
@@ -148,6 +149,46 @@ TEST_P(StageTest, TwoStagesAreTheWholeModel) {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
   }
   EXPECT_LT(relative_error(sum.data(), whole.gradient(spec), spec.numel()), 1e-6);
+}
+
+// A stage with all blocks in two chunks, which pass activations and gradients to each other.
+TEST_P(StageTest, TwoChunksAreTheWholeModel) {
+  using Kind = StepEntry::Kind;
+  TinyLlama whole(options_of(GetParam()));
+  TinyLlama chunks(options_of(GetParam()), {{0, kFirstLayers}, {kFirstLayers, whole.llama().config().num_layers}});
+  take_weights(chunks, whole);
+  std::mt19937_64 generator(7);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    std::vector<OwnedBatch> batches;
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      batches.push_back(OwnedBatch::random(kShape.tokens(), whole.llama().config().vocab_size, generator));
+    }
+    run(whole, batches);
+    const auto run_entry = [&](Kind kind, int64_t micro_batch, int64_t chunk) {
+      const StepEntry entry{kind, micro_batch, chunk};
+      chunks.llama().run({&entry, 1},
+                         {.count = kMicroBatches,
+                          .micro_batch = [&](int64_t i) { return batches[static_cast<size_t>(i)].views(); },
+                          .scale = 1.0f / 128});
+    };
+    const LlamaActivations& first = chunks.llama().activations({Kind::kForward, 0, 0});
+    const LlamaActivations& last = chunks.llama().activations({Kind::kForward, 0, 1});
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      run_entry(Kind::kForward, i, 0);
+      std::memcpy(last.input().raw(), first.edge().raw(), static_cast<size_t>(first.edge().bytes()));
+      run_entry(Kind::kForward, i, 1);
+      run_entry(Kind::kBackward, i, 1);
+      std::memcpy(first.edge().raw(), last.edge().raw(), static_cast<size_t>(first.edge().bytes()));
+      run_entry(Kind::kBackward, i, 0);
+    }
+    EXPECT_TRUE(chunks.losses() == whole.losses());
+    for (const ParameterSpec& spec : chunks.layout().specs()) {
+      const float* expected = whole.gradient(whole.layout().find(spec.name));
+      EXPECT_EQ(std::memcmp(chunks.gradient(spec), expected, static_cast<size_t>(spec.numel()) * sizeof(float)), 0)
+          << spec.name;
+    }
+    for (TinyLlama* model : {&whole, &chunks}) end_step(*model);
+  }
 }
 
 TEST(StageLayout, AStageHasItsBlocksAndWhatIsAtItsEnds) {

@@ -91,26 +91,34 @@ inline ActivationCheckpointing draw_checkpointing(Dice& dice) {
   return {.mode = mode, .ratio = mode == Mode::kBlock ? 0.1 * static_cast<double>(dice.number(1, 10)) : 1.0};
 }
 
-// Draws a number of pipeline stages and a schedule. Half of the seeds have one stage. It has dice of its own, so that
-// the other draws of a seed depend only on the ranks of a stage.
+// Draws a number of pipeline stages, a schedule and a number of chunks. Half of the seeds have one stage. It has dice
+// of its own, so that the other draws of a seed depend only on the ranks of a stage.
 inline void draw_stages(uint64_t seed, int64_t ranks, ParallelConfig& parallel) {
   Dice dice(seed * 7919 + static_cast<uint64_t>(ranks));
   if (ranks == 1 || dice.yes()) return;
   while (parallel.pipeline_parallel == 1) parallel.pipeline_parallel = dice.divisor_of(ranks);
-  if (dice.yes()) parallel.pipeline_schedule = PipelineSchedule::kZeroBubble;
+  const int64_t roll = dice.number(0, 3);
+  if (roll == 0) parallel.pipeline_schedule = PipelineSchedule::kZeroBubble;
+  if (roll <= 1) return;
+  parallel.pipeline_schedule = PipelineSchedule::kInterleaved;
+  parallel.pipeline_chunks = dice.number(2, 3);
 }
 
-// Gives every pipeline stage a block and a micro-batch, and draws an uneven division.
+// Gives every chunk of every pipeline stage a block and a micro-batch, and draws an uneven division.
 inline void fill_stages(Dice& dice, int64_t data_ranks, Config& c) {
   const int64_t stages = c.parallel.pipeline_parallel;
   if (stages == 1) return;
-  c.model.num_layers = stages + dice.number(0, 3);
+  const int64_t parts = stages * c.parallel.pipeline_chunks;
+  c.model.num_layers = parts + dice.number(0, 3);
   const int64_t unit = data_ranks * c.training.micro_batch_size;
-  c.training.global_batch_size = std::max(c.training.global_batch_size, unit * (stages + dice.number(0, 2)));
+  const int64_t more = dice.number(0, 2);
+  const bool interleaved = c.parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
+  c.training.global_batch_size =
+      interleaved ? unit * stages * (1 + more) : std::max(c.training.global_batch_size, unit * (stages + more));
   if (dice.yes()) return;
-  c.parallel.pipeline_layers.assign(static_cast<size_t>(stages), 1);
-  for (int64_t block = stages; block < c.model.num_layers; ++block) {
-    ++c.parallel.pipeline_layers[static_cast<size_t>(dice.number(0, stages - 1))];
+  c.parallel.pipeline_layers.assign(static_cast<size_t>(parts), 1);
+  for (int64_t block = parts; block < c.model.num_layers; ++block) {
+    ++c.parallel.pipeline_layers[static_cast<size_t>(dice.number(0, parts - 1))];
   }
 }
 
@@ -211,7 +219,8 @@ inline std::string MeshDraw::describe() const {
       "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}{}, vocabulary {}{}; sequences of {}{}, global "
       "batch "
       "{}, "
-      "micro-batch {}, on one rank {}; {} pipeline stages of [{}] blocks{}, copies {}, context ranks {}, tensor ranks "
+      "micro-batch {}, on one rank {}; {} pipeline stages of {} chunks of [{}] blocks{}, copies {}, context ranks {}, "
+      "tensor ranks "
       "{} "
       "in {} stretches; weights {}, "
       "gradients {}; linears "
@@ -220,7 +229,7 @@ inline std::string MeshDraw::describe() const {
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim,
       m.qk_norm ? " with norms" : "", m.vocab_size, m.tie_word_embeddings ? ", tied" : "", config.data.seq_len,
       config.data.document_mask ? " with documents" : "", config.training.global_batch_size,
-      config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel,
+      config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel, p.pipeline_chunks,
       fmt::join(p.pipeline_layers, " "), p.pipeline_schedule == PipelineSchedule::kZeroBubble ? " without bubbles" : "",
       p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
       reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded ? "kept" : "sharded",

@@ -302,6 +302,29 @@ TEST_P(MeshDraws, EqualOneRank) {
   }
 }
 
+// Returns a small model whose dimensions allow the matmuls of the recipe on each of two tensor-parallel ranks.
+MeshDraw plain_draw(LinearPrecision linear) {
+  const bool blocks = linear == LinearPrecision::kFp8Blockwise;
+  const int64_t width = blocks ? 256 : 64;
+  MeshDraw draw;
+  draw.config.model = {.hidden_size = width,
+                       .intermediate_size = blocks ? 256 : 96,
+                       .num_layers = blocks ? 2 : 3,
+                       .num_heads = width / 16,
+                       .num_kv_heads = width / 32,
+                       .head_dim = 32,
+                       .vocab_size = 272,
+                       .rope_scaling = std::nullopt};
+  draw.config.precision.compute = DType::kBFloat16;
+  draw.config.precision.linear = linear;
+  draw.config.data.seq_len = blocks ? 128 : 32;
+  draw.config.training.micro_batch_size = 1;
+  draw.config.training.global_batch_size = 2;
+  draw.reshard_after_forward = true;
+  draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+  return draw;
+}
+
 // All ranks share sequences, or some do while the others are along another axis. The cases have chunks with an odd
 // number of tokens (on the CPU), documents, several sequences per micro-batch, gradient accumulation and every mode of
 // activation checkpointing.
@@ -330,6 +353,32 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
       draw.config.training.micro_batch_size = 2;
       draw.config.training.global_batch_size = 4 * size_ / context / tensor;
       draw.reshard_after_forward = replicate == 1;
+      mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
+      draw.checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
+      expect_equal_to_one_rank(draw, tolerance_of(draw));
+    }
+  }
+}
+
+// Tests every number of pipeline stages with two and with three chunks of uneven sizes. The other ranks are shards,
+// which keep weights and gradients or not. The embeddings are tied with three chunks.
+TEST_P(MeshDraws, ChunksOfPipelineStages) {
+  using Mode = ActivationCheckpointing::Mode;
+  Mode mode = Mode::kNone;
+  for (int64_t stages = 2; stages <= size_; ++stages) {
+    for (int64_t chunks = 2; size_ % stages == 0 && chunks <= 3; ++chunks) {
+      MeshDraw draw = plain_draw(LinearPrecision::kBFloat16);
+      draw.config.model.num_layers = stages * chunks + 2;
+      draw.config.model.tie_word_embeddings = chunks == 3;
+      draw.config.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;
+      draw.config.parallel.pipeline_parallel = stages;
+      draw.config.parallel.pipeline_chunks = chunks;
+      draw.config.parallel.pipeline_schedule = PipelineSchedule::kInterleaved;
+      draw.config.parallel.pipeline_layers.assign(static_cast<size_t>(stages * chunks), 1);
+      draw.config.parallel.pipeline_layers[static_cast<size_t>(stages)] = 3;
+      draw.config.parallel.accumulate_unsharded = chunks == 2;
+      draw.config.training.global_batch_size = 2 * size_;
+      draw.reshard_after_forward = stages % 2 == 0;
       mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
       draw.checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
       expect_equal_to_one_rank(draw, tolerance_of(draw));
@@ -371,6 +420,8 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
         c.parallel.context_parallel = context;
         c.parallel.data_parallel_replicate = replicate;
         c.parallel.pipeline_parallel = 1;
+        c.parallel.pipeline_schedule = PipelineSchedule::kOneForwardOneBackward;
+        c.parallel.pipeline_chunks = 1;
         c.parallel.pipeline_layers = {};
         c.precision.linear = LinearPrecision::kBFloat16;
         c.precision.lm_head = LmHeadPrecision::kBFloat16;
@@ -393,29 +444,6 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
       }
     }
   }
-}
-
-// Returns a small model whose dimensions allow the matmuls of the recipe on each of two tensor-parallel ranks.
-MeshDraw plain_draw(LinearPrecision linear) {
-  const bool blocks = linear == LinearPrecision::kFp8Blockwise;
-  const int64_t width = blocks ? 256 : 64;
-  MeshDraw draw;
-  draw.config.model = {.hidden_size = width,
-                       .intermediate_size = blocks ? 256 : 96,
-                       .num_layers = blocks ? 2 : 3,
-                       .num_heads = width / 16,
-                       .num_kv_heads = width / 32,
-                       .head_dim = 32,
-                       .vocab_size = 272,
-                       .rope_scaling = std::nullopt};
-  draw.config.precision.compute = DType::kBFloat16;
-  draw.config.precision.linear = linear;
-  draw.config.data.seq_len = blocks ? 128 : 32;
-  draw.config.training.micro_batch_size = 1;
-  draw.config.training.global_batch_size = 2;
-  draw.reshard_after_forward = true;
-  draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
-  return draw;
 }
 
 constexpr LinearPrecision kEveryRecipe[] = {LinearPrecision::kBFloat16, LinearPrecision::kFp8Tensorwise,
