@@ -8,11 +8,12 @@ namespace octavo {
 
 namespace {
 
-// Transfers from one stage to a neighbour, in the order of the micro-batches.
+// Transfers from one stage to a neighbour. Both stages list them in the same order.
 struct Link {
   std::vector<double> sent_s;    // Times at which the sender has the data.
   std::vector<double> posted_s;  // Times from which the receiver accepts them.
   std::vector<double> ends_s;
+  size_t taken = 0;  // Number of transfers whose data the receiver has taken.
 
   // Computes when the transfers end that both sides have begun.
   void advance(double transfer_s) {
@@ -28,11 +29,11 @@ class Pipeline {
  public:
   explicit Pipeline(const PipelineStep& step)
       : step_(step),
-        activations_(static_cast<size_t>(step.stages) + 1),
+        activations_(static_cast<size_t>(step.stages)),
         gradients_(activations_.size()),
-        stages_(static_cast<size_t>(step.stages)) {
+        stages_(activations_.size()) {
     for (size_t s = 0; s < stages_.size(); ++s) {
-      const PipelinePlace place{.stages = step.stages, .stage = static_cast<int64_t>(s)};
+      const PipelinePlace place{.stages = step.stages, .stage = static_cast<int64_t>(s), .chunks = step.chunks};
       stages_[s].entries = pipeline_entries(step.schedule, place, step.micro_batches);
       post(s, 0);
     }
@@ -65,17 +66,24 @@ class Pipeline {
     double busy_s = 0;
   };
 
-  // Returns the link that an entry receives from, or null. Element i of activations_ ends at stage i, and that of
-  // gradients_ begins there.
+  // Return whether an entry runs the first part of the model, which has no part before it, or the last one.
+  static bool is_first(size_t stage, const StepEntry& entry) { return stage == 0 && entry.chunk == 0; }
+  bool is_last(size_t stage, const StepEntry& entry) const {
+    return stage + 1 == stages_.size() && entry.chunk + 1 == step_.chunks;
+  }
+  // Return the link that an entry receives from or sends to, or null. Element i of activations_ and of gradients_ has
+  // what stage i sends.
   Link* input(size_t stage, const StepEntry& entry) {
+    const size_t stages = stages_.size();
     if (entry.kind == Kind::kBackwardWeights) return nullptr;
-    if (entry.kind == Kind::kForward) return stage > 0 ? &activations_[stage] : nullptr;
-    return stage + 1 < stages_.size() ? &gradients_[stage + 1] : nullptr;
+    if (entry.kind == Kind::kForward)
+      return is_first(stage, entry) ? nullptr : &activations_[(stage + stages - 1) % stages];
+    return is_last(stage, entry) ? nullptr : &gradients_[(stage + 1) % stages];
   }
   Link* output(size_t stage, const StepEntry& entry) {
     if (entry.kind == Kind::kBackwardWeights) return nullptr;
-    if (entry.kind == Kind::kForward) return stage + 1 < stages_.size() ? &activations_[stage + 1] : nullptr;
-    return stage > 0 ? &gradients_[stage] : nullptr;
+    if (entry.kind == Kind::kForward) return is_last(stage, entry) ? nullptr : &activations_[stage];
+    return is_first(stage, entry) ? nullptr : &gradients_[stage];
   }
 
   // Lets the transfer of an entry's input begin.
@@ -93,9 +101,8 @@ class Pipeline {
     const StepEntry& entry = stage.entries[stage.next];
     if (Link* link = input(s, entry)) {
       link->advance(step_.transfer_s);
-      const auto number = static_cast<size_t>(entry.micro_batch);
-      if (link->ends_s.size() <= number) return false;
-      stage.now_s = std::max(stage.now_s, link->ends_s[number]);
+      if (link->ends_s.size() == link->taken) return false;
+      stage.now_s = std::max(stage.now_s, link->ends_s[link->taken++]);
     }
     post(s, stage.next + 1);
     const double seconds = step_.seconds(static_cast<int64_t>(s), entry);
@@ -111,7 +118,7 @@ class Pipeline {
     const StepEntry& entry = stage.entries[stage.next];
     if (Link* link = output(s, entry)) {
       link->advance(step_.transfer_s);
-      if (link->ends_s.size() < static_cast<size_t>(entry.micro_batch)) return false;
+      if (link->ends_s.size() < link->sent_s.size()) return false;
       if (!link->ends_s.empty()) stage.now_s = std::max(stage.now_s, link->ends_s.back());
       link->sent_s.push_back(stage.now_s);
     }

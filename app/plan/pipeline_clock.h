@@ -7,7 +7,7 @@
 //   - The stage that sends must wait until its transfer before on the same link has ended, because both use one buffer.
 //
 // If all entries take equally long on p stages and transfers take no time, each stage of 1f1b waits for a share of
-// (p - 1) / (m + p - 1) of a step with m micro-batches.
+// (p - 1) / (m + p - 1) of a step with m micro-batches, and each stage of V chunks for (p - 1) / (V m + p - 1).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ namespace octavo {
 struct PipelineStep {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t stages = 1;
+  int64_t chunks = 1;  // Number of chunks of each stage.
   int64_t micro_batches = 1;
   // Returns the time of an entry on a stage in seconds, without waiting for other stages.
   std::function<double(int64_t stage, const StepEntry& entry)> seconds;

@@ -18,13 +18,16 @@ namespace {
 double as_double(int64_t value) { return static_cast<double>(value); }
 
 // Returns the time of an entry of a step, of which the first micro-batch, one in the middle and the last are recorded.
-double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int64_t micro_batches) {
+double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int64_t micro_batches, int64_t chunks) {
   using Kind = StepEntry::Kind;
   const int64_t recorded = std::min(micro_batches, kFirstMiddleLast);
   const int64_t per_micro_batch = std::ssize(times.entries_s) / recorded;
   const bool is_last = entry.micro_batch + 1 == micro_batches;
   const int64_t micro_batch = is_last ? recorded - 1 : std::min<int64_t>(entry.micro_batch, 1);
-  const int64_t place = entry.kind == Kind::kForward ? 0 : entry.kind == Kind::kBackwardWeights ? 2 : 1;
+  // The forwards of all chunks are recorded first, and then the backwards in the opposite order. Weight gradients,
+  // which only stages of one chunk separate, come last.
+  int64_t place = entry.kind == Kind::kForward ? entry.chunk : 2 * chunks - 1 - entry.chunk;
+  if (entry.kind == Kind::kBackwardWeights) ++place;
   return times.entries_s[static_cast<size_t>(micro_batch * per_micro_batch + place)];
 }
 
@@ -44,13 +47,15 @@ std::vector<size_t> equal_stages(const PredictedRun& run) {
 std::vector<StagePrediction> predict_stages(const PredictedRun& run, std::span<const StepClock::Times> times,
                                             double transfer_s) {
   const int64_t micro_batches = micro_batches_of(run);
+  const int64_t chunks = run.config.parallel.pipeline_chunks;
   const PipelineTimes pipeline =
       pipeline_times({.schedule = run.config.parallel.pipeline_schedule,
                       .stages = run.mesh.pipeline,
+                      .chunks = chunks,
                       .micro_batches = micro_batches,
                       .seconds =
                           [&](int64_t stage, const StepEntry& entry) {
-                            return entry_seconds(times[static_cast<size_t>(stage)], entry, micro_batches);
+                            return entry_seconds(times[static_cast<size_t>(stage)], entry, micro_batches, chunks);
                           },
                       .transfer_s = transfer_s});
   double end_s = 0;
@@ -129,6 +134,7 @@ const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
                 checkpointing.ratio,
                 document_length,
                 config.parallel.pipeline_schedule,
+                config.parallel.pipeline_chunks,
                 stage};
   std::unique_ptr<StepClock>& clock = clocks_[key];
   if (!clock) {

@@ -105,9 +105,9 @@ class Predictor {
  private:
   // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
   // gradients are summed, the size and number of micro-batches, the sharding options, the activation checkpointing, the
-  // length of documents, the schedule of pipeline stages, and the stage.
+  // length of documents, the schedule of pipeline stages, the number of their chunks, and the stage.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
-                         int64_t, PipelineSchedule, int64_t>;
+                         int64_t, PipelineSchedule, int64_t, int64_t>;
   const StepClock& clock(const PredictedRun& run, int64_t stage);
 
   const MachineRates& machine_;

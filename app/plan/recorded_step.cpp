@@ -59,11 +59,15 @@ class Appending {
 std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
                                                     int64_t micro_batch) {
   using Kind = StepEntry::Kind;
-  const StepEntry forward{Kind::kForward, micro_batch};
-  const StepEntry backward{Kind::kBackward, micro_batch};
-  if (place.stages == 1) return {{forward, backward}};
-  if (!splits_backward(schedule, place)) return {{forward}, {backward}};
-  return {{forward}, {{Kind::kBackwardInput, micro_batch}}, {{Kind::kBackwardWeights, micro_batch}}};
+  if (place.stages == 1) return {{{Kind::kForward, micro_batch}, {Kind::kBackward, micro_batch}}};
+  const bool splits = splits_backward(schedule, place);
+  std::vector<std::vector<StepEntry>> entries;
+  for (int64_t chunk = 0; chunk < place.chunks; ++chunk) entries.push_back({{Kind::kForward, micro_batch, chunk}});
+  for (int64_t chunk = place.chunks; chunk-- > 0;) {
+    entries.push_back({{splits ? Kind::kBackwardInput : Kind::kBackward, micro_batch, chunk}});
+    if (splits) entries.push_back({{Kind::kBackwardWeights, micro_batch, chunk}});
+  }
+  return entries;
 }
 
 // Returns the share of the causal scores that attention computes. Without documents it is 1. A token that attends to A
@@ -134,10 +138,9 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
     record.clear();
   };
   record.clear();
-  const PipelinePlace place{.stages = shape.pipeline, .stage = stage};
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
-    for (const std::vector<StepEntry>& entries : queued_together(state.schedule, place, i)) {
+    for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.place, i)) {
       step.begins.push_back(step.entries.size());
       queue_entries(state, {.number = 2}, entries);
       take(false);

@@ -12,9 +12,10 @@ using Schedule = PipelineSchedule;
 double entry_seconds(const StepEntry& entry) { return entry.kind == Kind::kBackward ? 2 : 1; }
 
 PipelineTimes times_of(Schedule schedule, int64_t stages, int64_t micro_batches, double transfer_s = 0,
-                       double last_is_slower = 1) {
+                       double last_is_slower = 1, int64_t chunks = 1) {
   return pipeline_times({.schedule = schedule,
                          .stages = stages,
+                         .chunks = chunks,
                          .micro_batches = micro_batches,
                          .seconds =
                              [&](int64_t stage, const StepEntry& entry) {
@@ -32,6 +33,14 @@ TEST(PipelineClock, BubblesOfEqualStagesAreThoseOfTheFormula) {
       for (const double busy_s : one.busy_s) {
         EXPECT_DOUBLE_EQ(busy_s, 3 * m);
         EXPECT_DOUBLE_EQ(1 - busy_s / one.end_s, (p - 1) / (m + p - 1));
+      }
+      for (int64_t chunks = 2; chunks <= 4 && micro_batches % stages == 0; ++chunks) {
+        const auto v = static_cast<double>(chunks);
+        const PipelineTimes times = times_of(Schedule::kInterleaved, stages, micro_batches, 0, 1, chunks);
+        for (const double busy_s : times.busy_s) {
+          EXPECT_DOUBLE_EQ(busy_s, 3 * v * m);
+          EXPECT_DOUBLE_EQ(times.end_s, busy_s * (1 + (p - 1) / (v * m)));
+        }
       }
       // Gradients of weights fill two thirds of the bubbles.
       EXPECT_DOUBLE_EQ(times_of(Schedule::kZeroBubble, stages, micro_batches).end_s, 3 * m + (p - 1));
