@@ -46,22 +46,28 @@ void check_batch(const Config& config, int64_t ranks) {
   }
 }
 
-// Checks that every pipeline stage has a micro-batch in each step.
+// Checks that every pipeline stage has a micro-batch in each step, and equally many ones if its chunks are interleaved.
 void check_pipeline_batch(const Config& config, int64_t ranks) {
   const int64_t stages = config.parallel.pipeline_parallel;
   const int64_t unit = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
-  const auto check_size = [&](const char* key, int64_t size) {
+  const bool interleaved = config.parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
+  const auto check_size = [&](const char* key, int64_t size, SizeRange range) {
     CHECK_INPUT(size >= unit * stages,
                 "{} is {}, which is {} micro-batch{} per rank and step, expected at least one for each of the {} "
                 "pipeline stages of parallel.pipeline_parallel{}",
                 key, size, size / unit, size / unit == 1 ? "" : "es", stages, would_work({unit * stages}));
+    CHECK_INPUT(!interleaved || size % (unit * stages) == 0,
+                "{} is {}, which is {} micro-batches per rank and step, expected a multiple of the {} pipeline stages "
+                "of parallel.pipeline_parallel, because parallel.pipeline_schedule is interleaved{}",
+                key, size, size / unit, stages, would_work(multiples_near(size, unit * stages, range)));
   };
-  check_size("training.global_batch_size", config.training.global_batch_size);
+  check_size("training.global_batch_size", config.training.global_batch_size, {});
   int64_t end = 0;
   for (const BatchPhase& phase : config.training.batch_size_warmup) {
     end += phase.steps;
     if (end > config.stage.steps_before) {
-      check_size("the batch_size of training.batch_size_warmup", phase.batch_size);
+      check_size("the batch_size of training.batch_size_warmup", phase.batch_size,
+                 {.largest = config.training.global_batch_size - 1});
     }
   }
 }
@@ -71,6 +77,15 @@ void check_pipeline_stages(const Config& config) {
   CHECK_INPUT(parallel.pipeline_schedule == PipelineSchedule::kOneForwardOneBackward || parallel.pipeline_parallel > 1,
               "parallel.pipeline_schedule is {}, but parallel.pipeline_parallel is 1, expected at least 2 stages",
               name_of(kPipelineSchedule, parallel.pipeline_schedule));
+  const bool interleaved = parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
+  CHECK_INPUT(parallel.pipeline_chunks == 1 || interleaved,
+              "parallel.pipeline_chunks is {}, but parallel.pipeline_schedule is {}, expected interleaved, the only "
+              "schedule with several chunks",
+              parallel.pipeline_chunks, name_of(kPipelineSchedule, parallel.pipeline_schedule));
+  CHECK_INPUT(
+      parallel.pipeline_chunks > 1 || !interleaved,
+      "parallel.pipeline_schedule is interleaved, but parallel.pipeline_chunks is 1, expected at least 2 chunks "
+      "of blocks per stage");
   (void)pipeline_stages(config.model, parallel, parallel.pipeline_parallel);
 }
 

@@ -52,8 +52,10 @@ inline constexpr auto kMode =
                                                           {"full", ActivationCheckpointing::Mode::kFull}});
 inline constexpr auto kReshard =
     std::to_array<Choice<Reshard>>({{"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}});
-inline constexpr auto kPipelineSchedule = std::to_array<Choice<PipelineSchedule>>(
-    {{"1f1b", PipelineSchedule::kOneForwardOneBackward}, {"zero_bubble", PipelineSchedule::kZeroBubble}});
+inline constexpr auto kPipelineSchedule =
+    std::to_array<Choice<PipelineSchedule>>({{"1f1b", PipelineSchedule::kOneForwardOneBackward},
+                                             {"interleaved", PipelineSchedule::kInterleaved},
+                                             {"zero_bubble", PipelineSchedule::kZeroBubble}});
 inline constexpr auto kNcclMemory = std::to_array<Choice<NcclMemory>>(
     {{"auto", NcclMemory::kAuto}, {"plain", NcclMemory::kPlain}, {"registered", NcclMemory::kRegistered}});
 inline constexpr auto kLogColor = std::to_array<Choice<LogColor>>(

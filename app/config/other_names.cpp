@@ -163,6 +163,7 @@ constexpr OtherName kOtherNames[] = {
     {"num_experts", "", kNoExperts},
     {"pipeline_parallel_degree", "parallel.pipeline_parallel", ""},
     {"pipeline_model_parallel_size", "parallel.pipeline_parallel", ""},
+    {"virtual_pipeline_model_parallel_size", "parallel.pipeline_chunks", ""},
     {"compile", "", "Octavo's kernels are compiled when it is built"},
 };
 

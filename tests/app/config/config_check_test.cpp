@@ -151,6 +151,37 @@ TEST_F(ConfigTest, PipelineStagesThatDoNotFitAreRefused) {
                  "parallel.pipeline_schedule is zero_bubble, but parallel.pipeline_parallel is 1, expected at least 2");
 }
 
+TEST_F(ConfigTest, ChunksOfPipelineStagesThatDoNotFitAreRefused) {
+  const std::string stages = "parallel.pipeline_parallel=4";
+  const std::string layers = "model.num_layers=10";
+  const std::string batch = "training.global_batch_size=8";
+  const std::string interleaved = "parallel.pipeline_schedule=interleaved";
+  const std::string chunks = "parallel.pipeline_chunks=2";
+  validate(load(kTrainable, {stages, layers, batch, interleaved, chunks}), 4);
+  expect_invalid(
+      {stages, layers, batch, chunks},
+      "parallel.pipeline_chunks is 2, but parallel.pipeline_schedule is 1f1b, expected interleaved, the only "
+      "schedule with several chunks",
+      4);
+  expect_invalid({stages, layers, batch, interleaved},
+                 "parallel.pipeline_schedule is interleaved, but parallel.pipeline_chunks is 1, expected at least 2",
+                 4);
+  expect_invalid({stages, layers, batch, interleaved, "parallel.pipeline_chunks=3"},
+                 "parallel.pipeline_chunks is 3, which divides the model into 12 parts on the 4 stages of "
+                 "parallel.pipeline_parallel, expected at most the 10 blocks of the model (model.num_layers); 2 would "
+                 "work",
+                 4);
+  expect_invalid({stages, "model.num_layers=7", batch, interleaved, chunks},
+                 "; 1 would work with parallel.pipeline_schedule 1f1b", 4);
+  expect_invalid({stages, layers, interleaved, chunks, "training.global_batch_size=6"},
+                 "training.global_batch_size is 6, which is 6 micro-batches per rank and step, expected a multiple of "
+                 "the 4 pipeline stages of parallel.pipeline_parallel, because parallel.pipeline_schedule is "
+                 "interleaved; 4 or 8 would work",
+                 4);
+  expect_invalid({stages, layers, batch, interleaved, chunks, "training.batch_size_warmup=[{batch_size: 5, steps: 5}]"},
+                 "the batch_size of training.batch_size_warmup is 5, which is 5 micro-batches", 4);
+}
+
 // Sorting tokens, and GPUs, count the tokens of a micro-batch in 32 bits.
 TEST_F(ConfigTest, MicroBatchesOfTooManyTokensAreRefused) {
   const std::vector<std::string> keys = {"data.seq_len=16777216", "training.micro_batch_size=128",

@@ -68,7 +68,7 @@ precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_f
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
            nccl_memory: registered, overlap_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30,
-           pipeline_parallel: 3, pipeline_layers: [1, 2, 1], pipeline_schedule: zero_bubble}
+           pipeline_parallel: 3, pipeline_layers: [1, 2, 1], pipeline_schedule: zero_bubble, pipeline_chunks: 2}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
@@ -162,6 +162,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.pipeline_parallel, 3);
   EXPECT_EQ(config.parallel.pipeline_layers, (std::vector<int64_t>{1, 2, 1}));
   EXPECT_EQ(config.parallel.pipeline_schedule, PipelineSchedule::kZeroBubble);
+  EXPECT_EQ(config.parallel.pipeline_chunks, 2);
   EXPECT_EQ(config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
   EXPECT_EQ(config.activation_checkpointing.ratio, 0.5);
   EXPECT_EQ(config.checkpoint.dir, "ck");
