@@ -217,6 +217,14 @@ void add_run(OrderedJson& json, const PlanReport& report) {
   json["dollars_per_billion_tokens"] = cost_of_billion(price, report.plan.prediction->wps);
 }
 
+// Returns "1f1b" or "interleaved 4", where 4 is the number of chunks, or "-" without pipeline stages.
+std::string schedule_text(const Plan& plan) {
+  const ParallelConfig& parallel = plan.config.parallel;
+  if (plan.mesh.pipeline == 1) return "-";
+  std::string text = name_of(config_names::kPipelineSchedule, parallel.pipeline_schedule);
+  return parallel.pipeline_chunks == 1 ? text : fmt::format("{} {}", text, parallel.pipeline_chunks);
+}
+
 Table search_table(const PlanReport& report) {
   Table table;
   for (const Plan& found : report.found) {
@@ -232,7 +240,8 @@ Table search_table(const PlanReport& report) {
         .add({"mesh"}, mesh_json(found.mesh));
     for (const MeshAxis& axis : kMeshAxes)
       table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
-    table.add({"", "recompute", -12}, checkpointing_text(checkpointing))
+    table.add({"", "schedule", -14}, schedule_text(found))
+        .add({"", "recompute", -12}, checkpointing_text(checkpointing))
         .add({"checkpointing"}, name_of(config_names::kMode, checkpointing.mode))
         .add({"ratio"}, checkpointing.ratio)
         .add({"reshard_after_forward", "gather again", 12}, found.memory.sharding.reshard_after_forward)

@@ -57,6 +57,7 @@ class Search {
         at_most_s_(at_most_s) {
     MeshShape mesh;
     for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
+    chunks_ = {2, 4, std::max<int64_t>(config.parallel.pipeline_chunks, 2)};
     std::set<int64_t> pipelines = {mesh.pipeline};
     for (int64_t stages = 1; stages <= config.model.num_layers; stages *= 2) pipelines.insert(stages);
     for (const int64_t pipeline : pipelines) {
@@ -96,12 +97,14 @@ class Search {
       mesh.shard = target_.gpus / mesh.replicate / same_samples;
       if (mesh.ranks() != target_.gpus) continue;
       add_mesh(mesh, PipelineSchedule::kOneForwardOneBackward);
-      if (mesh.pipeline > 1) add_mesh(mesh, PipelineSchedule::kZeroBubble);
+      if (mesh.pipeline == 1) continue;
+      add_mesh(mesh, PipelineSchedule::kZeroBubble);
+      for (const int64_t chunks : chunks_) add_mesh(mesh, PipelineSchedule::kInterleaved, chunks);
     }
   }
 
   // Adds micro-batches in ascending order, as long as they fit on the largest number of shards.
-  void add_mesh(const MeshShape& mesh, PipelineSchedule schedule) {
+  void add_mesh(const MeshShape& mesh, PipelineSchedule schedule, int64_t chunks = 1) {
     MeshShape one_copy = mesh;
     one_copy.replicate = 1;
     one_copy.shard = mesh.data();
@@ -111,6 +114,7 @@ class Search {
       Config& config = candidate.config;
       for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
       config.parallel.pipeline_schedule = schedule;
+      config.parallel.pipeline_chunks = chunks;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
       if (mesh.shards() > 1) config.parallel.accumulate_unsharded = false;
@@ -173,10 +177,10 @@ class Search {
 
   // Properties that increase the memory, apart from activation checkpointing.
   struct Needs {
-    int64_t tensor, pipeline, replicate, micro_batch_size;
+    int64_t tensor, pipeline, chunks, replicate, micro_batch_size;
     bool keeps_weights, keeps_gradients, zero_bubble;
     bool at_most(const Needs& o) const {
-      return tensor == o.tensor && pipeline == o.pipeline && replicate <= o.replicate &&
+      return tensor == o.tensor && pipeline == o.pipeline && chunks == o.chunks && replicate <= o.replicate &&
              micro_batch_size <= o.micro_batch_size && keeps_weights <= o.keeps_weights &&
              keeps_gradients <= o.keeps_gradients && zero_bubble <= o.zero_bubble;
     }
@@ -186,6 +190,7 @@ class Search {
   bool can_fit(Config config, const MeshShape& mesh) {
     const Needs needs{.tensor = mesh.tensor,
                       .pipeline = mesh.pipeline,
+                      .chunks = config.parallel.pipeline_chunks,
                       .replicate = mesh.replicate,
                       .micro_batch_size = config.training.micro_batch_size,
                       .keeps_weights = config.parallel.reshard_after_forward != Reshard::kTrue,
@@ -244,6 +249,7 @@ class Search {
   ProcessGroup& group_;
   Predictor predictor_;
   double at_most_s_;
+  std::set<int64_t> chunks_;                // Numbers of chunks of pipeline stages to try.
   std::multimap<double, Candidate> queue_;  // Candidates by the predicted time of a step in seconds.
   std::vector<Needs> fitting_, unfitting_;  // Known results of can_fit().
 };
@@ -296,6 +302,7 @@ std::string differences(const Plan& plan, const Plan& found) {
     return std::string(name_of(config_names::kPipelineSchedule, config.parallel.pipeline_schedule));
   };
   add("parallel.pipeline_schedule", schedule(a), schedule(b));
+  add("parallel.pipeline_chunks", a.parallel.pipeline_chunks, b.parallel.pipeline_chunks);
   // auto keeps all gathered weights if they fit.
   add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
       found.memory.sharding.reshard_after_forward);

@@ -2,6 +2,7 @@
 // networks. Prints the table of docs/plan.md.
 #include <gtest/gtest.h>
 
+#include "app/config/config_names.h"
 #include "core/format.h"
 #include "model/parameters/pipeline_stages.h"
 #include "tests/app/plan/plan_fixture.h"
@@ -19,24 +20,25 @@ constexpr Case kCases[] = {{"405B", "llama3_405b_512gpu.yaml", 512, "-"},
                            {"405B", "llama3_405b_512gpu.yaml", 1024, "315"},
                            {"70B", "llama3_70b_8gpu.yaml", 64, "1,621"}};
 
-// Returns the fastest plan with one number of pipeline stages. parallel.pipeline_layers allows no other number.
-std::optional<Plan> best_plan(const Case& run, const PlanTarget& target, int64_t stages, double at_most_s,
+// Returns the fastest plan that divides the model into a number of parts, which are pipeline stages or their chunks.
+// parallel.pipeline_layers allows no other number.
+std::optional<Plan> best_plan(const Case& run, const PlanTarget& target, int64_t parts, double at_most_s,
                               ProcessGroup& group) {
   Config config = load_planned_config(arguments_of(run.config, "parallel.data_parallel_replicate=1"), target);
-  for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, stages)) {
+  for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, parts)) {
     config.parallel.pipeline_layers.push_back(stage[0].end - stage[0].begin);
   }
   std::vector<Plan> plans = search_plans(config, target, 1, group, at_most_s);
   return plans.empty() ? std::nullopt : std::optional(std::move(plans.front()));
 }
 
-// Tries large numbers of stages first, because the search omits plans that are slower than the best one so far.
+// Tries large numbers of parts first, because the search omits plans that are slower than the best one so far.
 Plan best_plan(const Case& run, double network_gbps, bool with_stages, ProcessGroup& group) {
   const PlanTarget target = gpus_of("h100", run.gpus, {.network_gbps = network_gbps});
   std::optional<Plan> best;
-  for (const int64_t stages : with_stages ? std::vector<int64_t>{32, 16, 8, 4, 2} : std::vector<int64_t>{1}) {
+  for (const int64_t parts : with_stages ? std::vector<int64_t>{64, 32, 16, 8, 4, 2} : std::vector<int64_t>{1}) {
     const double at_most_s = best ? best->prediction->step_s : std::numeric_limits<double>::infinity();
-    std::optional<Plan> plan = best_plan(run, target, stages, at_most_s, group);
+    std::optional<Plan> plan = best_plan(run, target, parts, at_most_s, group);
     if (plan) best = std::move(plan);
   }
   return best.value();
@@ -44,6 +46,12 @@ Plan best_plan(const Case& run, double network_gbps, bool with_stages, ProcessGr
 
 std::string sizes_of(const MeshShape& mesh) {
   return fmt::format("{} x {} x {} x {}", mesh.pipeline, mesh.replicate, mesh.shard, mesh.tensor);
+}
+
+std::string chunks_of(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  const auto schedule = name_of(config_names::kPipelineSchedule, parallel.pipeline_schedule);
+  return parallel.pipeline_chunks == 1 ? std::string(schedule) : fmt::format("{} chunks", parallel.pipeline_chunks);
 }
 
 TEST(PipelinePlans, BestMeshes) {
@@ -55,9 +63,9 @@ TEST(PipelinePlans, BestMeshes) {
       const Plan with = best_plan(run, gbps, true, group);
       const StepPrediction& p = with.prediction.value();
       const auto wps = [](const StepPrediction& step) { return with_thousands_separators(std::llround(step.wps)); };
-      rows.push_back(fmt::format("| {}, {} | {:.0f} | {}, {} | {}, {} | {:+.0f}% | {:.0f}% | {} |", run.name,
+      rows.push_back(fmt::format("| {}, {} | {:.0f} | {}, {} | {}, {} | {} | {:+.0f}% | {:.0f}% | {} |", run.name,
                                  with_thousands_separators(run.gpus), gbps, wps(*without.prediction),
-                                 sizes_of(without.mesh), wps(p), sizes_of(with.mesh),
+                                 sizes_of(without.mesh), wps(p), sizes_of(with.mesh), chunks_of(with.config),
                                  100 * (p.wps / without.prediction->wps - 1), 100 * p.bubble(),
                                  gbps == 400 ? run.published : "-"));
     }

@@ -224,6 +224,25 @@ TEST(Predictor, PipelineStages) {
   EXPECT_GT(predicted("1f1b", {.network_gbps = 10}).step_s, p.step_s);
 }
 
+TEST(Predictor, ChunksOfPipelineStages) {
+  const auto predicted = [](const std::vector<std::string>& schedule) {
+    std::vector<std::string> overrides = {"training.global_batch_size=64", "training.micro_batch_size=1",
+                                          "parallel.pipeline_parallel=4"};
+    overrides.insert(overrides.end(), schedule.begin(), schedule.end());
+    const Config config = load({.config = "llama3_8b_8gpu.yaml", .overrides = overrides, .gpus = 16});
+    return predict_step({config, config.parallel.mesh_shape(16), {}}, find_machine("h200"), {});
+  };
+  const StepPrediction whole = predicted({});
+  const StepPrediction chunks = predicted({"parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"});
+  ASSERT_EQ(chunks.stages.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(chunks.stages[i].blocks, whole.stages[i].blocks);
+    EXPECT_NEAR(chunks.stages[i].busy_s, whole.stages[i].busy_s, 0.01 * whole.stages[i].busy_s);
+  }
+  // The bubble of equal stages with 16 micro-batches is 3 / 19, or 3 / 35 with 2 chunks.
+  EXPECT_LT(chunks.bubble(), 0.75 * whole.bubble());
+}
+
 TEST(Predictor, FlopsByPart) {
   const ModelConfig model = model_preset("llama3_8b");
   double sum = 0;
