@@ -35,14 +35,9 @@ struct MeshShape {
   }
 };
 
-// Decides whether a rank frees the full weights of a unit after their use in the forward pass and gathers them again in
-// the backward pass.
-enum class Reshard : uint8_t {
-  // Frees the weights if the full weights of all units do not fit into memory.
-  kAuto,
-  kTrue,
-  kFalse,
-};
+// Value of a key that is true, false or auto. With auto a run decides by its available memory
+// (app/memory/memory_choice.h).
+enum class AutoBool : uint8_t { kAuto, kTrue, kFalse };
 
 // Decides how NCCL accesses the tensors of a collective.
 enum class NcclMemory : uint8_t {
@@ -65,8 +60,10 @@ struct ParallelConfig {
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;
   int64_t tensor_parallel_chunks = 1;
-  Reshard reshard_after_forward = Reshard::kAuto;
-  bool accumulate_unsharded = false;
+  // Whether a rank frees the full weights of a unit after their use in forward and gathers them again in backward.
+  AutoBool reshard_after_forward = AutoBool::kAuto;
+  // Whether a rank keeps full float32 gradients over the micro-batches of a step and reduces them once.
+  AutoBool accumulate_unsharded = AutoBool::kAuto;
   NcclMemory nccl_memory = NcclMemory::kAuto;
   // Multiprocessors for GEMMs during tensor-parallel transfers. 0 means all.
   int64_t overlap_multiprocessors = 0;

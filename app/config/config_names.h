@@ -50,8 +50,8 @@ inline constexpr auto kMode =
                                                           {"selective", ActivationCheckpointing::Mode::kSelective},
                                                           {"block", ActivationCheckpointing::Mode::kBlock},
                                                           {"full", ActivationCheckpointing::Mode::kFull}});
-inline constexpr auto kReshard =
-    std::to_array<Choice<Reshard>>({{"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}});
+inline constexpr auto kAutoBool = std::to_array<Choice<AutoBool>>(
+    {{"auto", AutoBool::kAuto}, {"true", AutoBool::kTrue}, {"false", AutoBool::kFalse}});
 inline constexpr auto kPipelineSchedule =
     std::to_array<Choice<PipelineSchedule>>({{"1f1b", PipelineSchedule::kOneForwardOneBackward},
                                              {"interleaved", PipelineSchedule::kInterleaved},

@@ -146,7 +146,8 @@ std::string memory_text(const StartFacts& facts) {
   if (budget.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(budget.outside));
   const bool known = budget.available > 0 && budget.available < int64_t{1} << 60;
   if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(budget.available), gib(budget.margin));
-  const MemoryChoice choice{facts.options.checkpointing, facts.options.sharding.reshard_after_forward};
+  const ShardingOptions& sharding = facts.options.sharding;
+  const MemoryChoice choice{facts.options.checkpointing, sharding.reshard_after_forward, sharding.accumulate_unsharded};
   return text + "; activation checkpointing: " + describe(choice, facts.config.model.num_layers);
 }
 

@@ -26,9 +26,13 @@ struct Change {
 // Returns changes of single keys, the least costly first.
 std::vector<Change> changes_to_try(const Config& config) {
   std::vector<Change> changes;
-  if (config.parallel.reshard_after_forward == Reshard::kFalse) {
+  if (config.parallel.reshard_after_forward == AutoBool::kFalse) {
     changes.push_back(
-        {"parallel.reshard_after_forward=true", [](Config& c) { c.parallel.reshard_after_forward = Reshard::kTrue; }});
+        {"parallel.reshard_after_forward=true", [](Config& c) { c.parallel.reshard_after_forward = AutoBool::kTrue; }});
+  }
+  if (config.parallel.accumulate_unsharded == AutoBool::kTrue) {
+    changes.push_back(
+        {"parallel.accumulate_unsharded=false", [](Config& c) { c.parallel.accumulate_unsharded = AutoBool::kFalse; }});
   }
   for (int64_t size = config.training.micro_batch_size / 2; size >= 1; size /= 2) {
     changes.push_back(
@@ -114,7 +118,8 @@ FittingChange find_fitting_change(const Config& config, int64_t ranks, const Pla
 }
 
 std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice) {
-  const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward};
+  const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward,
+                            plan.sharding.accumulate_unsharded};
   return fmt::format(
       "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries and as a reserve, but {:.1f} GiB are "
       "available, with activation_checkpointing.mode {}; the largest items are {}; {}",

@@ -17,17 +17,33 @@ bool recomputes_blocks(const MemoryChoice& choice) {
   return choice.checkpointing.mode == Mode::kBlock || choice.checkpointing.mode == Mode::kFull;
 }
 
+// Returns the values that a key leaves open, the fastest first. `open` are those of auto.
+std::vector<bool> values_of(AutoBool given, const std::vector<bool>& open) {
+  return given == AutoBool::kAuto ? open : std::vector<bool>{given == AutoBool::kTrue};
+}
+
 }  // namespace
 
-std::vector<MemoryChoice> memory_choices(const Config& config, bool sharded) {
+bool may_accumulate_unsharded(const Config& config, const MeshShape& mesh) {
+  const TrainingConfig& training = config.training;
+  const bool several = training.micro_batch_size * mesh.data() < training.global_batch_size;
+  const bool repeats_bit_for_bit = config.device == DeviceChoice::kCpu || training.deterministic;
+  const bool in_float32 = config.precision.exchanged_gradients() == DType::kFloat32;
+  return mesh.shards() > 1 && several && !repeats_bit_for_bit && in_float32;
+}
+
+std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& mesh) {
+  using Values = std::vector<bool>;
   const ActivationCheckpointing& given = config.activation_checkpointing;
-  const Reshard reshard = config.parallel.reshard_after_forward;
-  std::vector<bool> reshards = {false};
-  if (sharded && reshard == Reshard::kAuto) reshards = {false, true};
-  if (reshard == Reshard::kTrue) reshards = {true};
+  const Values open_reshards = mesh.shards() > 1 ? Values{false, true} : Values{false};
+  const Values open_accumulates = may_accumulate_unsharded(config, mesh) ? Values{true, false} : Values{false};
+  const Values reshards = values_of(config.parallel.reshard_after_forward, open_reshards);
+  const Values accumulates = values_of(config.parallel.accumulate_unsharded, open_accumulates);
   std::vector<MemoryChoice> choices;
   const auto add = [&](const ActivationCheckpointing& checkpointing) {
-    for (const bool reshards_now : reshards) choices.push_back({checkpointing, reshards_now});
+    for (const bool accumulate : accumulates) {
+      for (const bool reshard : reshards) choices.push_back({checkpointing, reshard, accumulate});
+    }
   };
   if (given.mode != Mode::kAuto) {
     add(given);
@@ -38,14 +54,15 @@ std::vector<MemoryChoice> memory_choices(const Config& config, bool sharded) {
   const int64_t layers = config.model.num_layers;
   for (int64_t blocks = 2; blocks < layers; ++blocks) {
     const double ratio = static_cast<double>(blocks) / static_cast<double>(layers);
-    choices.push_back({{.mode = Mode::kBlock, .ratio = ratio}, reshards.back()});
+    choices.push_back({{.mode = Mode::kBlock, .ratio = ratio}, reshards.back(), accumulates.back()});
   }
-  choices.push_back({{.mode = Mode::kFull}, reshards.back()});
+  choices.push_back({{.mode = Mode::kFull}, reshards.back(), accumulates.back()});
   return choices;
 }
 
 size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::function<bool(const MemoryChoice&)>& fits) {
-  const auto blocks = std::find_if(choices.begin(), choices.end(), recomputes_blocks);
+  const bool mode_is_given = choices.front().checkpointing.mode == choices.back().checkpointing.mode;
+  const auto blocks = mode_is_given ? choices.end() : std::find_if(choices.begin(), choices.end(), recomputes_blocks);
   auto found = std::find_if(choices.begin(), blocks, fits);
   if (found == blocks) {
     found = std::partition_point(blocks, choices.end(), [&](const MemoryChoice& choice) { return !fits(choice); });
@@ -61,6 +78,7 @@ std::string describe(const MemoryChoice& choice, int64_t num_layers) {
     text += fmt::format(" with ratio {:.3g}, {} of {} blocks", c.ratio, blocks, num_layers);
   }
   if (choice.reshard_after_forward) text += ", weights gathered again in backward";
+  if (choice.accumulate_unsharded) text += ", gradients reduced once per step";
   return text;
 }
 

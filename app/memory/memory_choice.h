@@ -1,13 +1,17 @@
-// The choices between keeping tensors in memory and recomputing them, cheapest first. They combine whether backward
-// gathers the full weights again (parallel.reshard_after_forward) and which activations are recomputed
-// (activation_checkpointing.mode). If the config says auto, the first choice that fits is used:
+// The choices between keeping tensors in memory and computing, gathering or reducing them more often, fastest first.
+// They combine which activations are recomputed (activation_checkpointing.mode), whether backward gathers the full
+// weights again (parallel.reshard_after_forward), and whether full gradients are kept over the micro-batches of a step
+// and reduced once (parallel.accumulate_unsharded). If the config says auto, the first choice that fits is used:
 //
-//   1. All activations and all gathered weights are kept.
-//   2. All activations are kept, and weights are gathered again.
-//   3. Mode selective, and gathered weights are kept.
-//   4. Mode selective, and weights are gathered again.
-//   5. Mode block with 2, 3, ... recomputed blocks.
-//   6. All blocks are recomputed.
+//         activations            gathered weights   gradients
+//   1.    kept                   kept               reduced once per step
+//   2.    kept                   gathered again     reduced once per step
+//   3.    kept                   kept               reduced in every micro-batch
+//   4.    kept                   gathered again     reduced in every micro-batch
+//   5-8.  mode selective         like 1 to 4        like 1 to 4
+//   9.    mode block with 2,     gathered again     reduced in every micro-batch
+//         3, ... blocks
+//   10.   mode full              gathered again     reduced in every micro-batch
 //
 // The activations of the last recomputed block are in memory anyway, so recomputing a single block would save nothing.
 #pragma once
@@ -23,11 +27,18 @@ namespace octavo {
 struct MemoryChoice {
   ActivationCheckpointing checkpointing;
   bool reshard_after_forward = false;
+  bool accumulate_unsharded = false;
 };
 
-// Returns the choices that the config leaves open, at least one. `sharded` says whether weights are sharded and have to
-// be gathered.
-std::vector<MemoryChoice> memory_choices(const Config& config, bool sharded);
+// Returns whether parallel.accumulate_unsharded: auto may choose true. This requires that parameters are sharded and
+// that a rank has several micro-batches per step, because otherwise true would save nothing. The choice depends on the
+// free memory and changes the order in which gradients are summed, so runs that repeat bit for bit, on CPUs and with
+// training.deterministic, take false. Gradients that precision.reduce sends in bfloat16 take false too, because true
+// would send them in float32. `config` must be resolved for the device (resolve_device).
+bool may_accumulate_unsharded(const Config& config, const MeshShape& mesh);
+
+// Returns the choices that the config leaves open, at least one. `config` must be resolved for the device.
+std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& mesh);
 
 // Returns the index of the first choice that fits, or the number of choices if none fits. Uses bisection over the
 // number of recomputed blocks, because recomputing more blocks takes less memory.

@@ -24,13 +24,13 @@ void check_fits(const TrainingOptions& options, const MemoryBudget& budget, cons
 
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
                                         const FitsTraining& fits) {
-  const std::vector<MemoryChoice> choices = memory_choices(config, mesh.shape().shards() > 1);
+  const std::vector<MemoryChoice> choices = memory_choices(config, mesh.shape());
   const auto options = [&](const MemoryChoice& choice) -> TrainingOptions {
     return {.config = config,
             .layout = layout,
             .local_batch = config.training.global_batch_size / mesh.shape().data(),
             .sharding = {.reshard_after_forward = choice.reshard_after_forward,
-                         .accumulate_unsharded = config.parallel.accumulate_unsharded},
+                         .accumulate_unsharded = choice.accumulate_unsharded},
             .checkpointing = choice.checkpointing};
   };
   if (choices.size() == 1) return options(choices.front());

@@ -298,9 +298,11 @@ void print_set_up(const PlanReport& r) {
       r.target.document_length == 0 ? "" : fmt::format(" in documents of {} on average", r.target.document_length),
       config.training.global_batch_size);
   if (!r.mesh_reason.empty()) std::cout << r.mesh_reason << "\n";
+  const ShardingOptions& sharding = r.plan.memory.sharding;
   std::cout << fmt::format(
-      "{}; {}, activation checkpointing {}\n\n", describe(r.plan.mesh),
-      r.plan.memory.sharding.reshard_after_forward ? "full weights gathered again in backward" : "full weights kept",
+      "{}; {}{}, activation checkpointing {}\n\n", describe(r.plan.mesh),
+      sharding.reshard_after_forward ? "full weights gathered again in backward" : "full weights kept",
+      sharding.accumulate_unsharded ? ", gradients reduced once per step" : "",
       checkpointing_text(r.plan.memory.checkpointing));
 }
 

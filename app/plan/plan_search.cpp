@@ -117,10 +117,10 @@ class Search {
       config.parallel.pipeline_chunks = chunks;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
-      if (mesh.shards() > 1) config.parallel.accumulate_unsharded = false;
-      config.parallel.reshard_after_forward = Reshard::kTrue;
+      if (mesh.shards() > 1) config.parallel.accumulate_unsharded = AutoBool::kFalse;
+      config.parallel.reshard_after_forward = AutoBool::kTrue;
       if (!can_fit(config, one_copy)) return;
-      config.parallel.reshard_after_forward = Reshard::kFalse;
+      config.parallel.reshard_after_forward = AutoBool::kFalse;
       config.activation_checkpointing = {.mode = Mode::kNone};
       predict(std::move(candidate));
     }
@@ -151,17 +151,18 @@ class Search {
     };
     const bool sharded = candidate.mesh.shards() > 1;
     const bool several = training.micro_batch_size * candidate.mesh.data() < training.global_batch_size;
-    if (sharded && several && !parallel.accumulate_unsharded) {
+    if (sharded && several && parallel.accumulate_unsharded == AutoBool::kFalse) {
       add_changed(p.step_s - p.seconds(CostKind::kCommunication) - p.seconds(CostKind::kStages),
-                  [](Candidate& c) { c.config.parallel.accumulate_unsharded = true; });
+                  [](Candidate& c) { c.config.parallel.accumulate_unsharded = AutoBool::kTrue; });
     }
-    if (sharded && !parallel.accumulate_unsharded && parallel.reshard_after_forward == Reshard::kFalse) {
-      add_changed(p.step_s, [](Candidate& c) { c.config.parallel.reshard_after_forward = Reshard::kTrue; });
+    if (sharded && parallel.accumulate_unsharded == AutoBool::kFalse &&
+        parallel.reshard_after_forward == AutoBool::kFalse) {
+      add_changed(p.step_s, [](Candidate& c) { c.config.parallel.reshard_after_forward = AutoBool::kTrue; });
     }
     for (const Mode mode : {Mode::kSelective, Mode::kFull}) {
       add_changed(p.step_s, [mode](Candidate& c) { c.config.activation_checkpointing = {.mode = mode}; });
     }
-    if (block_choices(candidate.config).size() > 1) {
+    if (block_choices(candidate.config, candidate.mesh).size() > 1) {
       add_changed(p.step_s, [](Candidate& c) { c.open = true; });
     }
   }
@@ -169,9 +170,9 @@ class Search {
   // Returns false for candidates that reduce gradients once per step without being faster, because that takes more
   // memory.
   bool is_worthwhile(const Candidate& candidate) {
-    if (candidate.mesh.shards() == 1 || !candidate.config.parallel.accumulate_unsharded) return true;
+    if (candidate.mesh.shards() == 1 || candidate.config.parallel.accumulate_unsharded != AutoBool::kTrue) return true;
     Candidate each = candidate;
-    each.config.parallel.accumulate_unsharded = false;
+    each.config.parallel.accumulate_unsharded = AutoBool::kFalse;
     return prediction(candidate).step_s < prediction(each).step_s;
   }
 
@@ -193,8 +194,8 @@ class Search {
                       .chunks = config.parallel.pipeline_chunks,
                       .replicate = mesh.replicate,
                       .micro_batch_size = config.training.micro_batch_size,
-                      .keeps_weights = config.parallel.reshard_after_forward != Reshard::kTrue,
-                      .keeps_gradients = config.parallel.accumulate_unsharded,
+                      .keeps_weights = config.parallel.reshard_after_forward != AutoBool::kTrue,
+                      .keeps_gradients = config.parallel.accumulate_unsharded == AutoBool::kTrue,
                       .zero_bubble = config.parallel.pipeline_schedule == PipelineSchedule::kZeroBubble};
     const auto less = [&](const Needs& other) { return other.at_most(needs); };
     const auto more = [&](const Needs& other) { return needs.at_most(other); };
@@ -213,7 +214,7 @@ class Search {
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
   // recomputing any block.
   void find_blocks(Candidate candidate) {
-    const std::vector<MemoryChoice> choices = block_choices(candidate.config);
+    const std::vector<MemoryChoice> choices = block_choices(candidate.config, candidate.mesh);
     ActivationCheckpointing& checkpointing = candidate.config.activation_checkpointing;
     candidate.open = false;
     const size_t found = first_fitting(choices, [&](const MemoryChoice& choice) {
@@ -226,9 +227,9 @@ class Search {
   }
 
   // Returns the choices of mode auto that recompute no blocks, or some of them.
-  static std::vector<MemoryChoice> block_choices(Config config) {
+  static std::vector<MemoryChoice> block_choices(Config config, const MeshShape& mesh) {
     config.activation_checkpointing = {};
-    std::vector<MemoryChoice> choices = memory_choices(config, true);
+    std::vector<MemoryChoice> choices = memory_choices(config, mesh);
     std::erase_if(choices, [](const MemoryChoice& choice) {
       const Mode mode = choice.checkpointing.mode;
       return mode != Mode::kNone && mode != Mode::kBlock;
@@ -238,8 +239,8 @@ class Search {
 
   StepPrediction prediction(const Candidate& candidate) {
     const ParallelConfig& parallel = candidate.config.parallel;
-    const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == Reshard::kTrue,
-                                   .accumulate_unsharded = parallel.accumulate_unsharded};
+    const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == AutoBool::kTrue,
+                                   .accumulate_unsharded = parallel.accumulate_unsharded == AutoBool::kTrue};
     return predictor_.predict({candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing,
                                target_.document_length});
   }
@@ -304,9 +305,13 @@ std::string differences(const Plan& plan, const Plan& found) {
   add("parallel.pipeline_schedule", schedule(a), schedule(b));
   add("parallel.pipeline_chunks", a.parallel.pipeline_chunks, b.parallel.pipeline_chunks);
   // auto keeps all gathered weights if they fit.
-  add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
+  add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == AutoBool::kTrue,
       found.memory.sharding.reshard_after_forward);
-  add("parallel.accumulate_unsharded", a.parallel.accumulate_unsharded, b.parallel.accumulate_unsharded);
+  // auto keeps full gradients if they fit. The config of `found` has the mesh and micro-batches of the search.
+  const AutoBool accumulates = a.parallel.accumulate_unsharded;
+  const bool accumulates_if_possible =
+      accumulates == AutoBool::kAuto ? may_accumulate_unsharded(b, found.mesh) : accumulates == AutoBool::kTrue;
+  add("parallel.accumulate_unsharded", accumulates_if_possible, found.memory.sharding.accumulate_unsharded);
   add("training.micro_batch_size", a.training.micro_batch_size, b.training.micro_batch_size);
   const auto mode = [](const Config& config) {
     const Mode m = config.activation_checkpointing.mode;

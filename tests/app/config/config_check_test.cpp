@@ -236,6 +236,8 @@ TEST_F(ConfigTest, WhatNoRunCanDoIsRefusedByName) {
   expect_invalid({"precision.linear=fp8_blockwise", "model.intermediate_size=176"},
                  "precision.linear is fp8_blockwise, which needs multiples of 128");
   expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");
+  expect_invalid({"parallel.accumulate_unsharded=once"},
+                 "parallel.accumulate_unsharded is 'once', expected one of auto, true, false");
   expect_invalid({"activation_checkpointing.mode=some"}, "activation_checkpointing.mode is 'some'");
   for (const char* mode : {"auto", "none", "selective", "block", "full"}) {
     validate(load(kTrainable, {fmt::format("activation_checkpointing.mode={}", mode)}), 1);

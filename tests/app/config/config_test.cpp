@@ -154,8 +154,8 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
   EXPECT_EQ(config.parallel.context_parallel, 2);
   EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
-  EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
-  EXPECT_TRUE(config.parallel.accumulate_unsharded);
+  EXPECT_EQ(config.parallel.reshard_after_forward, AutoBool::kTrue);
+  EXPECT_EQ(config.parallel.accumulate_unsharded, AutoBool::kTrue);
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
   EXPECT_EQ(config.parallel.overlap_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);

@@ -186,13 +186,28 @@ class PlanTest(Scratch):
     def test_search_reduces_gradients_once(self):
         arguments = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64",
                      "parallel.pipeline_layers=[32]")
-        once = [row for row in self.plan(*arguments, "--search")["search"] if row["accumulate_unsharded"]]
-        self.assertTrue(once)
-        changes = once[0]["changes"].split()
-        self.assertIn("parallel.accumulate_unsharded=true", changes)
-        again = self.plan(*arguments, *changes)
-        self.assertTrue(again["memory"]["accumulate_unsharded"])
-        self.assertAlmostEqual(again["prediction"]["wps"], once[0]["wps"], places=6)
+        key = "parallel.accumulate_unsharded"
+        for configured, once_is_named, each_is_named in (("false", True, False), ("auto", False, True)):
+            with self.subTest(configured):
+                start = (*arguments, f"{key}={configured}")
+                rows = self.plan(*start, "--search")["search"]
+                once = next(row for row in rows if row["accumulate_unsharded"])
+                each = next(row for row in rows if not row["accumulate_unsharded"])
+                self.assertEqual(f"{key}=true" in once["changes"].split(), once_is_named)
+                self.assertEqual(f"{key}=false" in each["changes"].split(), each_is_named)
+                for row in (once, each):
+                    again = self.plan(*start, *row["changes"].split())
+                    self.assertEqual(again["memory"]["accumulate_unsharded"], row["accumulate_unsharded"])
+                    self.assertAlmostEqual(again["prediction"]["wps"], row["wps"], places=6)
+
+    def test_gradients_are_reduced_once_where_memory_allows(self):
+        accumulates = lambda *overrides: self.plan(MODEL_8B, "--gpus", 8, *overrides)["memory"]["accumulate_unsharded"]
+        self.assertTrue(accumulates())
+        self.assertFalse(accumulates("--gpu-memory", "100GiB"))
+        self.assertFalse(accumulates("training.global_batch_size=16"))
+        self.assertFalse(accumulates("training.deterministic=true"))
+        self.assertFalse(accumulates("parallel.accumulate_unsharded=false"))
+        self.assertIn("; full weights kept, gradients reduced once per step, ", self.run_octavo("plan", MODEL_8B, "--gpus", 8).out)
 
     def test_pipeline_stages(self):
         arguments = (MODEL_8B, "--gpus", 16, "--network-gbps", 50, "parallel.pipeline_parallel=4")

@@ -99,6 +99,13 @@ TEST_F(StartScreenTest, OfANewRun) {
   }
 }
 
+TEST_F(StartScreenTest, NamesTheChoicesByMemory) {
+  EXPECT_EQ(screen(facts()).find("once per step"), std::string::npos);
+  options_.sharding = {.reshard_after_forward = true, .accumulate_unsharded = true};
+  expect_part(screen(facts()), "activation checkpointing: none,\n");
+  expect_part(screen(facts()), " weights gathered again in backward, gradients reduced once per step\n");
+}
+
 TEST_F(StartScreenTest, OfAResumedOne) {
   StartFacts resumed = facts();
   resumed.resumes_from = "checkpoints/step_00000300";

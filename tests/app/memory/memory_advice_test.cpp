@@ -50,6 +50,13 @@ TEST_F(MemoryAdvice, OneKeyWhereThatIsEnough) {
             "activation_checkpointing.mode=auto");
 }
 
+TEST_F(MemoryAdvice, GradientsReducedPerMicroBatchInsteadOfOnce) {
+  const std::vector<std::string> once = {"parallel.accumulate_unsharded=true"};
+  const FittingChange found = change(once, 8, 50);
+  EXPECT_EQ(found.overrides, "parallel.accumulate_unsharded=false");
+  EXPECT_TRUE(fits_with(once, found, 50));
+}
+
 TEST_F(MemoryAdvice, WhateverIsFoundFits) {
   const std::vector<std::string> kept = {"activation_checkpointing.mode=none"};
   for (const int64_t memory_gib : {60, 40, 30, 25, 20}) {

@@ -57,6 +57,19 @@ TEST_F(MeshChoiceTest, OneReplicaIfMoreWouldBeRecomputed) {
   EXPECT_TRUE(found);
 }
 
+// Full gradients are kept only where memory is left, so they do not decide how many replicas there are.
+TEST_F(MeshChoiceTest, GradientsReducedOncePerStepChangeNothing) {
+  for (const int64_t gib : {20, 24, 32, 48, 80}) {
+    const auto with = [&](const char* override_) {
+      return choose({"training.micro_batch_size=1", override_}, 32, 8, gib * kGiB);
+    };
+    const MeshChoice open = with("parallel.accumulate_unsharded=auto");
+    const MeshChoice each = with("parallel.accumulate_unsharded=false");
+    EXPECT_EQ(open.mesh, each.mesh) << gib;
+    EXPECT_EQ(open.reason, each.reason) << gib;
+  }
+}
+
 TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
   expect_mesh(choose({"parallel.data_parallel_replicate=1"}, 32, 8), 1, 32, "");
   expect_mesh(choose({"parallel.data_parallel_replicate=2"}, 32, 8), 2, 16, "");

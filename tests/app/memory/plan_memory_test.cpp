@@ -73,10 +73,11 @@ TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
 }
 
 TEST_F(PlanMemory, ItemsSayWhatTheyHold) {
-  const MemoryPlan p = plan("llama3_8b_8gpu.yaml",
-                            {"parallel.reshard_after_forward=true", "activation_checkpointing.mode=block",
-                             "activation_checkpointing.ratio=0.5", "optimizer.ema_decay=0.9"},
-                            8);
+  const MemoryPlan p =
+      plan("llama3_8b_8gpu.yaml",
+           {"parallel.reshard_after_forward=true", "activation_checkpointing.mode=block",
+            "activation_checkpointing.ratio=0.5", "optimizer.ema_decay=0.9", "parallel.accumulate_unsharded=false"},
+           8);
   const auto expect = [&](const char* name, Contents contents, const std::vector<int64_t>& blocks) {
     const auto item = std::find_if(p.items.begin(), p.items.end(), [&](const auto& i) { return i.name == name; });
     ASSERT_NE(item, p.items.end()) << name;
@@ -119,6 +120,18 @@ TEST_F(PlanMemory, KeepsFullWeightsWhereTheyFit) {
   EXPECT_EQ(plan("llama3_8b_8gpu.yaml", {}, 8, 76 * kGiB).checkpointing.mode,
             ActivationCheckpointing::Mode::kSelective);
   EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"activation_checkpointing.mode=none"}, 8, 76 * kGiB).fits());
+}
+
+TEST_F(PlanMemory, KeepsFullGradientsWhereTheyFit) {
+  const MemoryPlan kept = plan("llama3_8b_8gpu.yaml", {}, 8);
+  EXPECT_TRUE(kept.sharding.accumulate_unsharded);
+  // The largest of these gradients are those of the 32 blocks, in float32.
+  EXPECT_NEAR(static_cast<double>(bytes_of(kept, "full gradients of blocks")) / kGiB, 26, 0.5);
+  const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 100 * kGiB);
+  EXPECT_FALSE(small.sharding.accumulate_unsharded);
+  EXPECT_FALSE(small.sharding.reshard_after_forward);
+  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"training.deterministic=true"}, 8).sharding.accumulate_unsharded);
+  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"training.global_batch_size=16"}, 8).sharding.accumulate_unsharded);
 }
 
 TEST_F(PlanMemory, ThousandsOfRanks) {

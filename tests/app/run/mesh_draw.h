@@ -13,6 +13,8 @@
 
 namespace octavo {
 
+inline AutoBool auto_bool(bool value) { return value ? AutoBool::kTrue : AutoBool::kFalse; }
+
 struct MeshDraw {
   Config
       config;  // The model, data.seq_len, data.document_mask, batch sizes, precision, optimizer and parallel are drawn.
@@ -32,7 +34,7 @@ struct MeshDraw {
             .layout = layout,
             .local_batch = rows,
             .sharding = {.reshard_after_forward = reshard_after_forward,
-                         .accumulate_unsharded = config.parallel.accumulate_unsharded},
+                         .accumulate_unsharded = config.parallel.accumulate_unsharded == AutoBool::kTrue},
             .checkpointing = checkpointing};
   }
   // Returns the number of targets of a step, over all ranks.
@@ -127,7 +129,7 @@ inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.context_parallel = dice.divisor_of(ranks / parallel.tensor_parallel);
   parallel.data_parallel_replicate = dice.divisor_of(ranks / parallel.tensor_parallel / parallel.context_parallel);
   parallel.tensor_parallel_chunks = dice.number(1, 3);
-  parallel.accumulate_unsharded = dice.yes();
+  parallel.accumulate_unsharded = auto_bool(dice.yes());
 }
 
 // Draws an optimizer. Muon scales every gradient to norm 1, so it turns a gradient that is nothing but rounding (of q
@@ -232,7 +234,7 @@ inline std::string MeshDraw::describe() const {
       config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel, p.pipeline_chunks,
       fmt::join(p.pipeline_layers, " "), p.pipeline_schedule == PipelineSchedule::kZeroBubble ? " without bubbles" : "",
       p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
-      reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
+      reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded == AutoBool::kTrue ? "kept" : "sharded",
       precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
       static_cast<int>(checkpointing.mode), checkpointing.ratio,

@@ -376,7 +376,7 @@ TEST_P(MeshDraws, ChunksOfPipelineStages) {
       draw.config.parallel.pipeline_schedule = PipelineSchedule::kInterleaved;
       draw.config.parallel.pipeline_layers.assign(static_cast<size_t>(stages * chunks), 1);
       draw.config.parallel.pipeline_layers[static_cast<size_t>(stages)] = 3;
-      draw.config.parallel.accumulate_unsharded = chunks == 2;
+      draw.config.parallel.accumulate_unsharded = auto_bool(chunks == 2);
       draw.config.training.global_batch_size = 2 * size_;
       draw.reshard_after_forward = stages % 2 == 0;
       mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
@@ -487,7 +487,7 @@ TEST_P(MeshDraws, GatheringInFp8ChangesNoBit) {
     for (const auto& [reshard, accumulate] : {std::pair{true, false}, {false, false}, {true, true}}) {
       MeshDraw draw = plain_draw(linear);
       draw.reshard_after_forward = reshard;
-      draw.config.parallel.accumulate_unsharded = accumulate;
+      draw.config.parallel.accumulate_unsharded = auto_bool(accumulate);
       draw.config.precision.fp8_all_gather = true;
       const std::string in_fp8 = bits(draw);
       draw.config.precision.fp8_all_gather = false;
@@ -509,7 +509,7 @@ TEST_P(MeshDraws, ShardsAndReplicasEqualOneRank) {
         draw.config.precision.compute = DType::kFloat32;
         draw.config.precision.lm_head = lm_head;
         draw.config.parallel.data_parallel_replicate = replicate;
-        draw.config.parallel.accumulate_unsharded = accumulate;
+        draw.config.parallel.accumulate_unsharded = auto_bool(accumulate);
         draw.config.training.global_batch_size = 2 * size_;
         draw.reshard_after_forward = reshard;
         expect_equal_to_one_rank(draw, tolerance_of(draw));
