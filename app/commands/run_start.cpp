@@ -35,7 +35,7 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
     std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
                                    format_duration(seconds), step.step_s * 1e3, machine.name,
                                    with_thousands_separators(std::llround(step.wps)));
-    if (const auto range = prediction_range(step.wps, machine, run.mesh, cluster)) {
+    if (const auto range = prediction_range(step.wps, run, machine, cluster)) {
       text += fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
                           with_thousands_separators(std::llround(range->high_wps)));
     }

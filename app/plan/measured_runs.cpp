@@ -47,53 +47,53 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=fp8_tensorwise", 60880, 58952, kAttention},
     {"h200", kOne, k8B, "training.global_batch_size=2 optimizer.state_dtype=float8", 15666, 14991, kAttention},
     {"h200", kOne, k8B, "training.global_batch_size=8 optimizer.state_dtype=float8", 16451, 15662, kAttention},
-    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 55712, 56701, kTwoH200s},
+    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 55712, 56039, kTwoH200s},
     {"h200", kReplicas, k2B,
-     "training.global_batch_size=4 precision.linear=fp8_tensorwise parallel.data_parallel_shard=1", 54088, 55450,
+     "training.global_batch_size=4 precision.linear=fp8_tensorwise parallel.data_parallel_shard=1", 54088, 54455,
      kTwoH200s},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=bfloat16", 11158, 11340, kTwoH200s},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 16059, 15969, kTwoH200s},
-    {"h200", kTwo, k8B, "training.global_batch_size=16 precision.linear=fp8_tensorwise", 16549, 16582, kTwoH200s},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_delayed", 16291, 16358, kTwoH200s},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 optimizer.state_dtype=float8", 16062, 16138, kTwoH200s},
-    {"h200", kTwo, k70B, "training.global_batch_size=2 model.num_layers=18 optimizer.state_dtype=float8", 7666, 8322,
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=bfloat16", 11158, 11214, kTwoH200s},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 16059, 15756, kTwoH200s},
+    {"h200", kTwo, k8B, "training.global_batch_size=16 precision.linear=fp8_tensorwise", 16549, 16387, kTwoH200s},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_delayed", 16291, 16135, kTwoH200s},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 optimizer.state_dtype=float8", 16062, 15920, kTwoH200s},
+    {"h200", kTwo, k70B, "training.global_batch_size=2 model.num_layers=18 optimizer.state_dtype=float8", 7666, 8123,
      kTwoH200s},
-    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=bfloat16", 42561, 43741, kMemory, true},
-    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 53817, 53134, kMemory, true},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=bfloat16", 10990, 10948, kMemory, true},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 15752, 15202, kMemory, true},
-    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_delayed", 15769, 15555, kMemory, true},
+    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=bfloat16", 42561, 43294, kMemory, true},
+    {"h200", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 53817, 52553, kMemory, true},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=bfloat16", 10990, 10830, kMemory, true},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 15752, 15009, kMemory, true},
+    {"h200", kTwo, k8B, "training.global_batch_size=4 precision.linear=fp8_delayed", 15769, 15353, kMemory, true},
     {"h200", kTwo, k8B,
      "training.global_batch_size=4 parallel.reshard_after_forward=true activation_checkpointing.mode=none",
-     from_ms(1059.0, 16384), 15202, kMemory, true},
+     from_ms(1059.0, 16384), 14976, kMemory, true},
     {"h200", kTwo, k8B,
      "training.global_batch_size=4 parallel.reshard_after_forward=true activation_checkpointing.mode=selective",
-     from_ms(1067.3, 16384), 15112, kMemory, true},
+     from_ms(1067.3, 16384), 14889, kMemory, true},
     {"h200", kTwo, k8B,
      "training.global_batch_size=4 parallel.reshard_after_forward=true activation_checkpointing.mode=full",
-     from_ms(1269.0, 16384), 12784, kMemory, true},
+     from_ms(1269.0, 16384), 12624, kMemory, true},
     {"h200", kTwo, k70B, "training.global_batch_size=2 model.num_layers=9 activation_checkpointing.mode=full",
-     from_ms(637.9, 8192), 13086, kMemory, true},
+     from_ms(637.9, 8192), 12862, kMemory, true},
     {"h200", kTwo, k70B, "training.global_batch_size=2 model.num_layers=18 activation_checkpointing.mode=full",
-     from_ms(1186.8, 8192), 7040, kMemory, true},
+     from_ms(1186.8, 8192), 6897, kMemory, true},
     {"h200", kTwo, k70B,
      "training.global_batch_size=2 model.num_layers=18 activation_checkpointing.mode=block "
      "activation_checkpointing.ratio=0.556",
-     from_ms(1113.3, 8192), 7577, kMemory, true},
-    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=bfloat16", 10876, 11071, kSharded, true},
-    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_tensorwise", 15554, 15465, kSharded, true},
-    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_delayed", 15823, 15831, kSharded, true},
-    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_tensorwise", 16069, 15465, kTensor, true},
-    {"h200", kFour, k2B, "training.global_batch_size=8 precision.linear=fp8_delayed", 54389, 55606, kSharded, true},
+     from_ms(1113.3, 8192), 7411, kMemory, true},
+    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=bfloat16", 10876, 10893, kSharded, true},
+    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_tensorwise", 15554, 15169, kSharded, true},
+    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_delayed", 15823, 15521, kSharded, true},
+    {"h200", kFour, k8B, "training.global_batch_size=8 precision.linear=fp8_tensorwise", 16069, 15169, kTensor, true},
+    {"h200", kFour, k2B, "training.global_batch_size=8 precision.linear=fp8_delayed", 54389, 54674, kSharded, true},
     {"h200", kFour, k8B,
      "training.global_batch_size=8 parallel.reshard_after_forward=true activation_checkpointing.mode=none",
-     from_ms(1043.5, 16384), 15465, kRecomputed, true},
+     from_ms(1043.5, 16384), 15120, kRecomputed, true},
     {"h200", kFour, k8B,
      "training.global_batch_size=8 parallel.reshard_after_forward=true activation_checkpointing.mode=selective",
-     from_ms(1066.0, 16384), 15372, kRecomputed, true},
+     from_ms(1066.0, 16384), 15030, kRecomputed, true},
     {"h200", kFour, k8B,
      "training.global_batch_size=8 parallel.reshard_after_forward=true activation_checkpointing.mode=full",
-     from_ms(1266.1, 16384), 12969, kRecomputed, true},
+     from_ms(1266.1, 16384), 12725, kRecomputed, true},
     {"h200", kTensorFour, k8B,
      "model.preset=llama3_70b model.num_layers=3 training.global_batch_size=2 parallel.tensor_parallel=4",
      from_ms(131.3, 4096), 30342, kTensor, true},
@@ -106,40 +106,40 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kTensorFour, k8B,
      "model.preset=llama3_405b model.num_layers=3 training.global_batch_size=2 parallel.tensor_parallel=4",
      from_ms(362.7, 4096), 11276, kTensor, true},
-    {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16732, kFourH200s},
+    {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16450, kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=bfloat16",
-     11052, 12026, kFourH200s},
+     11052, 11713, kFourH200s},
     {"h200", kFour, k8B,
-     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false", 15991, 16868,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false", 15991, 16287,
      kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=fp8_delayed",
-     16243, 17306, kFourH200s},
+     16243, 16695, kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=fp8_delayed precision.lm_head=fp8_backward",
-     16527, 17661, kFourH200s},
+     16527, 17025, kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=fp8_delayed precision.lm_head=fp8_backward precision.fast_accumulation=all",
-     17125, 18418, kFourH200s},
+     17125, 17728, kFourH200s},
     {"h200", kFour, k8B, "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true",
-     16372, 16875, kFourH200s},
+     16372, 16728, kFourH200s},
     {"h200", kTwoStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=2",
-     13126, 14745, kFourH200s},
+     13126, 14444, kFourH200s},
     {"h200", kTwoStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=2 parallel.pipeline_schedule=zero_bubble",
-     14167, 15336, kFourH200s},
+     14167, 15080, kFourH200s},
     {"h200", kTwoStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true "
      "parallel.pipeline_parallel=2",
-     13488, 14748, kFourH200s},
+     13488, 14715, kFourH200s},
     {"h200", kFourStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=4",
@@ -167,7 +167,7 @@ constexpr MeasuredRun kRuns[] = {
     {"h100", kOne, k2B, "training.global_batch_size=4 precision.linear=fp8_delayed", 57739, 55583, kStructure},
     {"h100", kOne, k2B, "training.global_batch_size=4 precision.linear=fp8_rowwise", 52492, 51286, kStructure},
     {"h100", kOne, k2B, "training.global_batch_size=4 precision.linear=fp8_blockwise", 52905, 50925, kStructure},
-    {"h100", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 53492, 52441, kPyTorch},
+    {"h100", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 53492, 51943, kPyTorch},
     {"h100", kTensorTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise parallel.tensor_parallel=2",
      46180, 46259, kPyTorch},
 };
@@ -200,17 +200,20 @@ PredictionRange prediction_range(double wps, std::string_view machine, const Mes
   if (mesh.ranks() > gpus_per_node) range.not_measured.emplace_back("several nodes");
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = mesh.*axis.size;
-    if (!axis.shards_state && size > largest.*axis.size) {
+    if (axis.size != &MeshShape::shard && size > largest.*axis.size) {
       range.not_measured.push_back(fmt::format("{} {}", axis.name, size));
     }
   }
   return range;
 }
 
-std::optional<PredictionRange> prediction_range(double wps, const MachineRates& machine, const MeshShape& mesh,
+std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
                                                 const Cluster& cluster) {
   if (machine.device == "cpu") return std::nullopt;
-  return prediction_range(wps, machine.name, mesh, cluster.gpus_per_node, kRuns);
+  PredictionRange range = prediction_range(wps, machine.name, run.mesh, cluster.gpus_per_node, kRuns);
+  if (run.document_length > 0) range.not_measured.emplace_back("documents");
+  if (run.config.optimizer.type == OptimizerType::kMuon) range.not_measured.emplace_back("Muon");
+  return range;
 }
 
 std::string describe(const PredictionRange& range) {

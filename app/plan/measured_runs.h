@@ -18,6 +18,7 @@
 
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
+#include "app/plan/predictor.h"
 #include "parallel/config.h"
 
 namespace octavo {
@@ -55,7 +56,7 @@ PredictionRange prediction_range(double wps, std::string_view machine, const Mes
                                  std::span<const MeasuredRun> runs);
 
 // Returns the range by measured_runs(), or nothing for a CPU, because no prediction for a CPU was compared.
-std::optional<PredictionRange> prediction_range(double wps, const MachineRates& machine, const MeshShape& mesh,
+std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
                                                 const Cluster& cluster);
 
 // Returns a text such as "15,900 to 17,300 wps, by errors of -3.2% to +5.4% in 22 measured runs on up to 4 GPUs; not

@@ -67,7 +67,12 @@ void add_part(Table& table, const char* title, const StepCost& cost, double step
 }
 
 std::optional<PredictionRange> range_of(const PlanReport& report) {
-  return prediction_range(report.plan.prediction->wps, *report.target.machine, report.plan.mesh, report.target.cluster);
+  const PredictedRun run{.config = report.plan.config,
+                         .mesh = report.plan.mesh,
+                         .sharding = report.plan.memory.sharding,
+                         .checkpointing = report.plan.memory.checkpointing,
+                         .document_length = report.target.document_length};
+  return prediction_range(report.plan.prediction->wps, run, *report.target.machine, report.target.cluster);
 }
 
 OrderedJson range_json(const PredictionRange& range) {

@@ -20,11 +20,16 @@ constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // 493 of 550 backward.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
-// Rate of attention within documents divided by its rate over whole sequences, including the time to copy documents
-// into batches. Measured in steps of the 1.8B with documents of 1,024 tokens on average: 177 of 627 TFLOP/s forward and
-// 188 of 495 backward (docs/benchmarks/2026-11-22-documents.md). Other lengths were not measured.
-constexpr double kForwardWithinDocuments = 0.28;
-constexpr double kBackwardWithinDocuments = 0.38;
+// Attention within documents (kernels/attention/padded_documents.h) computes the scores of padded documents with cuDNN,
+// and copies them. Its time is that of attention without a mask times padding * share / kCudnnShare + copies, where
+// `share` is the share of the scores that lie within documents. Padding is kMostPadding for short documents and 1 if a
+// document fills the sequence. kMostPadding is an assumption, kCudnnShare was measured in steps, and the copies follow
+// from steps of the 1.8B with documents of 1,024 tokens on average, where attention took 16.3 ms forward and 38.4 ms
+// backward (docs/benchmarks/2026-11-22-documents.md). Other lengths were not measured.
+constexpr double kMostPadding = 1.75;
+constexpr double kCudnnShare = 0.81;
+constexpr double kForwardCopies = 0.35;
+constexpr double kBackwardCopies = 0.15;
 // Share of a large copy's bandwidth that memory-bound ops reach: 3,500 to 4,060 of 4,250 GB/s.
 constexpr double kMemoryShare = 0.88;
 // Share of kMemoryShare that memory-bound ops reach if they also cast their result to FP8. Fitted to steps of the 1.8B
@@ -51,6 +56,14 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   const double n = octaves(p.n, size.n);
   const double k = octaves(p.k, size.k);
   return m * m + n * n + k * k;
+}
+
+// Returns the time of attention within documents divided by the time that its FLOPs take at the rate of attention
+// without a mask. CPUs compute only the scores within documents. 1 without documents.
+double time_within_documents(std::optional<double> share, bool gpu, double copies) {
+  if (!share || !gpu) return 1;
+  const double padding = kMostPadding - (kMostPadding - 1) * *share;
+  return padding / kCudnnShare + copies / *share;
 }
 
 }  // namespace
@@ -84,22 +97,19 @@ double attention_forward_flops(const SdpaShape& s) {
   return 2 * of(s.batch) * of(s.num_heads) * of(s.seq_len) * of(s.seq_len) * of(s.head_dim);
 }
 
-double op_seconds(const MachineRates& machine, const Op& op, bool within_documents) {
+double op_seconds(const MachineRates& machine, const Op& op, std::optional<double> attended_share) {
   const bool gpu = machine.multiprocessors > 0;
-  const auto share_of_rate = [&](double in_step, double in_documents) {
-    return gpu ? in_step * (within_documents ? in_documents : 1) : 1;
-  };
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
       return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
     case OpBound::kAttentionForward:
-      return op.flops / machine.attention.forward_flops /
-                 share_of_rate(kAttentionForwardInStep, kForwardWithinDocuments) +
+      return op.flops / machine.attention.forward_flops / (gpu ? kAttentionForwardInStep : 1) *
+                 time_within_documents(attended_share, gpu, kForwardCopies) +
              (gpu ? kAttentionForwardOverhead_s : 0);
     case OpBound::kAttentionBackward:
-      return op.flops / machine.attention.backward_flops /
-                 share_of_rate(kAttentionBackwardInStep, kBackwardWithinDocuments) +
+      return op.flops / machine.attention.backward_flops / (gpu ? kAttentionBackwardInStep : 1) *
+                 time_within_documents(attended_share, gpu, kBackwardCopies) +
              (gpu ? kAttentionBackwardOverhead_s : 0);
     case OpBound::kMemory: {
       const double share = kMemoryShare * memory_op(op.name).share * (op.casts ? kCastingShare : 1);

@@ -1,6 +1,7 @@
 // Estimates the time of single ops on a machine from its measured rates.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "app/plan/machine_rates.h"
@@ -22,9 +23,10 @@ double product_seconds(const MachineRates& machine, const std::string& precision
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
-// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. Attention is
-// slower if it is within documents. Returns 0 for a collective.
-double op_seconds(const MachineRates& machine, const Op& op, bool within_documents = false);
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. With
+// documents, the FLOPs of attention are those within them, and `attended_share` is their share of the FLOPs without a
+// mask. Returns 0 for a collective.
+double op_seconds(const MachineRates& machine, const Op& op, std::optional<double> attended_share = std::nullopt);
 
 // Properties of a kind of memory-bound op.
 struct MemoryOp {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ struct RecordedStep {
   size_t middle_begin = 0;
   size_t middle_end = 0;
   int64_t shards = 1;  // Number of shards that the step was recorded with.
-  bool within_documents = false;
+  // Share of the FLOPs of attention that lie within documents. Empty without documents.
+  std::optional<double> attended_share;
 };
 
 // Maximum number of recorded micro-batches: the first, one in the middle, and the last.

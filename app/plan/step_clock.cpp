@@ -63,7 +63,7 @@ std::string name_of(const StepOp& op) {
 StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Cluster& cluster)
     : step_(std::move(step)), machine_(machine), cluster_(cluster) {
   for (const StepOp& op : step_.ops) {
-    compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op, step_.within_documents));
+    compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op, step_.attended_share));
   }
 }
 
@@ -79,7 +79,10 @@ StepClock::OpTime StepClock::transfer(const StepOp& op, double bytes, const Mesh
   };
   // Tokens are sent between matmuls, in small tensors that reach the same rate whether or not matmuls overlap.
   const Overlap alone = shares_samples(op.axis) ? Overlap::kCompute : Overlap::kNothing;
-  return {.alone_s = seconds(alone), .overlapped_s = seconds(Overlap::kCompute), .bytes = bytes};
+  return {.alone_s = seconds(alone),
+          .overlapped_s = seconds(Overlap::kCompute),
+          .bytes = bytes,
+          .slowdown = shares_samples(op.axis) ? 0 : kSlowdownOfCompute};
 }
 
 std::vector<StepClock::OpTime> StepClock::op_times(const MeshShape& mesh) const {
@@ -94,7 +97,7 @@ std::vector<StepClock::OpTime> StepClock::op_times(const MeshShape& mesh) const 
     }
     Op here = op.op;
     here.bytes = bytes;
-    const double seconds = op.of_shard ? op_seconds(machine_, here, step_.within_documents) : compute_s_[i];
+    const double seconds = op.of_shard ? op_seconds(machine_, here, step_.attended_share) : compute_s_[i];
     op_times.push_back({.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes});
   }
   return op_times;
@@ -233,7 +236,9 @@ void StepClock::Walk::advance(Side& side, size_t length) {
     // began with.
     const double takes_s = now_s_ > start_s ? op_times_[op].overlapped_s : op_times_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
-    add(op, times, takes_s, std::max(side.clock_s() - now_s_, 0.0));
+    const double exposed_s = std::max(side.clock_s() - now_s_, 0.0);
+    const double hidden_s = std::clamp(takes_s - exposed_s, 0.0, std::max(now_s_ - start_s, 0.0));
+    add(op, times, takes_s, exposed_s + op_times_[op].slowdown * hidden_s);
   }
 }
 

