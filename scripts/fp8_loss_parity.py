@@ -8,6 +8,7 @@ All settings are compared with that of the first run, seed by seed. The script p
 
 import argparse
 import csv
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -38,9 +39,10 @@ def validation_loss(metrics):
 
 
 def with_spread(values, form):
-    """Returns the mean of the values, and their standard deviation if there are several. "nan" if one of them is NaN."""
+    """Returns the mean of the values, and their standard deviation if there are several and all are finite."""
     text = f"{statistics.fmean(values):{form}}".replace("+nan", "nan")
-    return f"{text} ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 and text != "nan" else text
+    finite = all(math.isfinite(value) for value in values)
+    return f"{text} ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 and finite else text
 
 
 def table(settings, last):
@@ -119,32 +121,48 @@ def draw(settings, path, window):
     differences.set_xlabel("step")
     for axes in (curves, differences):
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.tight_layout()
     write_picture(figure, path)
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("metrics", nargs="+", type=Path, help="SETTING/SEED/metrics.jsonl of the runs, with the reference first")
-    parser.add_argument("--last", type=int, default=200, help="number of steps at the end that are averaged")
+    parser.add_argument("--last", type=positive, default=200, help="number of steps at the end that are averaged")
     parser.add_argument("--csv", type=Path, help="CSV file to write with the losses")
-    parser.add_argument("--csv-every", type=int, default=10, help="steps between two rows of the CSV file")
+    parser.add_argument("--csv-every", type=positive, default=10, help="steps between two rows of the CSV file")
     parser.add_argument("--png", type=Path, help="PNG file to write with the loss curves")
-    parser.add_argument("--window", type=int, default=50, help="number of steps that each point of the curves averages")
+    parser.add_argument("--window", type=positive, default=50, help="number of steps that each point of the curves averages")
     arguments = parser.parse_args()
     for path, mark in ((arguments.csv, CSV_BEGIN), (arguments.png, PICTURE_MARK)):
         if path:
             check_output(parser, path, mark)
 
     settings = {}
-    lengths = set()
+    lengths = {}
     for path in arguments.metrics:
-        metrics = read_metrics(path)
+        try:
+            metrics = read_metrics(path)
+            lengths.setdefault(metrics[-1]["step"], path)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            parser.exit(2, f"{path}: {error}; expected the metrics.jsonl of a run\n")
         settings.setdefault(path.parent.parent.name, {})[path.parent.name] = metrics
-        lengths.add(metrics[-1]["step"] if metrics else 0)
-    if len(lengths) != 1 or 0 in lengths:
-        parser.exit(1, f"the runs end at different steps: {sorted(lengths)}\n")
+    if len(lengths) != 1:
+        ends = ", ".join(f"{path} ends at step {step}" for step, path in sorted(lengths.items()))
+        parser.exit(1, f"the runs have different lengths: {ends}\n")
+    reference = next(iter(settings))
+    for name, runs in settings.items():
+        if missing := sorted(runs.keys() - settings[reference].keys()):
+            print(f"{reference} has no run of {', '.join(missing)}, so these runs of {name} are not compared", file=sys.stderr)
     print(*table(settings, arguments.last), sep="\n")
     if arguments.csv:
         write_csv(settings, arguments.csv, arguments.csv_every)

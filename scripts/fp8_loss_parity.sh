@@ -4,15 +4,15 @@
 # of the losses. losses.csv and losses.png in runs/fp8_loss_parity have the curves.
 #
 #   cmake --preset default && cmake --build --preset default
-#   ./scripts/fp8_loss_parity.sh [section.key=value ...]     # Overrides apply to every run.
+#   ./scripts/fp8_loss_parity.sh [section.key=value ...]     # Overrides apply to every run, before those of its setting.
 #
 #   SEEDS="42 43 44"               seeds of the initial weights
 #   SETTINGS="bfloat16 fp8_..."    settings to train, by their names below; by default all. The first is what the others are
 #                                  compared with
 #
-# Every GPU of the machine trains one run at a time. A run takes one minute on an H200. All output is in runs/fp8_loss_parity. Run
-# the script again after an interruption to resume. Delete that folder to start from the beginning. PYTHON chooses the python3 whose
-# site-packages are packed.
+# Every GPU of the machine trains one run at a time. A run takes one minute on an H200. A run that ends early is left out of the
+# table, and the exit code is then 1. All output is in runs/fp8_loss_parity. Run the script again after an interruption to resume.
+# Delete that folder to start from the beginning, also after choosing another PYTHON, whose site-packages are packed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,7 +23,7 @@ config=configs/fp8_loss_parity.yaml
 run_dir=runs/fp8_loss_parity
 
 # Overrides of each setting. bfloat16_again repeats bfloat16, because two runs with the same seed differ: attention's backward adds
-# in any order. The last three settings continue fp8_delayed, and each is faster than the one before.
+# in any order. The last three settings continue fp8_delayed, and for the 8B each is faster than the one before.
 declare -A overrides=(
   [bfloat16]="precision.linear=bfloat16"
   [bfloat16_again]="precision.linear=bfloat16"
@@ -36,13 +36,23 @@ declare -A overrides=(
   [lm_head]="precision.linear=fp8_delayed precision.lm_head=fp8 precision.fast_accumulation=all"
 )
 every_setting="bfloat16 bfloat16_again fp8_tensorwise fp8_rowwise fp8_blockwise fp8_delayed lm_head_backward fast_accumulation lm_head"
-read -r -a settings <<<"${SETTINGS:-$every_setting}"
-read -r -a seeds <<<"${SEEDS:-42 43 44}"
+read -r -d '' -a settings <<<"${SETTINGS-$every_setting}" || true
+read -r -d '' -a seeds <<<"${SEEDS-42 43 44}" || true
+((${#settings[@]})) || refuse "SETTINGS is empty, expected some of: $every_setting"
+((${#seeds[@]})) || refuse "SEEDS is empty, expected integers"
 for setting in "${settings[@]}"; do
   [[ -n "${overrides[$setting]:-}" ]] || refuse "SETTINGS names $setting, expected some of: $every_setting"
 done
 for seed in "${seeds[@]}"; do
-  [[ "$seed" =~ ^[0-9]+$ ]] || refuse "SEEDS contains '$seed', expected integers"
+  [[ "$seed" =~ ^(0|[1-9][0-9]{0,18})$ ]] || refuse "SEEDS contains '$seed', expected integers without leading zeros, below 10^19"
+done
+for list in settings seeds; do
+  declare -n items="$list"
+  again="$(printf '%s\n' "${items[@]}" | sort | uniq -d | head -n 1)"
+  [[ -z "$again" ]] || refuse "${list^^} names $again twice"
+done
+for override in "$@"; do
+  [[ "$override" == *=* ]] || refuse "there is no option $override, expected section.key=value"
 done
 
 # Lists the sources. Files with equal content are listed once, because libraries contain copies of each other's files. Files with a
@@ -53,6 +63,7 @@ list_sources() {
   mapfile -t folders < <("${PYTHON:-python3}" -c '
 import sysconfig
 print(*sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")}), sep="\n")')
+  ((${#folders[@]})) || die "${PYTHON:-python3} does not say where its site-packages are"
   find "${folders[@]}" /usr/include -type f \( -name '*.py' -o -path '/usr/include/*.h' -o -path '/usr/include/*.hpp' -o \
     \( -path '/usr/include/c++/*' ! -name '*.*' \) \) -readable -size -1024k -size +0 -print0 |
     { LC_ALL=C xargs -0 grep -LaP '\x00' || true; } | LC_ALL=C sort | xargs -d '\n' sha256sum |
@@ -76,12 +87,14 @@ train() {
   shift 2
   read -r -a values <<<"${overrides[${run%%/*}]}"
   mkdir -p "$run_dir/$run"
-  CUDA_VISIBLE_DEVICES="$gpu" "$octavo" train "$config" "${values[@]}" "training.seed=${run##*-}" "logging.dir=$run_dir/$run" "$@" \
-    >>"$log" 2>&1 || {
-    tail -n 20 "$log" >&2
-    die "the run $run ended early; its log is $log"
-  }
-  printf '%-32s %s\n' "$run" "$(tail -n 1 "$log")"
+  if CUDA_VISIBLE_DEVICES="$gpu" "$octavo" train "$config" "$@" "${values[@]}" "training.seed=${run##*-}" \
+    "logging.dir=$run_dir/$run" >>"$log" 2>&1; then
+    touch "$run_dir/$run/done"
+    printf '%-32s %s\n' "$run" "$(tail -n 1 "$log")"
+  else
+    rm -f "$run_dir/$run/done"
+    printf '%-32s ended early, its log is %s: %s\n' "$run" "$log" "$(tail -n 1 "$log")" >&2
+  fi
 }
 
 # train_every NUMBER COUNT [section.key=value ...] trains each COUNT-th run on one GPU, beginning with run NUMBER.
@@ -111,11 +124,14 @@ for ((i = 0; i < ${#gpus[@]}; ++i)); do
   train_every "$i" "${#gpus[@]}" "$@" &
   workers+=($!)
 done
-for worker in "${workers[@]}"; do wait "$worker"; done
+wait "${workers[@]}"
 
 say "Result"
 if command -v nvidia-smi >/dev/null 2>&1; then nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true; fi
-metrics=("${runs[@]/#/$run_dir/}")
+metrics=()
+for run in "${runs[@]}"; do [[ ! -e "$run_dir/$run/done" ]] || metrics+=("$run_dir/$run/metrics.jsonl"); done
+[[ "${metrics[*]}" == *"/${settings[0]}/"* ]] || die "every run of ${settings[0]} ended early, so there is nothing to compare with"
 outputs=(--csv "$run_dir/losses.csv")
 if python="$(python_with matplotlib)"; then outputs+=(--png "$run_dir/losses.png"); else python=python3; fi
-"$python" scripts/fp8_loss_parity.py "${metrics[@]/%//metrics.jsonl}" "${outputs[@]}"
+"$python" scripts/fp8_loss_parity.py "${metrics[@]}" "${outputs[@]}"
+((${#metrics[@]} == ${#runs[@]})) || die "$((${#runs[@]} - ${#metrics[@]})) of ${#runs[@]} runs ended early and are not in the table"
