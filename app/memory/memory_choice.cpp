@@ -52,7 +52,7 @@ std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& 
   add({.mode = Mode::kNone});
   add({.mode = Mode::kSelective});
   const int64_t layers = config.model.num_layers;
-  for (int64_t blocks = 2; blocks < layers; ++blocks) {
+  for (int64_t blocks = mesh.pipeline > 1 ? 1 : 2; blocks < layers; ++blocks) {
     const double ratio = static_cast<double>(blocks) / static_cast<double>(layers);
     choices.push_back({{.mode = Mode::kBlock, .ratio = ratio}, reshards.back(), accumulates.back()});
   }

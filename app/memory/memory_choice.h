@@ -9,11 +9,12 @@
 //   3.    kept                   kept               reduced in every micro-batch
 //   4.    kept                   gathered again     reduced in every micro-batch
 //   5-8.  mode selective         like 1 to 4        like 1 to 4
-//   9.    mode block with 2,     gathered again     reduced in every micro-batch
-//         3, ... blocks
+//   9.    mode block with        gathered again     reduced in every micro-batch
+//         2, 3, ... blocks
 //   10.   mode full              gathered again     reduced in every micro-batch
 //
 // The activations of the last recomputed block are in memory anyway, so recomputing a single block would save nothing.
+// With pipeline stages it saves the activations of all micro-batches in flight but one, so block modes begin with one.
 #pragma once
 
 #include <functional>
