@@ -1,6 +1,7 @@
 #include "model/llama.h"
 
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <string_view>
@@ -24,6 +25,21 @@ ParameterView weights_of(const ShardedParameters& parameters) {
 
 ParameterView gradients_of(const ShardedParameters& parameters) {
   return [&parameters](const ParameterSpec& spec) { return parameters.full_gradient(spec); };
+}
+
+// Returns what an entry transfers at one edge of its chunk. Nothing crosses the ends of the model, and the gradients of
+// weights stay in their stage.
+std::optional<StageData> transferred(StepEntry::Kind kind, bool forward_ends, bool backward_ends) {
+  switch (kind) {
+    case StepEntry::Kind::kForward:
+      return forward_ends ? std::nullopt : std::optional(StageData::kActivations);
+    case StepEntry::Kind::kBackward:
+    case StepEntry::Kind::kBackwardInput:
+      return backward_ends ? std::nullopt : std::optional(StageData::kGradients);
+    case StepEntry::Kind::kBackwardWeights:
+      break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -367,32 +383,23 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
   }
 }
 
-// The embedding and the head are at the ends of the model, so their chunks have nothing to receive or to send there.
 void Llama::receive(StepEntry::Kind kind, const Work& work) {
-  if (kind == StepEntry::Kind::kBackwardWeights) return;
-  if (kind != StepEntry::Kind::kForward) {
-    if (!work.chunk.has_head) pipeline_->receive_gradient(work.a.edge());
-  } else if (!work.chunk.has_embedding) {
-    pipeline_->receive_input(work.a.input());
-  }
+  const std::optional<StageData> data = transferred(kind, work.chunk.has_embedding, work.chunk.has_head);
+  if (data == StageData::kActivations) pipeline_->receive_input(work.a.input());
+  if (data == StageData::kGradients) pipeline_->receive_gradient(work.a.edge());
 }
 
 void Llama::post(const StepEntry& entry) {
-  if (entry.kind == StepEntry::Kind::kBackwardWeights) return;
-  if (entry.kind != StepEntry::Kind::kForward) {
-    if (!chunk_of(entry).has_head) pipeline_->post_gradient();
-  } else if (!chunk_of(entry).has_embedding) {
-    pipeline_->post_input();
-  }
+  const Chunk& chunk = chunk_of(entry);
+  const std::optional<StageData> data = transferred(entry.kind, chunk.has_embedding, chunk.has_head);
+  if (data == StageData::kActivations) pipeline_->post_input();
+  if (data == StageData::kGradients) pipeline_->post_gradient();
 }
 
 void Llama::send(StepEntry::Kind kind, const Work& work) {
-  if (kind == StepEntry::Kind::kBackwardWeights) return;
-  if (kind != StepEntry::Kind::kForward) {
-    if (!work.chunk.has_embedding) pipeline_->send_gradient(work.a.edge());
-  } else if (!work.chunk.has_head) {
-    pipeline_->send_output(work.a.edge());
-  }
+  const std::optional<StageData> data = transferred(kind, work.chunk.has_head, work.chunk.has_embedding);
+  if (data == StageData::kActivations) pipeline_->send_output(work.a.edge());
+  if (data == StageData::kGradients) pipeline_->send_gradient(work.a.edge());
 }
 
 // The transfer of the next entry begins while this one computes.

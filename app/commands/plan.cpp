@@ -74,11 +74,7 @@ Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& 
 
 // Writes the page even if the plan does not fit.
 void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
-  const PredictedRun run{.config = plan.config,
-                         .mesh = plan.mesh,
-                         .sharding = plan.memory.sharding,
-                         .checkpointing = plan.memory.checkpointing,
-                         .document_length = target.document_length};
+  const PredictedRun run = predicted_run(plan, target);
   write_output_file(path, kMemoryPage, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
 }
 

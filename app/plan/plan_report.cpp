@@ -67,11 +67,7 @@ void add_part(Table& table, const char* title, const StepCost& cost, double step
 }
 
 std::optional<PredictionRange> range_of(const PlanReport& report) {
-  const PredictedRun run{.config = report.plan.config,
-                         .mesh = report.plan.mesh,
-                         .sharding = report.plan.memory.sharding,
-                         .checkpointing = report.plan.memory.checkpointing,
-                         .document_length = report.target.document_length};
+  const PredictedRun run = predicted_run(report.plan, report.target);
   return prediction_range(report.plan.prediction->wps, run, *report.target.machine, report.target.cluster);
 }
 

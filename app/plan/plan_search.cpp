@@ -38,10 +38,7 @@ struct Candidate {
 Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group, Predictor* predictor) {
   Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
   plan.memory = plan_memory(config, plan.mesh, target.device, group);
-  if (predictor != nullptr) {
-    plan.prediction = predictor->predict(
-        {config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing, target.document_length});
-  }
+  if (predictor != nullptr) plan.prediction = predictor->predict(predicted_run(plan, target));
   return plan;
 }
 
@@ -264,6 +261,14 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
   validate(config, target.gpus, Purpose::kSynthetic);
   resolve_device(config, target.device.device);
   return config;
+}
+
+PredictedRun predicted_run(const Plan& plan, const PlanTarget& target) {
+  return {.config = plan.config,
+          .mesh = plan.mesh,
+          .sharding = plan.memory.sharding,
+          .checkpointing = plan.memory.checkpointing,
+          .document_length = target.document_length};
 }
 
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
