@@ -22,20 +22,22 @@ octavo=build/octavo
 config=configs/fp8_loss_parity.yaml
 run_dir=runs/fp8_loss_parity
 
-# Overrides of each setting. bfloat16_again repeats bfloat16, because two runs with the same seed differ: attention's backward adds
-# in any order. The last three settings continue fp8_delayed, and for the 8B each is faster than the one before.
-declare -A overrides=(
-  [bfloat16]="precision.linear=bfloat16"
-  [bfloat16_again]="precision.linear=bfloat16"
-  [fp8_tensorwise]="precision.linear=fp8_tensorwise"
-  [fp8_rowwise]="precision.linear=fp8_rowwise"
-  [fp8_blockwise]="precision.linear=fp8_blockwise"
-  [fp8_delayed]="precision.linear=fp8_delayed"
-  [lm_head_backward]="precision.linear=fp8_delayed precision.lm_head=fp8_backward"
-  [fast_accumulation]="precision.linear=fp8_delayed precision.lm_head=fp8_backward precision.fast_accumulation=all"
-  [lm_head]="precision.linear=fp8_delayed precision.lm_head=fp8 precision.fast_accumulation=all"
+# Name and overrides of each setting. bfloat16_again repeats bfloat16, because two runs with the same seed differ: attention's
+# backward adds in any order. The last three settings continue fp8_delayed, and for the 8B each is faster than the one before.
+all_settings=(
+  "bfloat16 precision.linear=bfloat16"
+  "bfloat16_again precision.linear=bfloat16"
+  "fp8_tensorwise precision.linear=fp8_tensorwise"
+  "fp8_rowwise precision.linear=fp8_rowwise"
+  "fp8_blockwise precision.linear=fp8_blockwise"
+  "fp8_delayed precision.linear=fp8_delayed"
+  "lm_head_backward precision.linear=fp8_delayed precision.lm_head=fp8_backward"
+  "fast_accumulation precision.linear=fp8_delayed precision.lm_head=fp8_backward precision.fast_accumulation=all"
+  "lm_head precision.linear=fp8_delayed precision.lm_head=fp8 precision.fast_accumulation=all"
 )
-every_setting="bfloat16 bfloat16_again fp8_tensorwise fp8_rowwise fp8_blockwise fp8_delayed lm_head_backward fast_accumulation lm_head"
+declare -A overrides
+for setting in "${all_settings[@]}"; do overrides[${setting%% *}]="${setting#* }"; done
+every_setting="${all_settings[*]%% *}"
 read -r -d '' -a settings <<<"${SETTINGS-$every_setting}" || true
 read -r -d '' -a seeds <<<"${SEEDS-42 43 44}" || true
 ((${#settings[@]})) || refuse "SETTINGS is empty, expected some of: $every_setting"
