@@ -43,7 +43,9 @@ int64_t attend_forward_workspace_bytes(const SdpaGeometry& geometry, SdpaLengths
 }
 
 int64_t attend_backward_workspace_bytes(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream) {
-  if (is_flash(geometry, lengths)) return FlashBackwardTensors(geometry.shape, geometry.keys, nullptr).bytes;
+  if (is_flash(geometry, lengths)) {
+    return FlashBackwardTensors(geometry.shape, flash_backward_size(geometry.shape, geometry.keys), nullptr).bytes;
+  }
   if (geometry.shape.seq_len == 1) return 0;  // cuDNN has no backward for a single token.
   return stream.state<SdpaPlans>().backward(geometry, lengths, stream).workspace_bytes;
 }

@@ -1,12 +1,9 @@
 #include "kernels/attention/documents.h"
 
-#include <algorithm>
-
 namespace octavo {
 
 void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,
                       const ContextRank& context) {
-  const auto first = static_cast<std::ptrdiff_t>(documents.size());
   const int64_t chunk = seq_len / context.chunks();
   for (size_t t = 0; t < document_start.size(); ++t) {
     const auto token = static_cast<int64_t>(t);
@@ -16,9 +13,6 @@ void append_documents(std::span<const int32_t> document_start, int64_t seq_len, 
     }
     ++documents.back().length;
   }
-  std::sort(documents.begin() + first, documents.end(), [](const Document& a, const Document& b) {
-    return a.keys() != b.keys() ? a.keys() > b.keys() : a.begin < b.begin;
-  });
 }
 
 void write_documents(std::span<const Document> documents, int32_t* numbers) {

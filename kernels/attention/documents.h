@@ -24,7 +24,7 @@ struct Document {
 };
 
 struct Documents {
-  // On the host, in descending order of keys(). Empty: every sequence is one document.
+  // On the host, in the order of their tokens. Empty: every sequence is one document.
   std::span<const Document> list;
   // [count, 3] int32: begin, length and before of each document. Read by GPUs.
   Tensor device;
@@ -32,7 +32,7 @@ struct Documents {
   int64_t size() const { return static_cast<int64_t>(list.size()); }
 };
 
-// Appends the documents of a micro-batch in descending order of keys(). document_start [tokens] has, for every token of
+// Appends the documents of a micro-batch in the order of their tokens. document_start [tokens] has, for every token of
 // the rank, the position in its sequence at which its document begins. seq_len is the number of tokens of a sequence on
 // this rank.
 void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,

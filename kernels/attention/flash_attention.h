@@ -1,6 +1,7 @@
-// FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences without
-// padding. It takes less time and energy than cuDNN (docs/benchmarks/2026-11-23-attention.md). The kernels are compiled
-// from FlashAttention's sources, which scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
+// FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences, and
+// for documents within them (kernels/attention/flash_documents.h). It takes less time and energy than cuDNN
+// (docs/benchmarks/2026-11-23-attention.md). The kernels are compiled from FlashAttention's sources, which
+// scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
 #pragma once
 
 #include "build_config.h"
@@ -17,28 +18,41 @@ inline bool flash_attends(const SdpaShape& shape) {
 }
 
 // Buffers that a pass needs in addition to its tensors. The constructor places them in `memory`. If `memory` is null,
-// it only computes their sizes. "rows" is the number of queries or keys per sequence, rounded up to whole tiles.
+// it only computes their sizes.
 struct FlashForwardTensors {
   explicit FlashForwardTensors(void* memory);
 
   Tensor tiles;  // [1] int32: index of the next tile to compute.
   int64_t bytes = 0;
 };
-struct FlashBackwardTensors {
-  FlashBackwardTensors(const SdpaShape& shape, int64_t keys, void* memory);
+// Sizes of backward's buffers, per head.
+struct FlashBackwardSize {
+  // Number of queries and of keys of all sequences, where each sequence is rounded up to whole tiles.
+  int64_t query_rows = 0;
+  int64_t key_rows = 0;
+  // Number of tiles of the longest sequence times the number of sequences.
+  int64_t query_turns = 0;
+  int64_t key_turns = 0;
+};
+// Returns the size for sequences of equal length whose queries attend to `keys` keys.
+FlashBackwardSize flash_backward_size(const SdpaShape& shape, int64_t keys);
 
-  // [batch, num_heads, rows * head_dim] float32: accumulates over the keys.
+struct FlashBackwardTensors {
+  // Uses the numbers and the size of the heads of `shape`.
+  FlashBackwardTensors(const SdpaShape& shape, const FlashBackwardSize& size, void* memory);
+
+  // [num_heads * query_rows, head_dim] float32: accumulates over the keys.
   Tensor d_q;
-  Tensor d;  // [batch, num_heads, rows] float32: D of kernels/attention/sdpa.h
-  // [batch, num_heads, rows] float32: log-sum-exp in base 2.
+  Tensor d;  // [num_heads * query_rows] float32: D of kernels/attention/sdpa.h
+  // [num_heads * query_rows] float32: log-sum-exp in base 2.
   Tensor lse;
-  // [tiles, batch, num_heads] int32: counters by which the deterministic kernels add to d_q in a fixed order.
+  // [query_turns, num_heads] int32: counters by which the deterministic kernels add to d_q in a fixed order.
   Tensor turns_of_queries;
   // The following tensors are adjacent and must be zero at the start. `zeros` covers all of them as bytes.
   Tensor zeros;  // [any] uint8
-  // [batch, num_kv_heads, rows * head_dim] float32: sums over the query heads.
+  // [num_kv_heads * key_rows, head_dim] float32: sums over the query heads.
   Tensor d_k, d_v;
-  // [tiles, batch, num_kv_heads] int32: counters by which the deterministic kernels add to d_k and to d_v in a fixed
+  // [key_turns, num_kv_heads] int32: counters by which the deterministic kernels add to d_k and to d_v in a fixed
   // order.
   Tensor turns_of_keys;
   Tensor turns_of_values;

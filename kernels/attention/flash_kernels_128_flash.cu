@@ -2,7 +2,7 @@
 
 namespace octavo::cuda {
 
-template void run_flash_forward<128>(Flash_fwd_params& params, cudaStream_t stream);
-template void run_flash_backward<128>(Flash_bwd_params& params, cudaStream_t stream);
+template void run_flash_forward<128, false>(Flash_fwd_params& params, cudaStream_t stream);
+template void run_flash_backward<128, false>(Flash_bwd_params& params, cudaStream_t stream);
 
 }  // namespace octavo::cuda

@@ -15,24 +15,30 @@ namespace {
 
 }  // namespace
 
-template <int kHeadDim>
+template <int kHeadDim, bool kVarlen>
 void run_flash_forward(Flash_fwd_params&, CUstream_st*) {
   refuse();
 }
-template <int kHeadDim>
+template <int kHeadDim, bool kVarlen>
 void run_flash_backward(Flash_bwd_params&, CUstream_st*) {
   refuse();
 }
-template <int kHeadDim>
+template <int kHeadDim, bool kVarlen>
 void run_flash_ordered_backward(Flash_bwd_params&, CUstream_st*) {
   refuse();
 }
 
-template void run_flash_forward<64>(Flash_fwd_params&, CUstream_st*);
-template void run_flash_forward<128>(Flash_fwd_params&, CUstream_st*);
-template void run_flash_backward<64>(Flash_bwd_params&, CUstream_st*);
-template void run_flash_backward<128>(Flash_bwd_params&, CUstream_st*);
-template void run_flash_ordered_backward<64>(Flash_bwd_params&, CUstream_st*);
-template void run_flash_ordered_backward<128>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_forward<64, false>(Flash_fwd_params&, CUstream_st*);
+template void run_flash_forward<64, true>(Flash_fwd_params&, CUstream_st*);
+template void run_flash_forward<128, false>(Flash_fwd_params&, CUstream_st*);
+template void run_flash_forward<128, true>(Flash_fwd_params&, CUstream_st*);
+template void run_flash_backward<64, false>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_backward<64, true>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_backward<128, false>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_backward<128, true>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_ordered_backward<64, false>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_ordered_backward<64, true>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_ordered_backward<128, false>(Flash_bwd_params&, CUstream_st*);
+template void run_flash_ordered_backward<128, true>(Flash_bwd_params&, CUstream_st*);
 
 }  // namespace octavo::cuda

@@ -22,9 +22,9 @@ CUTE_DEVICE void tma_sums_wait() {
 
 namespace octavo::cuda {
 
-template <int kHeadDim>
+template <int kHeadDim, bool kVarlen>
 void run_flash_ordered_backward(Flash_bwd_params& params, cudaStream_t stream) {
-  launch_flash_backward<kHeadDim, /*kInOrder=*/true>(params, stream);
+  launch_flash_backward<kHeadDim, kVarlen, /*kInOrder=*/true>(params, stream);
 }
 
 }  // namespace octavo::cuda

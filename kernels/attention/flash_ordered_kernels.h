@@ -7,7 +7,7 @@ struct Flash_bwd_params;
 
 namespace octavo::cuda {
 
-template <int kHeadDim>
+template <int kHeadDim, bool kVarlen>
 void run_flash_ordered_backward(Flash_bwd_params& params, CUstream_st* stream);
 
 }  // namespace octavo::cuda

@@ -2,6 +2,6 @@
 
 namespace octavo::cuda {
 
-template void run_flash_ordered_backward<128>(Flash_bwd_params& params, cudaStream_t stream);
+template void run_flash_ordered_backward<128, false>(Flash_bwd_params& params, cudaStream_t stream);
 
 }  // namespace octavo::cuda

@@ -80,13 +80,17 @@ PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level) {
 }
 
 PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaShape& shape) {
-  const int64_t most_keys = documents.list[static_cast<size_t>(first)].keys();
-  int64_t level = num_padded_levels(shape) - 1;
-  while (level > 0 && empty_padded_batch(shape, level).keys < most_keys) --level;
-  PaddedBatch batch = empty_padded_batch(shape, level);
-  batch.first = first;
-  batch.count = std::min(batch.shape.batch, documents.size() - first);
-  return batch;
+  PaddedBatch best;
+  for (int64_t level = num_padded_levels(shape) - 1; level >= 0; --level) {
+    PaddedBatch batch = empty_padded_batch(shape, level);
+    const int64_t most = std::min(batch.shape.batch, documents.size() - first);
+    const auto rest = documents.list.subspan(static_cast<size_t>(first), static_cast<size_t>(most));
+    const auto too_long = [&](const Document& run) { return run.keys() > batch.keys; };
+    batch.first = first;
+    batch.count = std::find_if(rest.begin(), rest.end(), too_long) - rest.begin();
+    if (batch.count > best.count) best = batch;
+  }
+  return best;
 }
 
 PaddedTensors::PaddedTensors(const PaddedBatch& batch, DType dtype, void* memory) {

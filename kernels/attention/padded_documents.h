@@ -1,4 +1,6 @@
-// Attention within documents (kernels/attention/sdpa.h) on GPUs, with kernels for batches of sequences of equal length.
+// Attention within documents (kernels/attention/sdpa.h) on GPUs with cuDNN, for heads that FlashAttention has no
+// kernels for (flash_attends in kernels/attention/flash_attention.h).
+//
 // A document's run of n tokens on this rank (kernels/attention/documents.h), preceded by m tokens of the document, is
 // an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to
 // m + i. Runs are copied into batches of sequences and padded with zeros. The kernels receive the number of queries and
@@ -7,10 +9,8 @@
 // Runs whose keys fit into one chunk, which includes all runs of whole sequences, go into square batches, whose
 // sequences have as many queries as keys. A square batch of level i holds rows * 2^i sequences of ceil(chunk / 2^i)
 // tokens, at least 2. `rows` is the number of chunks that together have about 8,192 tokens. Batches of all levels have
-// equal size, which bounds their memory, and a few shapes are enough for documents of any number and length. Documents
-// are sorted by their number of keys. So all batches of a level except the last are full of documents longer than half
-// the sequence length, and n tokens take at most 2 n / (rows * chunk) batches plus one per level. Documents of fewer
-// than 32 tokens may take more.
+// equal size, which bounds their memory, and a few shapes are enough for documents of any number and length. A batch
+// holds consecutive documents, and has the level that holds most of them.
 //
 // A run with more keys than one chunk belongs to a document that begins before the chunk of the run. Only the first run
 // of a chunk can be of this kind. It gets its own batch, which has the queries of one chunk and ceil(whole / 2^i) keys,

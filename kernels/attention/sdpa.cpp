@@ -7,6 +7,7 @@
 #include "core/profiler.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/flash_attention.h"
+#include "kernels/attention/flash_documents.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_cpu.h"
 #include "kernels/attention/workspace_parts.h"
@@ -16,27 +17,26 @@ namespace octavo {
 
 namespace {
 
-// Checks that the runs of the documents are in descending order of their numbers of keys, that they contain every token
-// of the micro-batch, and that no run extends beyond its chunk of the sequence.
+// Checks that the runs of the documents contain every token of the micro-batch, in the order of the tokens, and that no
+// run extends beyond its chunk of the sequence.
 void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
   if (documents.empty()) return;
-  const int64_t tokens = shape.batch * shape.seq_len;
   const int64_t length = shape.chunk_length();
-  int64_t in_documents = 0;
+  int64_t end = 0;  // End of the documents checked so far.
   for (size_t i = 0; i < documents.list.size(); ++i) {
     const Document& run = documents.list[i];
-    const bool is_run = run.begin >= 0 && run.begin < tokens && run.length > 0 && run.before >= 0;
-    const bool fits = is_run && run.begin % length + run.length <= length &&
+    const bool follows = run.begin == end && run.length > 0 && run.before >= 0;
+    const bool fits = follows && run.begin % length + run.length <= length &&
                       (run.before == 0 || run.begin % length == 0) &&
                       shape.first_key(run) >= run.begin / shape.seq_len * shape.whole_seq_len();
-    CHECK(
-        fits && (i == 0 || run.keys() <= documents.list[i - 1].keys()),
-        "sdpa: document {} has {} tokens from token {} on and {} before them, expected tokens of one chunk of {}, and "
-        "documents in descending order of their keys",
-        i, run.length, run.begin, run.before, length);
-    in_documents += run.length;
+    CHECK(fits,
+          "sdpa: document {} has {} tokens from token {} on and {} before them, expected a document that begins at "
+          "token {} and lies in one chunk of {} tokens",
+          i, run.length, run.begin, run.before, end, length);
+    end += run.length;
   }
-  CHECK(in_documents == tokens, "sdpa: the documents have {} tokens, expected all {}", in_documents, tokens);
+  const int64_t tokens = shape.batch * shape.seq_len;
+  CHECK(end == tokens, "sdpa: the documents have {} tokens, expected all {}", end, tokens);
   if (stream.is_cuda())
     expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), kNumbersOfDocument});
 }
@@ -78,6 +78,7 @@ double causal_flops(const SdpaShape& s, const Documents& documents, int matmuls)
 }
 
 int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
+  if (flash_attends(shape)) return document_workspace_bytes(shape, dtype);
   int64_t bytes = 0;
   for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
     const PaddedBatch batch = empty_padded_batch(shape, level);

@@ -11,9 +11,10 @@
 // columns of qkv.
 //
 // Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
-// sequence is one attention whose causal mask is aligned at the last key of the chunk; attention within documents runs
-// in batches (kernels/attention/padded_documents.h). Without documents the length of the chunks of a shared sequence
-// must be a multiple of kContextChunkUnit on GPUs.
+// sequence is one attention whose causal mask is aligned at the last key of the chunk. Attention within documents has
+// launches of several documents (kernels/attention/flash_documents.h) or batches of padded copies
+// (kernels/attention/padded_documents.h). Without documents the length of the chunks of a shared sequence must be a
+// multiple of kContextChunkUnit on GPUs.
 //
 // Backward: with D_t = d_out_t . out_t,  p = exp(s - lse),  ds = p * (d_out_t . v_j - D_t),
 //   d_q_t = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_t ds q_t / sqrt(head_dim),  d_v_j = sum_t p d_out_t,
@@ -68,7 +69,8 @@ struct SdpaShape {
 struct SdpaForward {
   SdpaShape shape;
   Tensor out;  // = [batch * seq_len, out_width]
-  // = [chunks * batch, num_heads, seq_len / chunks] float32: natural logarithm of the sum of exp(s).
+  // = [chunks * batch, num_heads, seq_len / chunks] float32: natural logarithm of the sum of exp(s). FlashAttention
+  // within documents has another order of its elements (kernels/attention/flash_documents.h).
   Tensor lse;
   Tensor qkv;  // [batch * seq_len, qkv_width], with rotary embedding applied.
   // [batch * whole_seq_len, kv_width], for shared sequences only. K heads precede v heads; rows are ordered by
@@ -107,13 +109,13 @@ struct KeyRows {
 };
 
 // Returns the size of the scratch that forward or backward needs, whichever is larger. The size is equal on every rank.
-// `within_documents` adds, on GPUs, space for copies of the tensors (kernels/attention/padded_documents.h). cuDNN's
-// plans are built here. On a dry-run stream cuDNN cannot be asked, so its scratch is estimated from measurements, while
-// FlashAttention's scratch (kernels/attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32,
-// [batch, num_heads, seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores
-// d_k and d_v of every query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate
-// for the deterministic backward is an upper bound: one sum of d_q for every 256 keys with heads of 128, and for every
-// 128 keys with smaller heads (measured: 8.4 GB).
+// `within_documents` is for calls with documents, for which cuDNN also needs space for copies of the tensors
+// (kernels/attention/padded_documents.h). cuDNN's plans are built here. On a dry-run stream cuDNN cannot be asked, so
+// its scratch is estimated from measurements, while FlashAttention's scratch (kernels/attention/flash_attention.h) is
+// exact. cuDNN's backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], and needs one number per row. If
+// query heads share kv heads, it also stores d_k and d_v of every query head in bfloat16 (514 MiB for 2 x 8192 tokens,
+// 32 heads of 128, 8 kv heads). The estimate for the deterministic backward is an upper bound: one sum of d_q for every
+// 256 keys with heads of 128, and for every 128 keys with smaller heads (measured: 8.4 GB).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // Returns the estimate of cuDNN's scratch on a dry-run stream. Queries attend to `keys` keys, which may be more than

@@ -1,11 +1,13 @@
 // Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention
 // (kernels/attention/attend.h) over the keys up to the end of the chunk. A whole sequence is one chunk. Within
-// documents, each batch is one attention (kernels/attention/padded_documents.h).
+// documents, FlashAttention reads the tokens in place (kernels/attention/flash_documents.h), and cuDNN attends to
+// batches of padded copies (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
 #include "kernels/attention/attend.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/flash_documents.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/math/sum_terms.h"
 
@@ -138,6 +140,9 @@ class CudaPaddedOps : public PaddedOps {
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) {
+    if constexpr (kHasFlashAttention) {
+      if (flash_attends(args.shape)) return flash_forward_within_documents(args, stream);
+    }
     CudaPaddedOps ops(stream);
     return forward_within_documents(args, ops, stream);
   }
@@ -154,6 +159,9 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   const SdpaShape& s = args.shape;
   sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) {
+    if constexpr (kHasFlashAttention) {
+      if (flash_attends(s)) return flash_backward_within_documents(args, stream);
+    }
     CudaPaddedOps ops(stream);
     return backward_within_documents(args, ops, stream);
   }
@@ -181,6 +189,7 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 // queries, so that the size is equal on all ranks.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
+  if (within_documents && flash_attends(shape)) return document_workspace_bytes(shape, dtype);
   int64_t bytes = 0;
   for (int64_t level = 0; within_documents && level < num_padded_levels(shape); ++level) {
     const PaddedBatch batch = empty_padded_batch(shape, level);

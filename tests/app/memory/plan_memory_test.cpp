@@ -208,27 +208,31 @@ TEST(PlannedStream, DeterministicAttentionOfCudnnNeedsMore) {
   EXPECT_LE(small, 1.01 * kOfSmallHeads);
 }
 
-// Attention within documents runs on copies of half of the tokens at a time, so it needs memory for the copies and the
-// workspace of attention over that half.
-TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
+// The workspace of FlashAttention within documents holds the same sums, with up to one more tile for each of 32
+// documents.
+TEST(PlannedStream, AttentionWithinDocumentsNeedsSums) {
   Stream stream = Stream::planned(132);
-  const SdpaShape shape{2, 8192, 32, 8, 128};
-  const int64_t half = sdpa_planned_workspace_bytes({1, 8192, 32, 8, 128}, 8192, false);
-  const int64_t copies = int64_t{8192} * 2 * 2 * (shape.qkv_width() + shape.out_width());
-  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
-  EXPECT_GE(bytes, half + copies);
-  EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(half + copies));
+  for (const int64_t heads : {16, 32}) {
+    const SdpaShape shape{2, 8192, heads, 8, 128};
+    if (!flash_attends(shape)) continue;
+    const int64_t rows = 2 * 8192 + 32 * 64, keys = 2 * 8192 + 32 * 128;
+    const int64_t sums = 4 * 128 * (rows * heads + 2 * keys * 8);
+    const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
+    EXPECT_GE(bytes, sums + 2 * 4 * rows * heads);
+    EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(sums + 2 * 4 * rows * heads));
+  }
 }
 
-// The workspace holds copies of all keys of one sequence and of the queries of a chunk, with their gradients, in
-// addition to the workspace of attention of such a chunk. It is equal on every rank of the sequence.
-TEST(PlannedStream, SharedSequencesWithinDocumentsNeedCopies) {
+// The two chunks of a rank take turns. The workspace holds the sums of the queries of one of them and of all keys of
+// the sequence, and the gradients of half of the keys. It is equal on every rank of the sequence.
+TEST(PlannedStream, SharedSequencesWithinDocumentsNeedSums) {
   Stream stream = Stream::planned(132);
   const SdpaShape shape{2, 16384, 32, 8, 128, {.rank = 0, .size = 4}};
-  const SdpaShape piece{1, 8192, 32, 8, 128};
-  const int64_t copies = 2 * (int64_t{65536} * 2 * shape.kv_width() + int64_t{8192} * 4 * piece.out_width());
+  if (!flash_attends(shape)) GTEST_SKIP() << "needs FlashAttention";
+  const int64_t rows = 8192 + 32 * 64, keys = 65536 + 32 * 128;
+  const int64_t needed =
+      4 * 128 * (rows * 32 + 2 * keys * 8) + 2 * 4 * rows * 32 + int64_t{32768} * 2 * shape.kv_width();
   const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
-  const int64_t needed = sdpa_planned_workspace_bytes(piece, 65536, false) + copies;
   EXPECT_GE(bytes, needed);
   EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(needed));
   for (int64_t rank = 1; rank < 4; ++rank) {
@@ -236,6 +240,31 @@ TEST(PlannedStream, SharedSequencesWithinDocumentsNeedCopies) {
     other.context.rank = rank;
     EXPECT_EQ(sdpa_workspace_bytes(other, DType::kBFloat16, stream, true), bytes);
   }
+}
+
+// Attention of cuDNN within documents runs on copies of half of the tokens at a time, so it needs memory for the copies
+// and the workspace of attention over that half.
+TEST(PlannedStream, AttentionOfCudnnWithinDocumentsNeedsCopies) {
+  Stream stream = Stream::planned(132);
+  const SdpaShape shape{2, 8192, 32, 32, 128};
+  const int64_t half = sdpa_planned_workspace_bytes({1, 8192, 32, 32, 128}, 8192, false);
+  const int64_t copies = int64_t{8192} * 2 * 2 * (shape.qkv_width() + shape.out_width());
+  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
+  EXPECT_GE(bytes, half + copies);
+  EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(half + copies));
+}
+
+// The workspace holds copies of all keys of one sequence and of the queries of a chunk, with their gradients, in
+// addition to the workspace of attention of such a chunk.
+TEST(PlannedStream, SharedSequencesOfCudnnWithinDocumentsNeedCopies) {
+  Stream stream = Stream::planned(132);
+  const SdpaShape shape{2, 16384, 32, 32, 128, {.rank = 0, .size = 4}};
+  const SdpaShape piece{1, 8192, 32, 32, 128};
+  const int64_t copies = 2 * (int64_t{65536} * 2 * shape.kv_width() + int64_t{8192} * 4 * piece.out_width());
+  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
+  const int64_t needed = sdpa_planned_workspace_bytes(piece, 65536, false) + copies;
+  EXPECT_GE(bytes, needed);
+  EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(needed));
 }
 
 TEST(PlannedCommunicator, SaysItsSizeAndRefusesWork) {

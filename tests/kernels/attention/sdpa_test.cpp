@@ -180,12 +180,14 @@ TEST_P(SdpaTest, WrongShapesThrow) {
   args.out = out;
   constexpr Document kWhole[] = {{0, 3}};
   constexpr Document kTooFew[] = {{0, 2}};
-  constexpr Document kTooLong[] = {{1, 3}};
-  constexpr Document kShortFirst[] = {{0, 1}, {1, 2}};
+  constexpr Document kTooLong[] = {{0, 4}};
+  constexpr Document kOutOfOrder[] = {{1, 2}, {0, 1}};
   for (const auto& [documents, error] : std::initializer_list<std::pair<std::span<const Document>, const char*>>{
            {kTooFew, "documents have 2 tokens, expected all 3"},
-           {kTooLong, "document 0 has 3 tokens from token 1 on and 0 before them, expected tokens of one chunk of 3"},
-           {kShortFirst, "document 1 has 2 tokens from token 1"}}) {
+           {kTooLong,
+            "document 0 has 4 tokens from token 0 on and 0 before them, expected a document that begins at token 0 and "
+            "lies in one chunk of 3 tokens"},
+           {kOutOfOrder, "document 0 has 2 tokens from token 1"}}) {
     args.documents.list = documents;
     expect_error([&] { sdpa_forward(args, stream_); }, error);
   }

@@ -1,6 +1,6 @@
 // The ops that cuBLASLt and cuDNN run on the GPU against the same ops on the CPU.
 #include "core/error.h"
-#include "kernels/attention/sdpa.h"
+#include "kernels/attention/flash_documents.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/tuned_algorithms.h"
 #include "tests/kernels/attention/exact_sdpa.h"
@@ -170,6 +170,30 @@ class SdpaParity : public ParityTest {
     sdpa_backward(backward_arguments(shape, t, s, documents), s);
   }
 
+  // Reorders the log-sum-exp on the GPU from its layout within documents (kernels/attention/flash_documents.h) to that
+  // of sequences, or back.
+  void reorder_lse(const SdpaShape& shape, const Twin& lse, bool to_sequences) {
+    const std::vector<char> bytes = gpu_bytes(lse);
+    std::vector<float> from(static_cast<size_t>(lse.gpu().numel()));
+    std::memcpy(from.data(), bytes.data(), bytes.size());
+    std::vector<float> to(from.size());
+    const int64_t rows = window_tokens(shape) / shape.seq_len;
+    for (int64_t i = 0; i < std::ssize(from); ++i) {
+      const int64_t sequence = i / (shape.num_heads * shape.seq_len);
+      const int64_t head = i / shape.seq_len % shape.num_heads;
+      const int64_t first = sequence / rows * rows;
+      const int64_t in_window = std::min(rows, shape.batch - first);
+      const int64_t j =
+          (first * shape.num_heads + head * in_window + sequence - first) * shape.seq_len + i % shape.seq_len;
+      to[static_cast<size_t>(to_sequences ? i : j)] = from[static_cast<size_t>(to_sequences ? j : i)];
+    }
+    gpu().copy(lse.gpu().raw(), to.data(), lse.gpu().bytes());
+    gpu().synchronize();
+  }
+  static bool has_windows(const SdpaShape& shape, const TwinDocuments& documents) {
+    return documents.twin().has_value() && flash_attends(shape);
+  }
+
   void compare_forward(const SdpaShape& shape, Tensors& t, const TwinDocuments& documents) {
     poison(t.out);
     poison(t.lse);
@@ -178,6 +202,7 @@ class SdpaParity : public ParityTest {
           {.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .documents = documents.on(s)},
           s);
     });
+    if (has_windows(shape, documents)) reorder_lse(shape, t.lse, true);
     expect_close(t.out, "out", 1e-2);
     expect_close(t.lse, "lse", 1e-3);
     const ExactSdpa exact = exact_sdpa_forward(shape, t.qkv.cpu(), documents.on(cpu()));
@@ -207,6 +232,7 @@ class SdpaParity : public ParityTest {
     compare_forward(shape, t, documents);
     upload(t.out);  // Backward on both sides reads the CPU's results, so that errors do not accumulate.
     upload(t.lse);
+    if (has_windows(shape, documents)) reorder_lse(shape, t.lse, false);
     poison(t.d_qkv);
     on_both([&](Stream& s) { backward(shape, t, s, documents.on(s)); });
     expect_close(t.d_qkv, "d_qkv", tolerance);
@@ -317,12 +343,26 @@ TEST_F(SdpaParity, WithinDocuments) {
   }
 }
 
-// The documents take several batches, some of which are not full.
+// The documents take several launches and several windows (kernels/attention/flash_documents.h), and several padded
+// batches (kernels/attention/padded_documents.h), the last of which are not full.
 TEST_F(SdpaParity, ManyDocumentsInLongSequences) {
-  const SdpaShape shape{3, 5003, 2, 1, 64};
-  Tensors t(shape);
-  fill(t.qkv);
-  compare(shape, t, 1e-2, {shape, {1200, 17, 2400, 300, 90, 2, 650, 64, 1}});
+  for (const SdpaShape& shape : {SdpaShape{4, 5003, 2, 1, 64}, {2, 2503, 6, 2, 128}, {3, 2503, 2, 1, 32}}) {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{1200, 17, 2400, 300, 90, 2, 650, 64, 1}, {33, 1, 61}, {shape.seq_len}}) {
+      Tensors t(shape);
+      fill(t.qkv);
+      compare(shape, t, 1e-2, {shape, lengths});
+    }
+  }
+}
+
+TEST_F(SdpaParity, ThousandsOfDocumentsOfOneToken) {
+  for (const int64_t head_dim : {64, 128}) {
+    const SdpaShape shape{2, 2503, 4, 2, head_dim};
+    Tensors t(shape);
+    fill(t.qkv);
+    compare(shape, t, 1e-2, {shape, {1}});
+  }
 }
 
 TEST_F(SdpaParity, VeryNegativeScoresWithinDocuments) {
@@ -337,16 +377,43 @@ TEST_F(SdpaParity, VeryNegativeScoresWithinDocuments) {
 
 TEST_F(SdpaParity, DeterministicBackwardWithinDocuments) {
   gpu().set_deterministic(true);
-  const SdpaShape shape{2, 512, 8, 2, 128};
-  Tensors t(shape);
-  fill(t.qkv);
-  const TwinDocuments documents(shape, {200, 31, 1, 90});
-  compare(shape, t, 1e-2, documents);
-  const auto once = gpu_bytes(t.d_qkv);
-  for (int i = 0; i < 5; ++i) {
-    poison(t.d_qkv);
+  for (const SdpaShape& shape : {SdpaShape{2, 512, 8, 2, 128}, {3, 1021, 6, 2, 64}, {2, 512, 4, 4, 64}}) {
+    Tensors t(shape);
+    fill(t.qkv);
+    const TwinDocuments documents(shape, {200, 31, 1, 90, 7, 700});
+    compare(shape, t, 1e-2, documents);
+    const auto once = gpu_bytes(t.d_qkv);
+    for (int i = 0; i < 5; ++i) {
+      poison(t.d_qkv);
+      backward(shape, t, gpu(), documents.on(gpu()));
+      EXPECT_EQ(gpu_bytes(t.d_qkv), once);
+    }
+  }
+}
+
+// Blocks of many documents and heads wait for each other, while concurrent copies keep the memory busy.
+TEST_F(SdpaParity, DeterministicBackwardOfManyTilesWithinDocuments) {
+  gpu().set_deterministic(true);
+  for (const SdpaShape& shape : {SdpaShape{2, 8192, 16, 8, 128}, {2, 8192, 16, 4, 64}}) {
+    Tensors t(shape);
+    fill(t.qkv);
+    fill(t.d_out);
+    const TwinDocuments documents(shape, {700, 3000, 128, 1, 4500, 90, 1300});
+    upload(*documents.twin());
+    reserve(0, sdpa_workspace_bytes(shape, DType::kBFloat16, gpu(), true));
+    sdpa_forward(
+        {.shape = shape, .out = t.out.gpu(), .lse = t.lse.gpu(), .qkv = t.qkv.gpu(), .documents = documents.on(gpu())},
+        gpu());
     backward(shape, t, gpu(), documents.on(gpu()));
-    EXPECT_EQ(gpu_bytes(t.d_qkv), once);
+    const auto once = gpu_bytes(t.d_qkv);
+    Stream beside = Stream::beside(gpu());
+    const Buffer copy = Buffer::device(Device::kCuda, t.qkv.gpu().bytes());
+    for (int i = 0; i < 50; ++i) {
+      beside.copy(copy.data(), t.qkv.gpu().raw(), copy.bytes());
+      backward(shape, t, gpu(), documents.on(gpu()));
+      ASSERT_EQ(gpu_bytes(t.d_qkv), once) << "heads of " << shape.head_dim << ", run " << i;
+    }
+    beside.synchronize();
   }
 }
 

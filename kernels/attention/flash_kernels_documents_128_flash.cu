@@ -1,0 +1,8 @@
+#include "kernels/attention/flash_kernels.cuh"
+
+namespace octavo::cuda {
+
+template void run_flash_forward<128, true>(Flash_fwd_params& params, cudaStream_t stream);
+template void run_flash_backward<128, true>(Flash_bwd_params& params, cudaStream_t stream);
+
+}  // namespace octavo::cuda

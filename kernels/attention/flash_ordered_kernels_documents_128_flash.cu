@@ -1,0 +1,7 @@
+#include "kernels/attention/flash_ordered_kernels.cuh"
+
+namespace octavo::cuda {
+
+template void run_flash_ordered_backward<128, true>(Flash_bwd_params& params, cudaStream_t stream);
+
+}  // namespace octavo::cuda
