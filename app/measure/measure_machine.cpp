@@ -29,16 +29,27 @@ struct MeasureSizes {
   int64_t disk_bytes;
 };
 
-// Returns the sizes for a GPU: squares, then the matmuls of a block of Llama-3 8B for 16,384 tokens, then two matmuls
-// of a 70B model for 8,192 tokens with 8 tensor-parallel ranks.
+// Returns the sizes for a GPU: squares, then the matmuls of a block and of lm_head of Llama-3 8B for 16,384 tokens, each
+// in forward, for the gradient of the input, and for that of the weights, then two matmuls of a 70B model for 8,192
+// tokens with 8 tensor-parallel ranks.
 MeasureSizes gpu_sizes() {
   return {.compute = DType::kBFloat16,
           .products = {{4096, 4096, 4096},
                        {8192, 8192, 8192},
                        {16384, 6144, 4096},
+                       {16384, 4096, 6144},
+                       {6144, 4096, 16384},
                        {16384, 4096, 4096},
+                       {4096, 4096, 16384},
                        {16384, 28672, 4096},
+                       {16384, 4096, 28672},
+                       {28672, 4096, 16384},
                        {16384, 4096, 14336},
+                       {16384, 14336, 4096},
+                       {4096, 14336, 16384},
+                       {16384, 128256, 4096},
+                       {16384, 4096, 128256},
+                       {128256, 4096, 16384},
                        {8192, 1280, 8192},
                        {8192, 8192, 1024}},
           .attention = {.batch = 1, .seq_len = 8192, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128},

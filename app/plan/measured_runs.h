@@ -32,6 +32,7 @@ struct MeasuredRun {
   double predicted_wps = 0;      // Prediction of this version. A test computes it again.
   std::string_view source;       // Report in docs/benchmarks, without its extension.
   bool cudnn_attention = false;  // Whether attention was cuDNN's, which was slower than today's.
+  int64_t document_length = 0;   // Mean number of tokens of a document. 0 without documents.
   double error() const { return predicted_wps / measured_wps - 1; }
 };
 

@@ -20,21 +20,21 @@ constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // 493 of 550 backward.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
-// Attention within documents (kernels/attention/padded_documents.h) computes the scores of padded documents with cuDNN,
-// and copies them. Its time is that of attention without a mask times padding * share / kCudnnShare + copies, where
-// `share` is the share of the scores that lie within documents. Padding is kMostPadding for short documents and 1 if a
-// document fills the sequence. kMostPadding is an assumption, kCudnnShare was measured in steps, and the copies follow
-// from steps of the 1.8B with documents of 1,024 tokens on average, where attention took 16.3 ms forward and 38.4 ms
-// backward (docs/benchmarks/2026-11-22-documents.md). Other lengths were not measured.
-constexpr double kMostPadding = 1.75;
-constexpr double kCudnnShare = 0.81;
-constexpr double kForwardCopies = 0.35;
-constexpr double kBackwardCopies = 0.15;
-// Share of a large copy's bandwidth that memory-bound ops reach: 3,500 to 4,060 of 4,250 GB/s.
-constexpr double kMemoryShare = 0.88;
-// Share of kMemoryShare that memory-bound ops reach if they also cast their result to FP8. Fitted to steps of the 1.8B
-// model with the recipes delayed and blockwise.
-constexpr double kCastingShare = 0.73;
+// Attention within documents takes `flops` times the time that its FLOPs take without a mask, and the time of `passes`
+// passes over its inputs and outputs. A document lengthens the passes as if it had kTokensOfPartialTiles more tokens.
+// Fitted to FlashAttention (kernels/attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64
+// to 4,096 tokens on average (docs/benchmarks/2026-11-26-documents.md). cuDNN's padded copies were not fitted.
+struct DocumentCost {
+  double flops, passes;
+};
+constexpr DocumentCost kForwardWithinDocuments{1, 1};
+constexpr DocumentCost kBackwardWithinDocuments{0.85, 3.4};
+constexpr double kTokensOfPartialTiles = 85;
+// Share of a large copy's bandwidth that memory-bound ops reach: 2,670 to 2,900 of 3,004 GB/s on an H100.
+constexpr double kMemoryShare = 0.92;
+// Most bytes per second that memory-bound ops move if they also cast their result to FP8: 2,810 to 2,900 GB/s on an
+// H100, and 2,730 GB/s on an H200, whose memory is faster.
+constexpr double kCastingBytes = 2.8e12;
 // Memory-bound ops whose properties differ from the default.
 constexpr auto kMemoryOps = std::to_array<MemoryOp>({
     {.name = "adamw", .kind = CostKind::kOptimizer},
@@ -58,12 +58,13 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   return m * m + n * n + k * k;
 }
 
-// Returns the time of attention within documents divided by the time that its FLOPs take at the rate of attention
-// without a mask. CPUs compute only the scores within documents. 1 without documents.
-double time_within_documents(std::optional<double> share, bool gpu, double copies) {
-  if (!share || !gpu) return 1;
-  const double padding = kMostPadding - (kMostPadding - 1) * *share;
-  return padding / kCudnnShare + copies / *share;
+// Returns the time of attention on a GPU whose FLOPs run at `flops_per_s` without a mask.
+double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const DocumentCost& cost,
+                         int64_t document_length) {
+  const double seconds = op.flops / flops_per_s;
+  if (document_length == 0) return seconds;
+  const double padding = 1 + kTokensOfPartialTiles / static_cast<double>(document_length);
+  return cost.flops * seconds + cost.passes * padding * op.bytes / (machine.memory_bytes_per_s * kMemoryShare);
 }
 
 }  // namespace
@@ -97,23 +98,27 @@ double attention_forward_flops(const SdpaShape& s) {
   return 2 * of(s.batch) * of(s.num_heads) * of(s.seq_len) * of(s.seq_len) * of(s.head_dim);
 }
 
-double op_seconds(const MachineRates& machine, const Op& op, std::optional<double> attended_share) {
+double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length) {
   const bool gpu = machine.multiprocessors > 0;
+  const AttentionRates& attention = machine.attention;
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
       return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
     case OpBound::kAttentionForward:
-      return op.flops / machine.attention.forward_flops / (gpu ? kAttentionForwardInStep : 1) *
-                 time_within_documents(attended_share, gpu, kForwardCopies) +
-             (gpu ? kAttentionForwardOverhead_s : 0);
+      if (!gpu) return op.flops / attention.forward_flops;
+      return attention_seconds(machine, op, attention.forward_flops * kAttentionForwardInStep, kForwardWithinDocuments,
+                               document_length) +
+             kAttentionForwardOverhead_s;
     case OpBound::kAttentionBackward:
-      return op.flops / machine.attention.backward_flops / (gpu ? kAttentionBackwardInStep : 1) *
-                 time_within_documents(attended_share, gpu, kBackwardCopies) +
-             (gpu ? kAttentionBackwardOverhead_s : 0);
+      if (!gpu) return op.flops / attention.backward_flops;
+      return attention_seconds(machine, op, attention.backward_flops * kAttentionBackwardInStep,
+                               kBackwardWithinDocuments, document_length) +
+             kAttentionBackwardOverhead_s;
     case OpBound::kMemory: {
-      const double share = kMemoryShare * memory_op(op.name).share * (op.casts ? kCastingShare : 1);
-      return op.bytes / (machine.memory_bytes_per_s * share) + (op.bytes > 0 ? kMemoryOverhead_s : 0);
+      double bytes_per_s = machine.memory_bytes_per_s * kMemoryShare * memory_op(op.name).share;
+      if (op.casts && gpu) bytes_per_s = std::min(bytes_per_s, kCastingBytes);
+      return op.bytes / bytes_per_s + (op.bytes > 0 ? kMemoryOverhead_s : 0);
     }
     case OpBound::kCommunication:
       return 0;

@@ -1,7 +1,6 @@
 // Estimates the time of single ops on a machine from its measured rates.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "app/plan/machine_rates.h"
@@ -24,9 +23,9 @@ double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
 // Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. With
-// documents, the FLOPs of attention are those within them, and `attended_share` is their share of the FLOPs without a
-// mask. Returns 0 for a collective.
-double op_seconds(const MachineRates& machine, const Op& op, std::optional<double> attended_share = std::nullopt);
+// documents, the FLOPs of attention are those within them, and document_length is the mean number of tokens of a
+// document, else 0. Returns 0 for a collective.
+double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length = 0);
 
 // Properties of a kind of memory-bound op.
 struct MemoryOp {

@@ -151,8 +151,8 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
   take(true);
-  if (run.document_length > 0) step.attended_share = attended_share(run);
-  const double share = step.attended_share.value_or(1);
+  step.document_length = run.document_length;
+  const double share = run.document_length > 0 ? attended_share(run) : 1;
   for (RecordedStep::StepOp& op : step.ops) {
     if (op.op.bound == OpBound::kAttentionForward || op.op.bound == OpBound::kAttentionBackward) op.op.flops *= share;
   }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +33,8 @@ struct RecordedStep {
   // Entries of the micro-batch that stands for all micro-batches between the first and the last.
   size_t middle_begin = 0;
   size_t middle_end = 0;
-  int64_t shards = 1;  // Number of shards that the step was recorded with.
-  // Share of the FLOPs of attention that lie within documents. Empty without documents.
-  std::optional<double> attended_share;
+  int64_t shards = 1;           // Number of shards that the step was recorded with.
+  int64_t document_length = 0;  // Mean number of tokens of a document. 0 without documents.
 };
 
 // Maximum number of recorded micro-batches: the first, one in the middle, and the last.

@@ -63,7 +63,7 @@ std::string name_of(const StepOp& op) {
 StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Cluster& cluster)
     : step_(std::move(step)), machine_(machine), cluster_(cluster) {
   for (const StepOp& op : step_.ops) {
-    compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op, step_.attended_share));
+    compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op, step_.document_length));
   }
 }
 
@@ -97,7 +97,7 @@ std::vector<StepClock::OpTime> StepClock::op_times(const MeshShape& mesh) const 
     }
     Op here = op.op;
     here.bytes = bytes;
-    const double seconds = op.of_shard ? op_seconds(machine_, here, step_.attended_share) : compute_s_[i];
+    const double seconds = op.of_shard ? op_seconds(machine_, here, step_.document_length) : compute_s_[i];
     op_times.push_back({.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes});
   }
   return op_times;

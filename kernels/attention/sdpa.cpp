@@ -77,6 +77,13 @@ double causal_flops(const SdpaShape& s, const Documents& documents, int matmuls)
   return matmuls * scores * static_cast<double>(s.num_heads * s.head_dim);
 }
 
+// Returns the bytes of those tensors that exist: kv and d_kv exist only under context parallelism.
+double bytes_of(std::initializer_list<Tensor> tensors) {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += tensor.ndim() > 0 ? tensor.bytes() : 0;
+  return static_cast<double>(bytes);
+}
+
 int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
   if (flash_attends(shape)) return document_workspace_bytes(shape, dtype);
   int64_t bytes = 0;
@@ -94,6 +101,7 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
   check(args, stream);
   const OpTimer timer(stream, {.name = "sdpa_forward",
                                .flops = causal_flops(args.shape, args.documents, 2),
+                               .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse}),
                                .bound = OpBound::kAttentionForward});
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::sdpa_forward>(args, stream)) return;
@@ -114,9 +122,11 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
     expect_tensor(args.d_kv, "sdpa_backward d_kv", dtype, {args.kv.dim(0), args.kv.dim(1)});
   }
   expect_tensor(args.d_out, "sdpa_backward d_out", dtype, {args.out.dim(0), args.out.dim(1)});
-  const OpTimer timer(stream, {.name = "sdpa_backward",
-                               .flops = causal_flops(args.shape, args.documents, 5),
-                               .bound = OpBound::kAttentionBackward});
+  const OpTimer timer(stream,
+                      {.name = "sdpa_backward",
+                       .flops = causal_flops(args.shape, args.documents, 5),
+                       .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse, args.d_out, args.d_qkv, args.d_kv}),
+                       .bound = OpBound::kAttentionBackward});
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::sdpa_backward>(args, stream)) return;
   cpu::sdpa_backward(args, stream);

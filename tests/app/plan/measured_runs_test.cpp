@@ -14,6 +14,7 @@ namespace {
 // attention has 627 and 495 now.
 PlanTarget target_of(const MeasuredRun& run) {
   PlanTarget target = gpus_of(run.machine, run.mesh.ranks());
+  target.document_length = run.document_length;
   if (run.cudnn_attention) {
     target.machine->attention.forward_flops *= 507.0 / 627;
     target.machine->attention.backward_flops *= 407.0 / 495;
@@ -24,15 +25,17 @@ PlanTarget target_of(const MeasuredRun& run) {
 std::string row_of(const MeasuredRun& run, double wps) {
   std::string gpus = run.machine == "h100" ? "H100" : "H200";
   if (run.mesh.ranks() > 1) gpus = fmt::format("{} {}s", run.mesh.ranks(), gpus);
-  return fmt::format("| {} | `{} {}` | {} | {} | {:+.1f}% | [{}](../benchmarks/{}.md) |", gpus,
-                     run.config.substr(0, run.config.rfind('_')), run.overrides,
+  const std::string documents =
+      run.document_length > 0 ? fmt::format(" --document-length {}", run.document_length) : "";
+  return fmt::format("| {} | `{} {}{}` | {} | {} | {:+.1f}% | [{}](../benchmarks/{}.md) |", gpus,
+                     run.config.substr(0, run.config.rfind('_')), run.overrides, documents,
                      with_thousands_separators(std::llround(wps)),
                      with_thousands_separators(std::llround(run.measured_wps)), 100 * (wps / run.measured_wps - 1),
                      run.source, run.source);
 }
 
 TEST(MeasuredRuns, AreStillPredictedAsTheTableSays) {
-  constexpr double kLargestError = 0.09, kLargestErrorOfStages = 0.11;
+  constexpr double kLargestError = 0.07, kLargestErrorOfStages = 0.11;
   ProcessGroup group;
   std::vector<std::string> rows;
   for (const MeasuredRun& run : measured_runs()) {
