@@ -15,7 +15,7 @@ foreach(suite ${suites})
   add_test(${name} ${PROGRAM} --gtest_filter=${suite}.* --gtest_output=xml:${RESULTS}/${name}.xml)
   # The searches for the largest models take a minute, and several with sanitizers, where the label `long` excludes them.
   set(label quick)
-  if(name STREQUAL "app.PipelinePlans")
+  if(name MATCHES "^app\\.(PipelinePlans|Presets)$")
     set(label long)
   endif()
   # Waiting threads sleep. Tests run concurrently, so spinning threads would take the cores of other tests.

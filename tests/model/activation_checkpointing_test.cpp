@@ -162,18 +162,18 @@ TEST_P(RecipeTest, ModesGiveTheSameBits) {
   for (const float number : expected) ASSERT_TRUE(std::isfinite(number));
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kSelective), expected)) << "selective";
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull), expected)) << "full";
-  for (const double ratio : {0.25, 0.5, 0.75}) {
+  for (const double ratio : {0.25, 0.75}) {
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), block_mode(ratio)), expected)) << "block, ratio " << ratio;
   }
 }
 
 TEST_P(RecipeTest, SeveralMicroBatchesInFlightGiveTheSameBits) {
   const std::vector<float> expected = numbers_of(GetParam(), kNone);
-  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
-    for (const int64_t in_flight : {2, 3}) {
-      const Order order{.entries = step_entries(kMicroBatches, in_flight), .in_flight = in_flight};
-      EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, order), expected)) << in_flight << " in flight";
-    }
+  constexpr std::pair<ActivationCheckpointing, int64_t> kCases[] = {
+      {kNone, 2}, {kNone, 3}, {kSelective, 2}, {kFull, 3}, {block_mode(0.5), 2}};
+  for (const auto& [mode, in_flight] : kCases) {
+    const Order order{.entries = step_entries(kMicroBatches, in_flight), .in_flight = in_flight};
+    EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, order), expected)) << in_flight << " in flight";
   }
 }
 
@@ -204,15 +204,17 @@ TEST_P(RecipeTest, BackwardInTwoPartsGivesTheSameBits) {
                     .in_flight = 2,
                     .splits_backward = true};
   const std::vector<float> expected = numbers_of(GetParam(), kNone);
-  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
+  for (const ActivationCheckpointing& mode : {kNone, block_mode(0.5)}) {
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, weights_last), expected)) << "weights last";
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, mixed), expected)) << "mixed";
   }
+  EXPECT_TRUE(same_bits(numbers_of(GetParam(), kSelective, false, mixed), expected)) << "mixed, selective";
+  EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull, false, weights_last), expected)) << "weights last, full";
 }
 
 TEST_P(RecipeTest, WarmingUpLeavesNoTrace) {
   const std::vector<float> expected = numbers_of(GetParam(), kNone);
-  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
+  for (const ActivationCheckpointing& mode : {kNone, block_mode(0.5)}) {
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, true), expected));
   }
 }
