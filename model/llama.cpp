@@ -54,7 +54,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
                .overlap_multiprocessors = static_cast<int>(options.parallel.overlap_multiprocessors)},
               options.shape.tokens(), stream),
       sequences_(options.mesh != nullptr ? ContextGroupOptions{&options.mesh->context(), &options.mesh->micro_batch()}
-                                         : ContextGroupOptions{}),
+                                         : ContextGroupOptions{},
+                 stream),
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
@@ -567,7 +568,11 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
-    if (runs_again(layer)) blocks_[layer].forward_again(c, a.block(layer));
+    if (runs_again(layer)) {
+      blocks_[layer].forward_again(c, a.block(layer));
+    } else {
+      blocks_[layer].start_backward(c, a.block(layer));
+    }
     const bool begins_chunk = layer == work.chunk.layers.front();
     const Tensor d_h_amax = begins_chunk ? Tensor() : blocks_[layer - 1].output_gradient_amax(a.block(layer - 1));
     WeightGradient gradient = WeightGradient::kSave;

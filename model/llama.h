@@ -134,6 +134,8 @@ class Llama {
   std::vector<Stream*> stage_transfers() { return pipeline_->streams(); }
   // Returns the stream on which tensor-parallel ranks transfer tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
+  // Returns the stream on which ranks that share sequences transfer keys, values and their gradients.
+  Stream& key_transfers() { return sequences_.transfers(); }
 
   // Returns the activations of the micro-batch and the chunk of an entry.
   const LlamaActivations& activations(const StepEntry& entry) const { return in_flight_[slot_of(entry)]; }

@@ -50,36 +50,57 @@ ContextScratch::ContextScratch(const ContextRank& context, int64_t tokens, int64
     : mine(arena.allocate("keys and values of a rank", dtype, {tokens, width}, Lifetime::kBlock)),
       all(arena.allocate("keys and values of all ranks", dtype, {context.size * tokens, width}, Lifetime::kBlock)) {}
 
+ContextGroup::ContextGroup(const ContextGroupOptions& options, Stream& compute)
+    : options_(options),
+      compute_(&compute),
+      transfers_(Stream::beside(compute)),
+      ready_(compute.device()),
+      starting_(compute.device()),
+      arrived_(compute.device()) {}
+
 ContextRank ContextGroup::place() const {
   const Communicator* ranks = options_.ranks;
   return ranks != nullptr ? ContextRank{.rank = ranks->rank(), .size = ranks->size()} : ContextRank{};
 }
 
-void ContextGroup::gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch,
-                          const char* what, Stream& stream) const {
-  check_shapes(whole, mine, batch, scratch);
-  stream.copy_rows({.dst = scratch.mine.raw(),
-                    .dst_stride = bytes_of_row(scratch.mine),
-                    .src = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
-                    .src_stride = bytes_of_row(mine.rows),
-                    .row_bytes = bytes_of_row(scratch.mine),
-                    .count = scratch.mine.dim(0)});
-  options_.ranks->all_gather(scratch.all, scratch.mine, stream, what);
-  reorder(whole, scratch.all, batch, options_.ranks->size(), true, stream);
+// Makes the transfer stream wait for the rows to send. A matmul that starts before the transfer would use all
+// multiprocessors until it ends, so the compute stream waits until the transfer is about to start.
+void ContextGroup::begin_transfer() {
+  ready_.record(*compute_);
+  ready_.wait(transfers_);
+  starting_.record(transfers_);
+  starting_.wait(*compute_);
 }
 
-void ContextGroup::reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch,
-                                  const ContextScratch& scratch, const char* what, Stream& stream) const {
+void ContextGroup::start_gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch,
+                                const char* what) {
   check_shapes(whole, mine, batch, scratch);
-  reorder(whole, scratch.all, batch, options_.ranks->size(), false, stream);
-  options_.ranks->all_to_all(whole, scratch.all, 0, stream, what);
-  sum_terms({.out = flat(scratch.mine), .terms = flat(whole)}, stream);
-  stream.copy_rows({.dst = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
-                    .dst_stride = bytes_of_row(mine.rows),
-                    .src = scratch.mine.raw(),
-                    .src_stride = bytes_of_row(scratch.mine),
-                    .row_bytes = bytes_of_row(scratch.mine),
-                    .count = scratch.mine.dim(0)});
+  compute_->copy_rows({.dst = scratch.mine.raw(),
+                       .dst_stride = bytes_of_row(scratch.mine),
+                       .src = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
+                       .src_stride = bytes_of_row(mine.rows),
+                       .row_bytes = bytes_of_row(scratch.mine),
+                       .count = scratch.mine.dim(0)});
+  begin_transfer();
+  options_.ranks->all_gather(scratch.all, scratch.mine, transfers_, what);
+  reorder(whole, scratch.all, batch, options_.ranks->size(), true, transfers_);
+  arrived_.record(transfers_);
+}
+
+void ContextGroup::start_reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch,
+                                        const ContextScratch& scratch, const char* what) {
+  check_shapes(whole, mine, batch, scratch);
+  reorder(whole, scratch.all, batch, options_.ranks->size(), false, *compute_);
+  begin_transfer();
+  options_.ranks->all_to_all(whole, scratch.all, 0, transfers_, what);
+  sum_terms({.out = flat(scratch.mine), .terms = flat(whole)}, transfers_);
+  transfers_.copy_rows({.dst = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
+                        .dst_stride = bytes_of_row(mine.rows),
+                        .src = scratch.mine.raw(),
+                        .src_stride = bytes_of_row(scratch.mine),
+                        .row_bytes = bytes_of_row(scratch.mine),
+                        .count = scratch.mine.dim(0)});
+  arrived_.record(transfers_);
 }
 
 void ContextGroup::all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const {

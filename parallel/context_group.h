@@ -2,9 +2,10 @@
 // rank has its tokens of every sequence of a micro-batch. Keys and values are needed for all tokens of a sequence, so
 // they are gathered in the order of the sequence, and their gradients are summed and scattered.
 //
-// All methods are collectives of the group in the sense of Communicator and run on the given compute stream, in order
-// with its other work. Callers check alone() and do not call the collectives in a group of one rank. Each of n ranks
-// receives (n-1)/n of `whole`.
+// All methods are collectives of the group in the sense of Communicator. Callers check alone() and do not call the
+// collectives in a group of one rank. Each of n ranks receives (n-1)/n of `whole`. Gathers and sums run on a separate
+// stream, so that the compute stream can continue until it calls wait(). The other methods run on the given compute
+// stream, in order with its other work.
 //
 // The ranks that process the same samples are the context ranks together with their tensor-parallel ranks. Values of a
 // whole micro-batch, such as the maximum of an activation, are computed among all of them.
@@ -12,6 +13,7 @@
 
 #include "core/arena.h"
 #include "core/sequence_chunks.h"
+#include "core/stream.h"
 #include "parallel/communicator.h"
 
 namespace octavo {
@@ -34,10 +36,13 @@ struct ContextGroupOptions {
 
 class ContextGroup {
  public:
-  explicit ContextGroup(const ContextGroupOptions& options) : options_(options) {}
+  // `compute` must outlive the group.
+  ContextGroup(const ContextGroupOptions& options, Stream& compute);
 
   ContextRank place() const;
   bool alone() const { return place().size == 1; }
+  // Returns the stream on which keys, values and their gradients are transferred.
+  Stream& transfers() { return transfers_; }
 
   // Columns of a matrix `rows` [tokens, at least begin + width], from `begin` on. The width is that of the scratch.
   struct Columns {
@@ -46,19 +51,32 @@ class ContextGroup {
   };
   // Sets whole [batch * size * seq_len, width] = the columns of all ranks' rows, one sequence after the other, each in
   // the order of its positions. Each rank has rows [batch * seq_len, ...].
-  void gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch, const char* what,
-              Stream& stream) const;
+  void start_gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch,
+                    const char* what);
   // Sets the columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The terms of all ranks
   // are collected and added in rank order in float32, so a bfloat16 sum is rounded once for any number of ranks.
   // Overwrites `whole` with the terms of this rank's rows.
-  void reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
-                      const char* what, Stream& stream) const;
+  void start_reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
+                            const char* what);
+  // Makes the compute stream wait for the gather or sum that was started last. Another one that uses the same scratch
+  // may start only afterwards.
+  void wait() { arrived_.wait(*compute_); }
   // Replace each element with its maximum over the ranks of the group, or over all ranks of the micro-batch. Float32.
   void all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const;
   void all_reduce_max_of_micro_batch(const Tensor& tensor, const char* what, Stream& stream) const;
 
  private:
+  void begin_transfer();
+
   ContextGroupOptions options_;
+  Stream* compute_;
+  Stream transfers_;
+  // Event that is recorded on the compute stream when the rows to send are ready.
+  Event ready_;
+  // Event that is recorded on the transfer stream just before a transfer.
+  Event starting_;
+  // Event that is recorded on the transfer stream after a gather or sum.
+  Event arrived_;
 };
 
 }  // namespace octavo

@@ -33,8 +33,12 @@ void Mesh::find_places(int64_t rank) {
 
 void Mesh::connect(bool shares, const MakeCommunicator& make) {
   const auto add = [&](const char* group) {
+    // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
+    // exchange keys and values while units are gathered and amaxes are reduced.
+    const bool overlaps =
+        shape_.context > 1 && (group == std::string_view("context") || group == std::string_view("shard"));
     const auto same = std::find_if(communicators_.begin(), communicators_.end(), [&](const auto& communicator) {
-      return shares && are_same(communicator->name(), group);
+      return shares && !overlaps && are_same(communicator->name(), group);
     });
     if (same == communicators_.end()) communicators_.push_front(make(ranks_of(group)));
     groups_[group] = same == communicators_.end() ? communicators_.front().get() : same->get();

@@ -95,7 +95,7 @@ class Mesh {
   static constexpr int kLinkMultiprocessors = 4;
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);
-  // Creates the communicators. If `shares`, groups with equal ranks share one.
+  // Creates the communicators. If `shares`, groups with equal ranks share one unless their collectives overlap.
   void connect(bool shares, const MakeCommunicator& make);
   RankGroup ranks_of(const char* group) const;
   bool are_same(std::string_view group, std::string_view other) const;

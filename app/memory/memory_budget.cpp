@@ -33,6 +33,8 @@ OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each axis after the first.
   constexpr OutsideArena kStageLinks = {225 * kMiB, 225 * kMiB};    // Memory of the links of one color.
+  constexpr OutsideArena kOverlapping = {500 * kMiB, 500 * kMiB};   // Memory of the two communicators of Mesh::connect
+                                                                    // that would otherwise be shared.
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
   if (mesh.ranks() > 1) add(outside_of_nccl(mesh.ranks(), registered));
@@ -40,6 +42,7 @@ OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
                                   [&](const MeshAxis& axis) { return mesh.*axis.size > 1 && !axis.divides_blocks; });
   for (auto axis = axes; axis > 1; --axis) add(kCommunicator);
+  if (mesh.context > 1) add(kOverlapping);
   return sum;
 }
 

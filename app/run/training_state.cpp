@@ -73,13 +73,13 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
 
 std::vector<TrainingStream> training_streams(TrainingState& state) {
   Fsdp& fsdp = state.parameters.fsdp();
-  std::vector<TrainingStream> streams = {
-      {"compute", "", "", &state.mesh.stream()},
-      {"sharding communication", "weights", "gradients", &fsdp.transfers()},
-      {"replica communication", "gradients", "gradients", &fsdp.replica_transfers()},
-      {"tensor-parallel communication", "tokens", "tokens", &state.model.token_transfers()}};
+  std::vector<TrainingStream> streams = {{"compute", &state.mesh.stream()},
+                                         {"sharding communication", &fsdp.transfers()},
+                                         {"replica communication", &fsdp.replica_transfers()},
+                                         {"tensor-parallel communication", &state.model.token_transfers()},
+                                         {"context-parallel communication", &state.model.key_transfers()}};
   for (Stream* stream : state.model.stage_transfers()) {
-    streams.push_back({"pipeline communication", "", "", stream, true});
+    streams.push_back({"pipeline communication", stream, true});
   }
   return streams;
 }

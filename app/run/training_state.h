@@ -51,12 +51,9 @@ class TrainingState {
   Tensor hashes;
 };
 
-// A stream of a step, and descriptions of what its collectives gather and reduce. Descriptions are empty if collectives
-// on the stream have different purposes.
+// A stream of a step.
 struct TrainingStream {
   const char* name;
-  const char* gathered;
-  const char* reduced;
   Stream* stream;
   bool between_stages = false;  // Whether it transfers data between pipeline stages.
 };

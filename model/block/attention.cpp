@@ -138,7 +138,10 @@ void Attention::attend(const BlockContext& c, const AttentionActivations& a) con
     return cached_sdpa(
         {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
   }
-  if (!c.sequences.alone()) gather_keys(c, a);
+  if (!c.sequences.alone()) {
+    start_gather_keys(c, a);
+    c.sequences.wait();
+  }
   sdpa_forward({.shape = c.attention,
                 .out = a.attention,
                 .lse = a.lse,
@@ -149,15 +152,15 @@ void Attention::attend(const BlockContext& c, const AttentionActivations& a) con
 }
 
 // Gathers the columns of k and v, which follow the columns of q.
-void Attention::gather_keys(const BlockContext& c, const AttentionActivations& a) const {
+void Attention::start_gather_keys(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
-  c.sequences.gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch, "keys and values",
-                     c.stream);
+  c.sequences.start_gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch,
+                           "keys and values");
 }
 
 void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
-  if (!c.sequences.alone()) gather_keys(c, a);
+  if (!c.sequences.alone()) c.sequences.wait();
   sdpa_backward({.shape = c.attention,
                  .d_qkv = scratch_.d_qkv,
                  .d_kv = shared.d_kv,
@@ -169,20 +172,29 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
                  .documents = c.documents},
                 c.stream);
   if (c.sequences.alone()) return;
-  c.sequences.reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch, shared.scratch,
-                             "gradients of keys and values", c.stream);
+  c.sequences.start_reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch,
+                                   shared.scratch, "gradients of keys and values");
 }
 
-// The input of a linear is recomputed before its output gradient is computed, because both may be cast into the same
-// LinearScratch.
+void Attention::start_backward(const BlockContext& c, const AttentionActivations& a) const {
+  if (a.recomputes_rotation) rotate(c, a);
+  if (!c.sequences.alone()) start_gather_keys(c, a);
+}
+
+// The gradients of keys and values are summed over ranks while the weight gradient of o is computed. The input of a
+// linear is recomputed before its output gradient is computed, because both may be cast into the same LinearScratch.
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
   o_.recompute_input(a.o, a.attention, c.stream);
-  o_.backward(a.o, {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .weight_gradient = args.weight_gradient},
+  o_.backward(a.o,
+              {.d_x = d_attention,
+               .d_y = args.d_h,
+               .x = a.attention,
+               .weight_gradient = args.weight_gradient,
+               .between = [&] { attend_backward(c, a); }},
               c.stream);
   norm_.recompute_input(c, a.norm, qkv_);
-  if (a.recomputes_rotation) rotate(c, a);
-  attend_backward(c, a);
+  if (!c.sequences.alone()) c.sequences.wait();
   const Tensor& d_qkv = scratch_.d_qkv;
   if (c.observer != nullptr) {
     c.observer->on_result({.op = "sdpa_backward", .results = {d_qkv}, .inputs = {d_attention, a.qkv}});

@@ -60,6 +60,9 @@ class Attention {
   // input. `delta` [share, hidden] is added to the residual, and is then overwritten with the output of o.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
+  // Starts what backward needs before it: computes `a.qkv` again, if a.recomputes_rotation, and starts the gather of
+  // the keys and values. Not needed after the forward that backward queues again, which did both.
+  void start_backward(const BlockContext& context, const AttentionActivations& a) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const;
@@ -73,8 +76,9 @@ class Attention {
   void rotate(const BlockContext& context, const AttentionActivations& a) const;
   void rotate_backward(const BlockContext& context, const AttentionActivations& a) const;
   void attend(const BlockContext& context, const AttentionActivations& a) const;
+  // Starts the sum of the gradients of keys and values over the ranks that share the sequences.
   void attend_backward(const BlockContext& context, const AttentionActivations& a) const;
-  void gather_keys(const BlockContext& context, const AttentionActivations& a) const;
+  void start_gather_keys(const BlockContext& context, const AttentionActivations& a) const;
 
   HalfNorm norm_;
   LinearLayer qkv_, o_;

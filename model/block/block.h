@@ -50,6 +50,10 @@ class Block {
                const Tensor& delta) const;
   // Recomputes the activations up to gate_up from a.h0(). Called before the backward of a block that is recomputed.
   void forward_again(const BlockContext& context, const BlockActivations& a) const;
+  // Starts the transfers that overlap with backward. Called before the backward of a block that is not recomputed.
+  void start_backward(const BlockContext& context, const BlockActivations& a) const {
+    attention_.start_backward(context, a.attention);
+  }
   // `d_h` [share, hidden] is the gradient of the block's output, and is overwritten with the gradient of its input.
   // `d_h_amax` (optional [1]) takes the amax of the latter for the previous block. Gradients of norms are always +=.
   // Backward also recomputes the activations of BlockPass::kBackward.

@@ -27,7 +27,7 @@ struct BlockContext {
   Documents documents;  // Empty unless the shape has a document mask.
   TensorGroup& tensor;
   Stream& stream;
-  const ContextGroup& sequences;       // Ranks that share each sequence.
+  ContextGroup& sequences;             // Ranks that share each sequence.
   int64_t position = 0;                // Position of each sequence's first token: the length of the cache, or 0.
   ResultObserver* observer = nullptr;  // Observer of the results. Usually null.
 };

@@ -53,7 +53,7 @@ class TestedHead {
     const int64_t bytes = LinearLayer::workspace_bytes(kLmHeadRecipe, shape, DType::kFloat32, stream_);
     workspace_.resize(static_cast<size_t>(bytes));
     stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
-    head_.begin(weight, x, true, group_, ContextGroup({}), stream_);
+    head_.begin(weight, x, true, group_, ContextGroup({}, stream_), stream_);
     head_.forward(logits, d_x, stream_);
     head_.backward({.d_weight = d_weight, .x = d_x, .d_logits = d_logits, .cast = {}, .bound = 0.5f}, stream_);
     if (!group_.alone()) group_.all_reduce_sum(d_x, "d_x");

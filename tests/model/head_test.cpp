@@ -92,7 +92,7 @@ class Head {
   Stream stream_ = Stream::cpu();
   Buffer workspace_ = Buffer::host(Device::kCpu, head_workspace_bytes(config_, shape_, precision_, stream_));
   TensorGroup alone_{{}, shape_.tokens(), stream_};
-  ContextGroup sequences_{{}};
+  ContextGroup sequences_{{}, stream_};
   ParameterLayout layout_;
   Arena arena_;
   ShardedParameters parameters_;

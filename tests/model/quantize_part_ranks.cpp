@@ -34,7 +34,7 @@ TEST_F(QuantizePartRanks, ColumnsOfTokensThatRanksShare) {
   quantize({.cast = {.rows = alone.rows, .columns = alone.columns}, .x = whole}, stream);
   const Operands shared(share, kWidth, arena);
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream);
-  const ContextGroup context({.ranks = communicator.get(), .micro_batch = communicator.get()});
+  const ContextGroup context({.ranks = communicator.get(), .micro_batch = communicator.get()}, stream);
   quantize_part({.cast = {.rows = shared.rows, .columns = shared.columns}, .x = mine},
                 {.divided = Divided::kInputs, .context = &context}, stream);
 

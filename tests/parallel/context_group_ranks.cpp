@@ -22,7 +22,7 @@ class ContextGroupRanks : public DeviceRanksTest {
 
 TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
-  const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});
+  ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()}, stream_);
   const ContextRank place = group.place();
   ASSERT_EQ(place, (ContextRank{.rank = rank_, .size = size_}));
   constexpr int64_t kBatch = 3;
@@ -48,7 +48,8 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
     }
   }
   write(rows, mine);
-  group.gather(whole, {rows, kBegin}, kBatch, scratch, "numbers", stream_);
+  group.start_gather(whole, {rows, kBegin}, kBatch, scratch, "numbers");
+  group.wait();
   std::vector<float> expected;
   for (int64_t sequence = 0; sequence < kBatch; ++sequence) {
     for (int64_t position = 0; position < whole_tokens; ++position) {
@@ -61,7 +62,8 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   const float ranks = static_cast<float>(size_ * (size_ + 1) / 2);
   for (float& value : expected) value *= static_cast<float>(rank_ + 1);
   write(whole, expected);
-  group.reduce_scatter({rows, kBegin}, whole, kBatch, scratch, "numbers", stream_);
+  group.start_reduce_scatter({rows, kBegin}, whole, kBatch, scratch, "numbers");
+  group.wait();
   for (size_t i = 0; i < mine.size(); ++i) {
     const auto column = static_cast<int64_t>(i) % kRow;
     if (column >= kBegin && column < kBegin + kWidth) mine[i] *= ranks;
@@ -73,7 +75,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
 // bfloat16, every 2^-8 would be lost.
 TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
-  const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});
+  ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()}, stream_);
   constexpr int64_t kWidth = 8;
   const int64_t whole_tokens = 2 * size_ * 3;
   const int64_t share = group.place().share(whole_tokens);
@@ -83,7 +85,8 @@ TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
   const ContextScratch scratch(group.place(), share, kWidth, DType::kBFloat16, arena);
   const std::vector<BFloat16> mine(static_cast<size_t>(whole.numel()), BFloat16(rank_ == 0 ? 1.0f : 0x1p-8f));
   stream_.copy(whole.raw(), mine.data(), whole.bytes());
-  group.reduce_scatter({rows, 0}, whole, 1, scratch, "numbers", stream_);
+  group.start_reduce_scatter({rows, 0}, whole, 1, scratch, "numbers");
+  group.wait();
   std::vector<BFloat16> sums(static_cast<size_t>(rows.numel()));
   stream_.copy(sums.data(), rows.raw(), rows.bytes());
   stream_.synchronize();

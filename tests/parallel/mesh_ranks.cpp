@@ -127,6 +127,14 @@ TEST_P(MeshRanks, AxesWithTheSameRanksShareACommunicator) {
   EXPECT_EQ(mesh.tensor().size(), 1);
 }
 
+TEST_P(MeshRanks, TransfersThatOverlapHaveTheirOwnCommunicators) {
+  Mesh mesh({.context_parallel = size_}, group_, stream_);
+  EXPECT_EQ(&mesh.micro_batch(), &mesh.world());
+  EXPECT_NE(&mesh.context(), &mesh.world());
+  EXPECT_NE(&mesh.shard(), &mesh.world());
+  EXPECT_NE(&mesh.shard(), &mesh.context());
+}
+
 TEST_P(MeshRanks, SizesThatDoNotMultiplyToTheRanks) {
   const std::string message = "but this run has " + std::to_string(size_) + " ranks";
   expect_error<InputError>([&] { Mesh mesh({size_ + 1, 1, 1}, group_, stream_); }, message);
