@@ -195,10 +195,14 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
 
 void amax(const Amax& args, Stream& stream) {
   expect_tensor(args.out, "amax out", DType::kFloat32, {1});
+  if (args.factor.defined()) expect_tensor(args.factor, "amax factor", DType::kFloat32, {1});
   const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::amax>(args, stream)) return;
-  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.out, args.x); });
+  const float factor = args.factor.defined() ? args.factor.data<float>()[0] : 1.0f;
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+    cpu::update_amax(args.out.data<float>()[0], factor * cpu::tensor_amax<T>(args.x));
+  });
 }
 
 void quantize(const Quantize& args, Stream& stream) {

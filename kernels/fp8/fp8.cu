@@ -59,7 +59,7 @@ constexpr int kAmaxBlocksPerMultiprocessor = 2;
 // reads first (fp8_tile.cuh), so they are still in the L2 cache.
 template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
-    amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
+    amax_kernel(float* out, const T* x, const float* factor, int64_t head, int64_t n) {
   constexpr int N = kVector<T>;
   constexpr int kAtOnce = 4;  // Number of vectors that a thread loads at once.
   const int64_t vectors = (n - head) / N;
@@ -84,7 +84,9 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     if (threadIdx.x < head) largest.add(Vec<T, 1>::load(x + threadIdx.x));
     if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
   }
-  const uint32_t bits = block_max(largest.float_bits());
+  uint32_t bits = block_max(largest.float_bits());
+  // The product does not decrease with the amax, so the largest product is that of the largest amax.
+  if (factor != nullptr) bits = __float_as_uint(__fmul_rn(*factor, __uint_as_float(bits))) & 0x7fffffffu;
   // All blocks end at about the same time. If they read the amax first, to skip the atomic, they would only wait
   // longer.
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(out), bits);
@@ -139,7 +141,8 @@ void amax(const Amax& args, Stream& stream) {
     const int64_t head = flat_shape<kVector<T>>(n, x).head;
     const int64_t blocks = std::min<int64_t>(ceil_div(n, kAmaxThreads * kVector<T>),
                                              kAmaxBlocksPerMultiprocessor * stream.multiprocessors());
-    launch("amax", amax_kernel<T>, {grid_dim(blocks), kAmaxThreads}, stream, pointer<float>(args.out), x, head, n);
+    launch("amax", amax_kernel<T>, {grid_dim(blocks), kAmaxThreads}, stream, pointer<float>(args.out), x,
+           pointer<const float>(args.factor), head, n);
   });
 }
 

@@ -28,10 +28,11 @@ struct Fp8Operand {
   bool defined() const { return data.defined(); }
 };
 
-// Computes out[0] = max(out[0], max |x|).
+// Computes out[0] = max(out[0], factor * max |x|).
 struct Amax {
-  Tensor out;  // [1] float32; zero bytes before the first call
-  Tensor x;    // [n] float32 or bfloat16
+  Tensor out;          // [1] float32; zero bytes before the first call
+  Tensor x;            // [n] float32 or bfloat16
+  Tensor factor = {};  // optional [1] float32, not negative; 1 if undefined
 };
 void amax(const Amax& args, Stream& stream);
 

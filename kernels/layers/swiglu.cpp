@@ -1,5 +1,8 @@
 #include "kernels/layers/swiglu.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/cuda/dispatch.h"
@@ -26,6 +29,23 @@ void swiglu_forward(const SwigluForward& args) {
       out[c] = T(g * sigmoid(g) * static_cast<float>(up[c]));
     }
   }
+}
+
+template <typename T>
+void update_slope(float& slope, const Tensor& gate_up) {
+  const int64_t width = gate_up.dim(1) / 2;
+  uint32_t gates = 0;
+  uint32_t ups = 0;
+#pragma omp parallel for reduction(max : gates, ups)
+  for (int64_t t = 0; t < gate_up.dim(0); ++t) {
+    const T* row = gate_up.data<T>() + t * 2 * width;
+    for (int64_t c = 0; c < width; ++c) {
+      gates = std::max(gates, magnitude(static_cast<float>(row[c])));
+      ups = std::max(ups, magnitude(static_cast<float>(row[width + c])));
+    }
+  }
+  update_amax(slope, std::bit_cast<float>(gates));
+  update_amax(slope, kLargestSiluSlope * std::bit_cast<float>(ups));
 }
 
 template <typename T>
@@ -60,6 +80,9 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   expect_tensor(args.gate_up, "swiglu_forward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
   check_cast(args.cast, CastOf::kActivation, "swiglu_forward", args.out, stream);
+  if (args.slope.defined()) expect_tensor(args.slope, "swiglu_forward slope", DType::kFloat32, {1});
+  CHECK(!args.slope.defined() || (args.amax.defined() && !args.cast.defined()),
+        "swiglu_forward: a slope without an amax, or with a cast");
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
   if (timer.planned()) return;
@@ -67,6 +90,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() {
     cpu::swiglu_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
+    if (args.slope.defined()) cpu::update_slope<T>(args.slope.data<float>()[0], args.gate_up);
   });
   cpu::cast_result(args.cast, args.out);
 }
@@ -99,9 +123,9 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   check_cast(args.cast, CastOf::kGradient, "swiglu_backward", args.d_gate_up, stream);
   CHECK(!args.cast.defined() || !traits(args.cast.scaling()).blockwise || width % kScaleBlock == 0,
         "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
+  CHECK(!args.cast.is_of(args.amax), "swiglu_backward: the scale of the cast is that of the gradient's own amax");
   check_backward_out(args, stream);
-  const int passes = args.cast.is_of(args.amax) ? 2 : 1;
-  const double read_bytes = passes * static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
+  const auto read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
   const double out_bytes = args.out.defined() ? result_bytes(args.out_cast, args.out) : 0;
   const OpTimer timer(stream, {.name = "swiglu_backward",
                                .bytes = read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up),

@@ -45,11 +45,16 @@ __device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, Vec<T, N>& d_out
   d_out = Vec<T, N>::narrow(d);
 }
 
+template <typename T>
+struct ForwardMagnitudes {
+  Magnitude<T> out, gate, up;
+};
+
 template <typename T, int N>
-__device__ Magnitude<T> forward_rows(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
+__device__ ForwardMagnitudes<T> forward_rows(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
-  Magnitude<T> largest;
+  ForwardMagnitudes<T> largest;
   if (column >= intermediate) return largest;
   Vec<T, N> gate[kRows];
   Vec<T, N> up[kRows];
@@ -65,22 +70,28 @@ __device__ Magnitude<T> forward_rows(T* out, const T* gate_up, int64_t tokens, i
     if (row + r >= tokens) break;
     const auto result = forward_vector(gate[r], up[r]);
     result.store(out + (row + r) * intermediate + column);
-    largest.add(result);
+    largest.out.add(result);
+    largest.gate.add(gate[r]);
+    largest.up.add(up[r]);
   }
   return largest;
 }
 
-template <typename T, int N, bool kAmax>
+template <typename T, int N, bool kAmax, bool kSlope>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, int64_t tokens, int64_t intermediate) {
-  const Magnitude<T> largest = forward_rows<T, N>(out, gate_up, tokens, intermediate);
-  if constexpr (kAmax) update_amax(amax, largest.float_bits());
+    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, float* slope, int64_t tokens, int64_t intermediate) {
+  const ForwardMagnitudes<T> largest = forward_rows<T, N>(out, gate_up, tokens, intermediate);
+  if constexpr (kAmax) update_amax(amax, largest.out.float_bits());
+  if constexpr (kSlope) {
+    __syncthreads();
+    const float of_gates = __fmul_rn(kLargestSiluSlope, __uint_as_float(largest.up.float_bits()));
+    update_amax(slope, max(largest.gate.float_bits(), __float_as_uint(of_gates)));
+  }
 }
 
-// Computes the gradient of kRows rows and returns its amax over this thread's elements. Without kStore the gradient is
-// only measured. d_gate_up may alias gate_up and `out` may alias d_out, because a thread reads its elements before it
-// writes them. `out` may be null.
-template <typename T, int N, bool kStore>
+// Computes the gradient of kRows rows and returns its amax over this thread's elements. d_gate_up may alias gate_up and
+// `out` may alias d_out, because a thread reads its elements before it writes them. `out` may be null.
+template <typename T, int N>
 __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, const T* gate_up, int64_t tokens,
                                       int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
@@ -102,11 +113,9 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, cons
   for (int r = 0; r < kRows; ++r) {
     if (row + r >= tokens) break;
     backward_vector(gate[r], up[r], d[r]);
-    if constexpr (kStore) {
-      T* p = d_gate_up + (row + r) * 2 * intermediate + column;
-      gate[r].store(p);
-      up[r].store(p + intermediate);
-    }
+    T* p = d_gate_up + (row + r) * 2 * intermediate + column;
+    gate[r].store(p);
+    up[r].store(p + intermediate);
     if (out != nullptr) d[r].store(out + (row + r) * intermediate + column);
     largest.add(gate[r]);
     largest.add(up[r]);
@@ -114,11 +123,11 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, cons
   return largest;
 }
 
-template <typename T, int N, bool kAmax, bool kStore = true>
+template <typename T, int N, bool kAmax>
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(T* d_gate_up, T* out, const T* d_out, const T* gate_up, float* amax, int64_t tokens,
                            int64_t intermediate) {
-  const Magnitude<T> largest = backward_rows<T, N, kStore>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
+  const Magnitude<T> largest = backward_rows<T, N>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
@@ -268,32 +277,30 @@ template <typename T, int N>
 void launch_forward_rows(const SwigluForward& args, Stream& stream) {
   const int64_t tokens = args.out.dim(0);
   const int64_t intermediate = args.out.dim(1);
-  auto* kernel = args.amax.defined() ? swiglu_forward_kernel<T, N, true> : swiglu_forward_kernel<T, N, false>;
+  auto* kernel = args.slope.defined()  ? swiglu_forward_kernel<T, N, true, true>
+                 : args.amax.defined() ? swiglu_forward_kernel<T, N, true, false>
+                                       : swiglu_forward_kernel<T, N, false, false>;
   launch("swiglu_forward", kernel, row_tiles(tokens, intermediate / N), stream, pointer<T>(args.out),
-         pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+         pointer<const T>(args.gate_up), pointer<float>(args.amax), pointer<float>(args.slope), tokens, intermediate);
 }
 
-template <typename T, int N, bool kStore>
+template <typename T, int N>
 void launch_backward_rows(const SwigluBackward& args, Stream& stream) {
   const int64_t tokens = args.d_out.dim(0);
   const int64_t intermediate = args.d_out.dim(1);
-  auto* kernel = swiglu_backward_kernel<T, N, true, kStore>;
-  if constexpr (kStore) {
-    if (!args.amax.defined()) kernel = swiglu_backward_kernel<T, N, false, kStore>;
-  }
-  launch("swiglu_backward", kernel, row_tiles(tokens, intermediate / N), stream,
-         kStore ? pointer<T>(args.d_gate_up) : nullptr, kStore ? pointer<T>(args.out) : nullptr,
-         pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+  auto* kernel = args.amax.defined() ? swiglu_backward_kernel<T, N, true> : swiglu_backward_kernel<T, N, false>;
+  launch("swiglu_backward", kernel, row_tiles(tokens, intermediate / N), stream, pointer<T>(args.d_gate_up),
+         pointer<T>(args.out), pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax),
+         tokens, intermediate);
 }
 
-// Queues the kernel for rows. Without kStore the gradient is only measured.
-template <typename T, bool kStore>
+template <typename T>
 void backward_by_rows(const SwigluBackward& args, Stream& stream) {
   const int64_t intermediate = args.d_out.dim(1);
-  const bool aligned = rows_are_aligned<T>(intermediate, {args.d_out.raw(), args.gate_up.raw()}) &&
-                       (!kStore || rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.out.raw()}));
-  if (aligned) return launch_backward_rows<T, kVector<T>, kStore>(args, stream);
-  launch_backward_rows<T, 1, kStore>(args, stream);
+  const bool aligned =
+      rows_are_aligned<T>(intermediate, {args.d_out.raw(), args.gate_up.raw(), args.d_gate_up.raw(), args.out.raw()});
+  if (aligned) return launch_backward_rows<T, kVector<T>>(args, stream);
+  launch_backward_rows<T, 1>(args, stream);
 }
 
 template <GradientTo kTo, bool kOut>
@@ -309,7 +316,7 @@ void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
   const BackwardTile tile{.d_out = pointer<const T>(args.d_out),
                           .gate_up = pointer<const T>(args.gate_up),
                           .d_gate_up = pointer<T>(args.d_gate_up),
-                          .amax = pointer<float>(args.cast.is_of(args.amax) ? Tensor() : args.amax),
+                          .amax = pointer<float>(args.amax),
                           .gradient = cast_arguments(args.cast, m, n, {}),
                           .out = cast_arguments(args.out_cast, m, n, {})};
   const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
@@ -359,22 +366,18 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
 //
 //   gradient   out      scale of the cast           kernels
 //   stored     stored   none                        rows
-//   any        any      tensor, known before        tiles
-//   cast       any      tensor, its own amax        rows, to measure the gradient; tiles
+//   any        any      tensor                      tiles
 //   cast       any      blocks                      blocks
 //   stored     cast     blocks                      rows; quantize of `out`
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   using T = __nv_bfloat16;
   if (!args.cast.defined() && !args.out_cast.defined()) {
-    return with_element(args.d_out.dtype(), [&]<typename Element>() { backward_by_rows<Element, true>(args, stream); });
+    return with_element(args.d_out.dtype(), [&]<typename Element>() { backward_by_rows<Element>(args, stream); });
   }
   const Fp8Cast& either = args.cast.defined() ? args.cast : args.out_cast;
-  if (traits(either.scaling()).takes_amax) {
-    if (args.cast.is_of(args.amax)) backward_by_rows<T, false>(args, stream);
-    return backward_by_tiles(args, stream);
-  }
+  if (traits(either.scaling()).takes_amax) return backward_by_tiles(args, stream);
   if (args.cast.defined()) return backward_by_blocks(args, stream);
-  backward_by_rows<T, true>(args, stream);
+  backward_by_rows<T>(args, stream);
   quantize({.cast = args.out_cast, .x = args.out}, stream);
 }
 

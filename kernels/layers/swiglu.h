@@ -8,7 +8,13 @@
 //
 // Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, where NaN and
 // infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the
-// result is then undefined. Queued on `stream`; deterministic.
+// result is then undefined.
+//
+// The slope bounds how much larger than d_out a gradient can be: |d_up| <= |d_out| * |gate|, because |silu(x)| <= |x|,
+// and |d_gate| <= |d_out| * 1.1 * |up|, because |silu'(x)| < 1.1. Rounding may exceed the bound by 0.4%, which does not
+// change a cast to e5m2 with a scale of the bound, because values up to 7% above the largest number round to it.
+//
+// Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -16,11 +22,16 @@
 
 namespace octavo {
 
+// An upper bound of |silu'(x)|, whose maximum is 1.09984.
+inline constexpr float kLargestSiluSlope = 1.1f;
+
 struct SwigluForward {
   Tensor out;         // = [tokens, intermediate]
   Tensor gate_up;     // [tokens, 2 * intermediate]
   Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
   Fp8Cast cast = {};  // optional, replaces out
+  // Optional [1] float32: = max(itself, max |gate|, 1.1 * max |up|). Requires `amax`, and excludes `cast`.
+  Tensor slope = {};
 };
 void swiglu_forward(const SwigluForward& args, Stream& stream);
 
@@ -29,7 +40,7 @@ struct SwigluBackward {
   Tensor d_out;      // [tokens, intermediate]
   Tensor gate_up;    // [tokens, 2 * intermediate]
   Tensor amax = {};  // optional [1] float32: = max(itself, max |d_gate_up|)
-  // Optional, replaces d_gate_up; may use `amax`. With kBlock1x128 `intermediate` must be a multiple of 128.
+  // Optional, replaces d_gate_up; must not use `amax`. With kBlock1x128 `intermediate` must be a multiple of 128.
   Fp8Cast cast = {};
   Tensor out = {};        // optional = [tokens, intermediate], the bits of the result of forward; may alias d_out
   Fp8Cast out_cast = {};  // optional, replaces out; has columns only, and the scaling of `cast`

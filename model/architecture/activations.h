@@ -13,23 +13,30 @@ namespace octavo {
 // The op that makes the input of a linear, or the gradient of its output.
 enum class Producer : uint8_t { kNorm, kAttention, kSwiglu, kRopeBackward, kSwigluBackward, kNormBackward };
 
+// How a kernel can cast a result of which no earlier step knows the amax.
+enum class OwnScale : uint8_t {
+  kNone,   // It cannot. The result is written, and cast by a kernel of its own.
+  kTwice,  // It computes the result twice: to measure it, and to cast it with this amax.
+  kBound,  // It casts a gradient to e5m2 with an upper bound of the amax.
+};
+
 struct ProducerTraits {
   Producer producer;
-  bool measures;        // The kernel also computes the amax of its result.
-  bool casts;           // The kernel can write FP8 operands in place of its result, if it has their scales.
-  bool computes_twice;  // The kernel can compute its result twice: to measure it, and to cast it with this amax.
+  bool measures;  // The kernel also computes the amax of its result.
+  bool casts;     // The kernel can write FP8 operands in place of its result, if it has their scales.
+  OwnScale own_scale;
 };
 
 // clang-format off
 inline constexpr ProducerTraits kProducers[] = {
-    // producer                 measures casts  twice
-    {Producer::kNorm,           true,    true,  true},   // rms_norm_forward: inputs of qkv and gate_up
-    {Producer::kAttention,      false,   false, false},  // sdpa_forward: input of o
-    {Producer::kSwiglu,         true,    true,  false},  // swiglu_forward: input of down
-    {Producer::kRopeBackward,   true,    true,  true},   // rope, qk_norm_rope_backward: output gradient of qkv
-    {Producer::kSwigluBackward, true,    true,  true},   // swiglu_backward: output gradient of gate_up
-    {Producer::kNormBackward,   true,    false, false},  // rms_norm_backward: output gradients of o and down, which the
-                                                         // residual stream needs as values
+    // producer                 measures casts  own scale
+    {Producer::kNorm,           true,    true,  OwnScale::kTwice},  // rms_norm_forward: inputs of qkv and gate_up
+    {Producer::kAttention,      false,   false, OwnScale::kNone},   // sdpa_forward: input of o
+    {Producer::kSwiglu,         true,    true,  OwnScale::kNone},   // swiglu_forward: input of down
+    {Producer::kRopeBackward,   true,    true,  OwnScale::kTwice},  // rope, qk_norm_rope_backward: output gradient of qkv
+    {Producer::kSwigluBackward, true,    true,  OwnScale::kBound},  // swiglu_backward: output gradient of gate_up
+    {Producer::kNormBackward,   true,    false, OwnScale::kNone},   // rms_norm_backward: output gradients of o and down,
+                                                                    // which the residual stream needs as values
 };
 // clang-format on
 constexpr const ProducerTraits& traits(Producer producer) { return kProducers[static_cast<size_t>(producer)]; }

@@ -29,7 +29,9 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
   if (pass != BlockPass::kForward) return;
   const Target target = down_.input_target(a.down, pass);
-  swiglu_forward({.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast}, c.stream);
+  swiglu_forward(
+      {.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast, .slope = a.norm.linear.slope},
+      c.stream);
   if (c.observer != nullptr) {
     c.observer->on_result({.op = "swiglu_forward", .results = {swiglu}, .inputs = {a.gate_up}});
   }
@@ -49,6 +51,7 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
   const Tensor& d_swiglu = swiglu;
   const auto swiglu_gradient = [&] {
     norm_.recompute_input(c, a.norm, gate_up_);
+    gate_up_.bound_gradient(a.norm.linear, d_swiglu, c.stream);
     const Target target = gate_up_.gradient_target(a.norm.linear);
     swiglu_backward({.d_gate_up = a.gate_up,
                      .d_out = d_swiglu,

@@ -14,10 +14,12 @@ AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& aren
       weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
       weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears, kScaleStride})),
       factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
+  const bool delays = traits(config.linear).uses_history;
   for (int64_t i = 0; i < in_flight; ++i) {
     current_.push_back(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds}));
+    if (!delays) slopes_.push_back(arena.allocate("fp8 slopes", DType::kFloat32, {linears}));
   }
-  if (!traits(config.linear).uses_history) return;
+  if (!delays) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
   history_ = arena.allocate("fp8 amax history", DType::kFloat32, {config.amax_history, linears * kKinds});
 }
@@ -40,6 +42,7 @@ void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream)
   if (!first && uses_history_) return;  // The amaxes of a step are the maxima over its micro-batches.
   if (!first && delayed()) return collect(current, stream);
   stream.zero(current.rows(0, kWeight * linears_));
+  if (!slopes_.empty()) stream.zero(slopes_[static_cast<size_t>(in_flight)]);
 }
 
 void AmaxTable::collect(const Tensor& current, Stream& stream) {

@@ -32,6 +32,11 @@ class AmaxTable {
   Tensor current(int64_t linear, Kind kind, int64_t in_flight = 0) const {
     return slot(current_[static_cast<size_t>(in_flight)], linear, kind);
   }
+  // Returns [1] float32, the factor of a bound of current(linear, kOutputGradient, in_flight). The forward op that the
+  // producer of the gradient differentiates writes max(itself, slope). Undefined if delayed().
+  Tensor slope(int64_t linear, int64_t in_flight) const {
+    return slopes_[static_cast<size_t>(in_flight)].rows(linear, linear + 1);
+  }
   // Returns [1] float32, the amax of which the scale is made while uses_history().
   Tensor scaling(int64_t linear, Kind kind) const { return slot(scaling_, linear, kind); }
   bool delayed() const { return history_.defined(); }
@@ -48,9 +53,9 @@ class AmaxTable {
     return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
   }
 
-  // Clears the amaxes of inputs and output gradients of the micro-batch in flight with number `in_flight`, unless they
-  // grow over the step. Delayed scaling adds them to the history first, except for the `first` micro-batch of the step
-  // with this number.
+  // Clears the amaxes of inputs and output gradients of the micro-batch in flight with number `in_flight`, and its
+  // slopes, unless they grow over the step. Delayed scaling adds them to the history first, except for the `first`
+  // micro-batch of the step with this number.
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
   // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
@@ -82,6 +87,7 @@ class AmaxTable {
 
   int64_t linears_;
   std::vector<Tensor> current_;  // [slots] float32, by number of the micro-batch in flight
+  std::vector<Tensor> slopes_;   // [linears] float32, by number of the micro-batch in flight. Empty if delayed().
   Tensor scaling_;
   Tensor history_;
   Tensor weight_scaling_;    // [linears] float32

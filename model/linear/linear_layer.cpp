@@ -85,6 +85,7 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivat
   if (needs_amax(o.recipe)) {
     a.input_amax = o.amaxes->current(o.index, AmaxTable::kInput, in_flight);
     a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
+    if (bounds(AmaxTable::kOutputGradient)) a.slope = o.amaxes->slope(o.index, in_flight);
   }
   const bool training = o.gradient.defined();
   if (training) {
@@ -163,6 +164,20 @@ bool LinearLayer::is_share(Kind kind) const {
   return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
 }
 
+// Returns whether the scale of a tensor is made from an upper bound of its amax. A history needs the amaxes themselves.
+bool LinearLayer::bounds(Kind kind) const {
+  const RecipeTraits& recipe = traits(options_.recipe);
+  return kind == AmaxTable::kOutputGradient && recipe.needs_amax && !recipe.uses_history &&
+         producer_of(kind).own_scale == OwnScale::kBound && options_.precision.gradient_format == DType::kFloat8E5M2;
+}
+
+void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const {
+  if (!a.slope.defined()) return;
+  agree(a.slope, stream);
+  amax({.out = a.gradient_amax, .x = d.view({d.numel()}), .factor = a.slope}, stream);
+  agree(a.gradient_amax, stream);
+}
+
 // Returns whether the producer of a tensor casts it. The producer needs the scales, so either their amaxes are known
 // before the tensor, or the producer's kernel can compute them.
 bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
@@ -175,15 +190,15 @@ bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
   // A block of 128 tokens may extend over the shares of two ranks.
   if (recipe.scales_locally) return !is_share(kind);
   if (!recipe.needs_amax) return false;
-  const bool knows_amax = !first || options_.amaxes->uses_history();
+  const bool knows_amax = !first || options_.amaxes->uses_history() || bounds(kind);
   // The amax of a part of the tensor is not the amax of the tensor.
   const bool is_whole = alone() && !shares_sequences();
-  return knows_amax || (producer_of(kind).computes_twice && is_whole);
+  return knows_amax || (producer_of(kind).own_scale == OwnScale::kTwice && is_whole);
 }
 
 Target LinearLayer::target(const LinearActivations& a, Kind kind, BlockPass pass) const {
   Target target;
-  if (producer_of(kind).measures && pass == BlockPass::kForward) target.amax = amax_slot(a, kind);
+  if (producer_of(kind).measures && pass == BlockPass::kForward && !bounds(kind)) target.amax = amax_slot(a, kind);
   if (!producer_casts(kind, pass)) return target;
   target.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
   if (is_share(kind)) {
@@ -245,17 +260,22 @@ const char* LinearLayer::name_of(Kind kind) const {
 // Measures a tensor whose scale needs its amax, unless the producer measured it, and takes the maximum over the ranks.
 // If scales come from the history, returns the slot into which the cast measures instead.
 Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
-  if (!needs_amax(options_.recipe) || source.pass != BlockPass::kForward) return {};
+  if (!needs_amax(options_.recipe) || source.pass != BlockPass::kForward || bounds(source.kind)) return {};
   const Tensor current = amax_slot(source.a, source.kind);
   const bool measured = producer_of(source.kind).measures;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
   if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
-  if (shares_sequences()) {
-    options_.context->all_reduce_max_of_micro_batch(current, "an activation's amax", stream);
-  } else if (!alone()) {
-    options_.tensor->all_reduce_max(current, "an activation's amax");
-  }
+  agree(current, stream);
   return {};
+}
+
+// Replaces an amax of this rank's part of a tensor with the amax of the tensor.
+void LinearLayer::agree(const Tensor& amax, Stream& stream) const {
+  if (shares_sequences()) {
+    options_.context->all_reduce_max_of_micro_batch(amax, "an activation's amax", stream);
+  } else if (!alone()) {
+    options_.tensor->all_reduce_max(amax, "an activation's amax");
+  }
 }
 
 void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& stream) const {

@@ -109,6 +109,7 @@ struct LinearActivations {
   WeightGradientOperands saved;  // Undefined unless LinearOptions::saves_operands.
   Tensor input_amax;             // [1] float32, slot of x in the AmaxTable. Undefined if the recipe needs no amaxes.
   Tensor gradient_amax;          // [1] float32, slot of d_y in the AmaxTable, like input_amax.
+  Tensor slope;                  // [1] float32, slot in the AmaxTable. Undefined unless the scale of d_y is a bound.
 };
 
 struct LinearOptions {
@@ -175,6 +176,10 @@ class LinearLayer {
     return target(a, AmaxTable::kOutputGradient, BlockPass::kForward);
   }
 
+  // Makes the scale of d_y from an upper bound of its amax, if LinearActivations::slope is defined. The producer of d_y
+  // computes d_y from a gradient `d`, and each |d_y| is at most slope * max |d|. Called before gradient_target.
+  void bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const;
+
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
   // Makes LinearInput within backward, after the producer of x did the work of input_target(kBackward).
   void recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const;
@@ -216,6 +221,7 @@ class LinearLayer {
   Fp8Cast gradient_operands(const LinearActivations& a) const;
   Target target(const LinearActivations& a, Kind kind, BlockPass pass) const;
   const ProducerTraits& producer_of(Kind kind) const;
+  bool bounds(Kind kind) const;
   bool producer_casts(Kind kind, BlockPass pass) const;
   bool is_share(Kind kind) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
@@ -224,6 +230,7 @@ class LinearLayer {
   void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                        const TensorGroup::Work& work) const;
   Tensor measure(const Source& source, Stream& stream) const;
+  void agree(const Tensor& amax, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   WeightGradientOperands allocate_saved(const LinearInput& input, Arena& arena) const;
   void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;

@@ -401,6 +401,18 @@ TEST_P(AmaxParity, RopeAndSwiglu) {
     };
     check_amax(out, forward);
     check_amax(d_gate_up, backward);
+    Twin slope(DType::kFloat32, {1});
+    Twin amax(DType::kFloat32, {1});
+    for (const int64_t largest : {int64_t{0}, gate_up.cpu().numel() - 1}) {
+      gate_up.set(largest, largest == 0 ? -100.0f : 100.0f);
+      for (const Twin* twin : {&gate_up, &slope, &amax}) upload(*twin);
+      on_both([&](Stream& s) {
+        swiglu_forward(
+            {.out = out.on(s), .gate_up = gate_up.on(s), .amax = amax.on(s), .cast = {}, .slope = slope.on(s)}, s);
+      });
+      expect_equal_bytes(slope, "slope");
+      EXPECT_EQ(gpu_values(slope)[0], largest == 0 ? 100.0f : kLargestSiluSlope * 100.0f);
+    }
     gate_up.set(gate_up.cpu().numel() - 1, std::numeric_limits<float>::quiet_NaN());
     upload(gate_up);
     EXPECT_TRUE(std::isnan(amax_after(forward)));

@@ -95,7 +95,11 @@ TEST_P(Fp8StatsTableTest, EveryCastOfAStepIsCounted) {
       EXPECT_TRUE(s.amax > 0 && std::isfinite(s.amax));
       EXPECT_LE(s.smallest_scale, s.largest_scale * (1 + 1e-6));
       const double fp8_max = kind == AmaxTable::kOutputGradient ? 57344 : 448;
-      EXPECT_NEAR(s.smallest_scale * s.amax / fp8_max, 1, 1e-6);
+      const double part = s.smallest_scale * s.amax / fp8_max;  // The largest value as a part of fp8_max.
+      const bool bounded = GetParam() == LinearPrecision::kFp8Tensorwise && kind == AmaxTable::kOutputGradient &&
+                           traits(spec_of(linear).output_gradient).own_scale == OwnScale::kBound;
+      EXPECT_NEAR(part, 1, bounded ? 0.9 : 1e-6);
+      EXPECT_LE(part, 1 + 1e-6);
     }
     const double amax = largest(weight(linear));
     EXPECT_EQ(stats(linear, AmaxTable::kWeight).amax, amax);

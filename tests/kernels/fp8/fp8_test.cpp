@@ -319,6 +319,9 @@ TEST_P(Fp8Test, AmaxOnlyGrows) {
     quantize({.cast = {.rows = rows.view()}, .x = x, .amax_out = of_quantize}, stream_);
     EXPECT_EQ(of_amax.at(0), std::max(largest, static_cast<double>(before)));
     EXPECT_EQ(of_quantize.at(0), of_amax.at(0));
+    const Array with_factor = single(before);
+    amax({.out = with_factor, .x = x, .factor = single(2.5f)}, stream_);
+    EXPECT_EQ(with_factor.at(0), std::max(2.5f * static_cast<float>(largest), before));
   }
 }
 

@@ -150,10 +150,6 @@ TEST_P(Fp8CastParity, Swiglu) {
         if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
         expect_bits_of_quantize(twins.d_gate_up, CastOf::kGradient, scaling, backward, offset);
       }
-      expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
-      fill(twins.gate_up);  // Finite inputs give a finite amax.
-      fill(twins.d_out);
-      expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
     }
   }
 }

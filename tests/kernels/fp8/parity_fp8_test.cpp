@@ -230,6 +230,13 @@ TEST_P(Fp8Parity, AmaxOfFlatTensors) {
       set_one(out, 100.0f);
       on_both([&](Stream& s) { amax({out.on(s), x.on(s)}, s); });
       EXPECT_EQ(gpu_values(out)[0], 100.0f) << "an amax became smaller";
+      for (const float value : {0.0f, 1.1f}) {
+        Twin factor(DType::kFloat32, {1});
+        set_one(factor, value);
+        set_one(out, 0.0f);
+        on_both([&](Stream& s) { amax({out.on(s), x.on(s), factor.on(s)}, s); });
+        expect_equal_bytes(out, "amax with a factor");
+      }
     }
   }
 }

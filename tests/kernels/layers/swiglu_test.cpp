@@ -104,6 +104,40 @@ TEST_P(SwigluTest, Amax) {
   EXPECT_TRUE(std::isnan(amax.at(0)));
 }
 
+// No gradient exceeds the slope times the largest |d_out| by more than the rounding of bfloat16.
+TEST_P(SwigluTest, SlopeBoundsTheGradient) {
+  for (const auto& [gates, ups] : {std::pair{0.1, 3.0}, {3.0, 0.1}, {30.0, 1.0}}) {
+    const Array gate = random({40, 50}, gates);
+    const Array up = random({40, 50}, ups);
+    Array gate_up(dtype(), {40, 100});
+    double expected = 0;
+    for (int64_t i = 0; i < gate.size(); ++i) {
+      gate_up.set(i / 50 * 100 + i % 50, gate.at(i));
+      gate_up.set(i / 50 * 100 + 50 + i % 50, up.at(i));
+      const double of_gate = kLargestSiluSlope * static_cast<float>(std::abs(up.at(i)));
+      expected = std::max({expected, std::abs(gate.at(i)), of_gate});
+    }
+    Array amax(DType::kFloat32, {1});
+    Array slope(DType::kFloat32, {1});
+    amax.fill(0);
+    slope.fill(0);
+    const Array out(dtype(), {40, 50});
+    swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax, .slope = slope}, stream_);
+    EXPECT_EQ(slope.at(0), expected);
+    const Array d_out = random({40, 50});
+    const Array d_gate_up(dtype(), {40, 100});
+    swiglu_backward({.d_gate_up = d_gate_up, .d_out = d_out, .gate_up = gate_up}, stream_);
+    const double bound = slope.at(0) * largest_magnitude(d_out, 0);
+    EXPECT_LE(largest_magnitude(d_gate_up, 0), 1.004 * bound);
+    slope.fill(1000);
+    swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax, .slope = slope}, stream_);
+    EXPECT_EQ(slope.at(0), 1000);
+    gate_up.set(60, std::nan(""));
+    swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax, .slope = slope}, stream_);
+    EXPECT_TRUE(std::isnan(slope.at(0)));
+  }
+}
+
 TEST_P(SwigluTest, LargeGatesSaturate) {
   Array gate_up(dtype(), {1, 8});
   const double gates[] = {-1e30, -200, 200, 1e30};
