@@ -212,35 +212,46 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   done_ = false;
   stop_ = false;
   pending_ = true;
+  staged_.queued_.store(false, std::memory_order_release);
   if (options_.async) thread_ = start_thread_if_possible([this] { run_write(); });
   if (!thread_.joinable()) run_write();
   if (!options_.async) commit();
 }
 
-// Fills host_pieces_ with copies in staging memory, or with the pieces themselves if they are written before save()
-// returns.
+// Fills host_pieces_ with places in staging memory and copies the pieces there, on a GPU only those that are not
+// stable. If the pieces are written before save() returns, host_pieces_ are the pieces themselves.
 void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
-  host_pieces_.assign(pieces.begin(), pieces.end());
-  std::erase_if(host_pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
+  pieces_.assign(pieces.begin(), pieces.end());
+  std::erase_if(pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
+  host_pieces_ = pieces_;
   if (!stages()) return;
   reserve(staging_bytes(host_pieces_));
   char* next = static_cast<char*>(staging_.data());  // Waits for the thread that prepares the memory.
-  std::vector<CheckpointTensor> sources = host_pieces_;
   for (CheckpointTensor& piece : host_pieces_) {
     piece.data = Tensor(next, piece.data.dtype(), {piece.data.numel()});
     next += aligned(piece.data.bytes());
   }
-  const auto copy = [&](Stream& stream, bool stable) {
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const Tensor& to = host_pieces_[i].data;
-      if (sources[i].stable == stable) staging_.copy(stream, to.raw(), sources[i].data.raw(), to.bytes());
-    }
-  };
-  copy(stream_, false);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Tensor& to = host_pieces_[i].data;
+    if (!pieces_[i].stable) staging_.copy(stream_, to.raw(), pieces_[i].data.raw(), to.bytes());
+  }
   begun_.record(stream_);
+  if (!stream_.is_cuda()) copy_stable_pieces();
+}
+
+// Queues the copies a few at a time. A GPU holds a limited number of copies, and a call that waits until it can hold
+// more would also keep the calls of other threads waiting.
+void CheckpointWriter::copy_stable_pieces() {
+  constexpr int kAtOnce = 32;
   begun_.wait(copies_);
-  copy(copies_, true);
-  staged_.record(copies_);
+  int queued = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!pieces_[i].stable) continue;
+    const Tensor& to = host_pieces_[i].data;
+    staging_.copy(copies_, to.raw(), pieces_[i].data.raw(), to.bytes());
+    if (++queued % kAtOnce == 0) copies_.synchronize();
+  }
+  staged_.event_.record(copies_);
 }
 
 // The writing thread. It uses only what save() prepared, and only those parts of MPI that threads may use.
@@ -255,7 +266,13 @@ void CheckpointWriter::run_write() noexcept {
   };
   attempt([&] {
     stream_.bind_thread();
-    staged_.synchronize();
+    if (stages() && stream_.is_cuda()) copy_stable_pieces();
+  });
+  staged_.queued_.store(true, std::memory_order_release);
+  staged_.queued_.notify_all();
+  attempt([&] {
+    if (error_) return;
+    staged_.event_.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     if (!host_pieces_.empty()) write_shard();
     write_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

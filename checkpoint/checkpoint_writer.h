@@ -55,6 +55,23 @@ struct CheckpointTensor {
   bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
 };
 
+// Point at which a save has read its stable pieces. Another thread queues the copies on a GPU.
+class PiecesRead {
+ public:
+  explicit PiecesRead(Device device) : event_(device) {}
+  // Makes later work on `stream` start after the pieces are read. The host waits until all copies are queued.
+  void wait(const Stream& stream) const {
+    queued_.wait(false, std::memory_order_acquire);
+    event_.wait(stream);
+  }
+
+ private:
+  friend class CheckpointWriter;
+
+  Event event_;
+  std::atomic<bool> queued_{true};
+};
+
 // Returns part `index` of `count` of a list of tensors. The parts are contiguous, have equal numbers of bytes and may
 // divide a tensor. Together they are the list. Each rank that holds the same tensors writes one part.
 std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> tensors, int index, int count);
@@ -90,8 +107,8 @@ class CheckpointWriter {
   // pending save is completed first, and the host waits for staging memory and removals.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
-  // Returns the event after which stable pieces may be changed: the last save has read its pieces.
-  const Event& staged() const { return staged_; }
+  // Returns the point after which stable pieces may be changed: the last save has read its pieces.
+  const PiecesRead& staged() const { return staged_; }
   // Completes the pending checkpoint if written(), and updates ready(). Returns true if none is pending any more. Costs
   // up to two small reductions over the ranks if not ready().
   bool poll();
@@ -119,6 +136,7 @@ class CheckpointWriter {
 
  private:
   void stage(std::span<const CheckpointTensor> pieces);
+  void copy_stable_pieces();
   void run_write() noexcept;
   bool manages_directory() const { return options_.memory ? options_.memory->manages_directory() : group_.is_root(); }
   void write_shard();
@@ -142,15 +160,16 @@ class CheckpointWriter {
   std::vector<CarriedFile> carried_;
   // Stream for copies to staging memory that run concurrently with training.
   Stream copies_;
-  Event begun_;   // Event after which data to be copied on copies_ is complete.
-  Event staged_;  // Event after which the pieces are in staging memory.
+  Event begun_;  // Event after which data to be copied on copies_ is complete.
+  PiecesRead staged_;
 
-  // The save in progress. The thread writes part_.shards, checksums, error_ and done_. Other threads wait for done_ or
-  // join.
+  // The save in progress. The thread writes staged_, part_.shards, checksums, error_ and done_. Other threads wait for
+  // done_ or join.
   bool pending_ = false;
   bool ready_ = false;
   CheckpointManifest part_;  // Step, model, meta and this rank's pieces.
-  // The pieces with their data in host memory, in the order of the file.
+  // The pieces in the order of the file, with their data as they were given and in host memory.
+  std::vector<CheckpointTensor> pieces_;
   std::vector<CheckpointTensor> host_pieces_;
   std::string shard_beginning_;  // Beginning of the shard file, before the data.
   std::filesystem::path temporary_;

@@ -29,9 +29,9 @@ struct MeasureSizes {
   int64_t disk_bytes;
 };
 
-// Returns the sizes for a GPU: squares, then the matmuls of a block and of lm_head of Llama-3 8B for 16,384 tokens, each
-// in forward, for the gradient of the input, and for that of the weights, then two matmuls of a 70B model for 8,192
-// tokens with 8 tensor-parallel ranks.
+// Returns the sizes for a GPU: squares, then the matmuls of a block and of lm_head of Llama-3 8B for 16,384 tokens,
+// each in forward, for the gradient of the input, and for that of the weights, then two matmuls of a 70B model for
+// 8,192 tokens with 8 tensor-parallel ranks.
 MeasureSizes gpu_sizes() {
   return {.compute = DType::kBFloat16,
           .products = {{4096, 4096, 4096},

@@ -20,8 +20,8 @@ constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // 493 of 550 backward.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
-// Attention within documents takes `flops` times the time that its FLOPs take without a mask, and the time of `passes`
-// passes over its inputs and outputs. A document lengthens the passes as if it had kTokensOfPartialTiles more tokens.
+// Attention within documents takes `flops` times the time that its FLOPs take without a mask, and the time of moving
+// its inputs and outputs `passes` times. A document moves as much as if it had kTokensOfPartialTiles more tokens.
 // Fitted to FlashAttention (kernels/attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64
 // to 4,096 tokens on average (docs/benchmarks/2026-11-26-documents.md). cuDNN's padded copies were not fitted.
 struct DocumentCost {

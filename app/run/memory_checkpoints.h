@@ -44,8 +44,8 @@ class MemoryCheckpoints {
   // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest records the newest checkpoints on disk.
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
             const DiskCheckpoints& on_disk);
-  // Returns the event that is reached once the last save has copied the state. Requires an earlier save().
-  const Event& staged() const { return writer_->staged(); }
+  // Returns the point at which the last save has copied the state. Requires an earlier save().
+  const PiecesRead& staged() const { return writer_->staged(); }
   // Completes a pending save if all ranks have written their parts, and updates due().
   void poll();
   // Frees the memory. Called once the final state of the run or stage is on disk.

@@ -8,6 +8,7 @@
 #include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
 #include "app/run/device_scalars.h"
+#include "checkpoint/checkpoint_writer.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 #include "model/pipeline_schedule.h"
@@ -69,8 +70,8 @@ struct TrainingStep {
   int64_t targets = 1;  // Number of targets on all ranks that the loss counts. The step minimizes their mean loss.
   // A step with a larger loss is skipped. A step whose loss or gradient norm is not finite is always skipped.
   float loss_limit = std::numeric_limits<float>::infinity();
-  const Event* update_after =
-      nullptr;  // Event to wait for before the weights and optimizer states are written. Null: no wait.
+  // Copies of the weights and optimizer states that must be complete before these change. Null: none.
+  const PiecesRead* update_after = nullptr;
 };
 
 // Returns 1 / number of targets, which turns the summed loss into the mean.

@@ -116,7 +116,7 @@ class TrainingRun {
   StepResults results_;
   DiskCheckpoints& checkpoints_;
   MemoryCheckpoints& memory_checkpoints_;
-  const Event* staged_ = &checkpoints_.staged();  // Event that is reached once the last save has copied the state.
+  const PiecesRead* staged_ = &checkpoints_.staged();  // Point at which the last save has copied the state.
   std::vector<std::unique_ptr<StepObserver>> observers_;
   std::unique_ptr<Loader> loader_;
   int64_t next_sample_ = 0;
