@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_documents.h"
-#include "kernels/attention/flash_gradients.h"
 #include "kernels/attention/flash_kernels.h"
 #include "kernels/attention/flash_ordered_kernels.h"
 #include "kernels/math/sum_terms.h"
@@ -91,61 +90,14 @@ void run_forward(Flash_fwd_params& params, const Stream& stream) {
   run(params, static_cast<cudaStream_t>(stream.native()));
 }
 
-// Rotation of the gradients of queries and keys (kernels/attention/sdpa.h). Nothing rotates without a table.
-struct Rotation {
-  const float* table = nullptr;
-  int64_t table_rows = 1;
-  float* amax = nullptr;
-};
-
-// Rounds the sums of gradients. Sequences have `size` together.
-void round_gradients(const Flash_bwd_params& params, const FlashBackwardSize& size, const Rotation& rotation,
-                     Stream& stream) {
-  const int64_t apart = params.cu_seqlens_q == nullptr ? params.b : 1;  // Number of sequences that have own sums.
-  const FlashGradient q{.sums = params.dq_accum_ptr,
-                        .out = params.dq_ptr,
-                        .out_sequence = params.dq_batch_stride,
-                        .out_token = params.dq_row_stride,
-                        .heads = params.h,
-                        .rows = size.query_rows / apart,
-                        .tokens = params.seqlen_q,
-                        .tile = flash_query_tile(params.d),
-                        .begin = params.cu_seqlens_q,
-                        .length = params.seqused_q,
-                        .scale = params.scale_softmax};
-  const FlashGradient k{.sums = params.dk_accum_ptr,
-                        .out = params.dk_ptr,
-                        .out_sequence = params.dk_batch_stride,
-                        .out_token = params.dk_row_stride,
-                        .heads = params.h_k,
-                        .rows = size.key_rows / apart,
-                        .tokens = params.seqlen_k,
-                        .tile = kFlashKeyTile,
-                        .begin = params.cu_seqlens_k,
-                        .length = params.seqused_k};
-  FlashGradient v = k;
-  v.sums = params.dv_accum_ptr;
-  v.out = params.dv_ptr;
-  flash_gradients({.q = q,
-                   .k = k,
-                   .v = v,
-                   .head_dim = params.d,
-                   .sequences = params.b,
-                   .table = rotation.table,
-                   .table_rows = rotation.table_rows,
-                   .amax = rotation.amax},
-                  stream);
-}
-
 template <bool kVarlen>
-void run_backward(Flash_bwd_params& params, const FlashBackwardSize& size, const Rotation& rotation, Stream& stream) {
+void run_backward(Flash_bwd_params& params, const Stream& stream) {
   const auto run = [&](auto* kernels) { kernels(params, static_cast<cudaStream_t>(stream.native())); };
   if (params.d == 64) {
     run(params.deterministic ? run_flash_ordered_backward<64, kVarlen> : run_flash_backward<64, kVarlen>);
   } else {
     run(params.deterministic ? run_flash_ordered_backward<128, kVarlen> : run_flash_backward<128, kVarlen>);
   }
-  round_gradients(params, size, rotation, stream);
 }
 
 // Checks the limits of FlashAttention. The number of sequences is a dimension of the grid, and FlashAttention stores
@@ -245,11 +197,7 @@ void backward(const SdpaBackward& args, const DocumentLaunch& launch, const Docu
   // DocumentTileScheduler reads these two.
   params.tile_count_semaphore = tensors.tiles.data<int32_t>();
   params.num_sm = static_cast<int>(launch.key_tiles * s.num_heads);
-  run_backward<true>(params, size,
-                     {.table = args.table.defined() ? args.table.data<float>() : nullptr,
-                      .table_rows = s.seq_len,
-                      .amax = args.amax.defined() ? args.amax.data<float>() : nullptr},
-                     stream);
+  run_backward<true>(params, stream);
 }
 
 }  // namespace
@@ -276,12 +224,7 @@ void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, 
   set_backward(params, geometry, pointers, scratch, stream);
   params.seqlen_q_rounded = static_cast<int>(size.query_rows / s.batch);
   params.seqlen_k_rounded = static_cast<int>(size.key_rows / s.batch);
-  const auto optional = [&](SdpaTensor name) {
-    const auto found = pointers.find(name);
-    return found == pointers.end() ? nullptr : static_cast<float*>(found->second);
-  };
-  run_backward<false>(params, size, {.table = optional(kRopeTable), .table_rows = s.seq_len, .amax = optional(kAmax)},
-                      stream);
+  run_backward<false>(params, stream);
 }
 
 void flash_forward_within_documents(const SdpaForward& args, Stream& stream) {

@@ -9,29 +9,13 @@
 #include "kernels/attention/flash_document_scheduler.cuh"
 #include "kernels/attention/flash_tiles.h"
 
-namespace flash {
-
-template <class Tile, class Element, class Sum, class Arch, int kThreads, class Mma, bool kSwap>
-class FlashAttnBwdPostprocessConvertdQ;
-
-}  // namespace flash
-
 namespace cutlass {
-
-// Whether a kernel rounds the sums of gradients. These kernels are not launched, because flash_gradients() rounds.
-template <typename Kernel>
-inline constexpr bool kRoundsSums = false;
-template <class Tile, class Element, class Sum, class Arch, int kThreads, class Mma, bool kSwap>
-inline constexpr bool
-    kRoundsSums<flash::FlashAttnBwdPostprocessConvertdQ<Tile, Element, Sum, Arch, kThreads, Mma, kSwap>> = true;
 
 template <typename Kernel, typename Params>
 void launch_or_throw(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, const Params& params,
                      bool /*launch_with_pdl*/) {
-  if constexpr (!kRoundsSums<Kernel>) {
-    device_kernel<Kernel><<<grid, block, shared_bytes, stream>>>(params);
-    octavo::cuda::check(cudaGetLastError(), "the launch of a kernel of FlashAttention");
-  }
+  device_kernel<Kernel><<<grid, block, shared_bytes, stream>>>(params);
+  octavo::cuda::check(cudaGetLastError(), "the launch of a kernel of FlashAttention");
 }
 
 }  // namespace cutlass

@@ -8,16 +8,19 @@
 #include "core/profiler.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/fp8/fp8_cast.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
 
 namespace {
 
-// Returns the bytes that are moved. An amax reads the value heads too.
+// Returns the bytes that are moved. A cast also reads and writes the value heads, and an amax reads them.
 double bytes_moved(const Rope& args) {
   const int64_t head_dim = args.table.dim(1);
   const auto read = static_cast<double>(args.qkv.bytes());
+  const int passes = args.cast.is_of(args.amax) ? 2 : 1;
+  if (args.cast.defined()) return passes * read + result_bytes(args.cast, args.qkv);
   const int64_t value_bytes = args.qkv.dim(0) * args.num_kv_heads * head_dim * dtype_bytes(args.qkv.dtype());
   return 2 * read - (args.amax.defined() ? 1 : 2) * static_cast<double>(value_bytes);
 }
@@ -92,13 +95,17 @@ void rope(const Rope& args, Stream& stream) {
   CHECK(args.qkv.dim(0) % args.table.dim(0) == 0, "rope: {} tokens are not whole sequences of {}", args.qkv.dim(0),
         args.table.dim(0));
   if (args.amax.defined()) expect_tensor(args.amax, "rope amax", DType::kFloat32, {1});
-  const OpTimer timer(stream, {.name = args.inverse ? "rope_backward" : "rope_forward", .bytes = bytes_moved(args)});
+  check_cast(args.cast, CastOf::kGradient, "rope", args.qkv, stream);
+  const OpTimer timer(stream, {.name = args.inverse ? "rope_backward" : "rope_forward",
+                               .bytes = bytes_moved(args),
+                               .casts = args.cast.defined()});
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::rope>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
     cpu::rope<T>(args);
     cpu::update_amax<T>(args.amax, args.qkv);
   });
+  cpu::cast_result(args.cast, args.qkv);
 }
 
 }  // namespace octavo

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/rotated.cuh"
 #include "kernels/cuda/amax.cuh"
+#include "kernels/fp8/fp8_cast.cuh"
 
 namespace octavo::cuda {
 
@@ -19,8 +22,8 @@ struct RopeSizes {
 };
 
 // Each thread loads N angles of its token and rotates the pairs that they belong to in every `slots`-th head. With
-// kAmax it also reads the value heads.
-template <typename T, int N, bool kAmax>
+// kAmax it also reads the value heads. Without kStore the result is only measured, not stored.
+template <typename T, int N, bool kAmax, bool kStore>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
   constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // Number of heads whose loads are in flight at once.
   Magnitude<T> largest;
@@ -75,11 +78,13 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
           a[j] = rotated(x, -b[j], cosine[j], sine[j]);
           b[j] = rotated(b[j], x, cosine[j], sine[j]);
         }
-        T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
+        [[maybe_unused]] T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
         const auto rotated_low = Vec<T, N>::narrow(a);
         const auto rotated_high = Vec<T, N>::narrow(b);
-        rotated_low.store(p);
-        rotated_high.store(p + half);
+        if constexpr (kStore) {
+          rotated_low.store(p);
+          rotated_high.store(p + half);
+        }
         largest.add(rotated_low);
         largest.add(rotated_high);
       }
@@ -88,12 +93,115 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
   return largest;
 }
 
-template <typename T, int N, bool kAmax>
+template <typename T, int N, bool kAmax, bool kStore = true>
 __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
     rope_kernel(T* qkv, const float* table, float* amax, const RopeSizes sizes) {
-  const Magnitude<T> largest = rotate<T, N, kAmax>(qkv, table, sizes);
+  const Magnitude<T> largest = rotate<T, N, kAmax, kStore>(qkv, table, sizes);
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
+
+// ---- Rotation with a cast
+
+struct RotatedSource {
+  using Element = __nv_bfloat16;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = 3;
+  const Element* qkv;
+  const float* table;
+  RopeSizes sizes;
+
+  // Location of the other element of a pair and of the pair's angle.
+  struct Pair {
+    int64_t other;  // Distance in columns to the other element of the pair.
+    int64_t angle;  // Index of the pair's angle in a row of the table.
+    float direction;
+  };
+  __device__ Pair pair_of(int64_t column) const {
+    const int half = sizes.head_dim / 2;
+    const auto i = static_cast<int>(column % sizes.head_dim);
+    return i < half ? Pair{half, i, -sizes.direction} : Pair{-half, i - half, sizes.direction};
+  }
+  __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
+  __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
+
+  // kAligned means that no head spans two tiles and that half a head is a whole number of patches. Head sizes that
+  // attention supports (kernels/attention/sdpa.h) are aligned.
+  template <bool kAligned>
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    if constexpr (kAligned) {
+      make_patch(parts[0], m, n, at);
+    } else {
+      make_elements(parts[0], m, n, at);
+    }
+  }
+
+  // The other halves of the pairs are in the patch of another thread of the warp.
+  __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t column = at.column + at.patch_column * kPatch;
+    patch = load_patch<true>(qkv, m, n, n, at);
+    const bool rotates = is_rotated(column);
+    const Pair pair = pair_of(column);
+    const int neighbour = sizes.head_dim / 2 / kPatch;
+    const int64_t row = at.row + at.patch_row * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+      Vec<Element> others[Patch<Element>::kVectors];
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) others[v] = of_neighbour(patch.rows[r][v], neighbour);
+      if (!rotates || row + r >= m) continue;
+      const float* cosines = cosines_of(row + r) + pair.angle;
+      float x[kPatch];
+      patch.widen(r, x);
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        float other[kVector<Element>];
+        others[v].widen(other);
+#pragma unroll
+        for (int i = 0; i < kVector<Element>; i += kVector<float>) {
+          const int first = v * kVector<Element> + i;
+          float cosine[kVector<float>];
+          float sine[kVector<float>];
+          Vec<float>::load(cosines + first).widen(cosine);
+          Vec<float>::load(cosines + sizes.head_dim / 2 + first).widen(sine);
+#pragma unroll
+          for (int j = 0; j < kVector<float>; ++j) {
+            x[first + j] = rotated(x[first + j], other[i + j], cosine[j], sine[j] * pair.direction);
+          }
+        }
+      }
+      patch.narrow(r, x);
+    }
+  }
+
+  __device__ static Vec<Element> of_neighbour(const Vec<Element>& x, int lanes) {
+    return {make_uint4(__shfl_xor_sync(0xffffffffu, x.bits.x, lanes), __shfl_xor_sync(0xffffffffu, x.bits.y, lanes),
+                       __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
+  }
+
+  // Rotates elements of heads of any size and alignment.
+  __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t row = at.row + at.patch_row * kPatch;
+    const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        const int64_t first = column + v * kVector<Element>;
+        patch.rows[r][v] =
+            pack_some<Element>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
+      }
+    }
+  }
+
+  __device__ Element element(int64_t row, int64_t column, int64_t n) const {
+    const Element* x = qkv + row * n + column;
+    if (!is_rotated(column)) return *x;
+    const Pair pair = pair_of(column);
+    const float* cosine = cosines_of(row) + pair.angle;
+    const float sine = cosine[sizes.head_dim / 2] * pair.direction;
+    return from_float<Element>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
+  }
+};
 
 }  // namespace
 
@@ -106,6 +214,21 @@ void rope(const Rope& args, Stream& stream) {
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
   const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
+  if (args.cast.is_of(args.amax)) {
+    const bool aligned = rows_are_aligned<__nv_bfloat16>(head_dim / 2, {args.qkv.raw()});
+    auto* measure = aligned ? rope_kernel<__nv_bfloat16, kVector<__nv_bfloat16>, true, false>
+                            : rope_kernel<__nv_bfloat16, 1, true, false>;
+    launch("rope", measure, shape, stream, pointer<__nv_bfloat16>(args.qkv), pointer<const float>(args.table),
+           pointer<float>(args.amax), sizes);
+  }
+  if (args.cast.defined()) {
+    const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
+    const bool source_aligned = kTile % head_dim == 0 && head_dim % (2 * kPatch) == 0 &&
+                                rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
+                                rows_are_aligned<float>(head_dim, {source.table});
+    return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
+                                            args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
+  }
   with_element(args.qkv.dtype(), [&]<typename T>() {
     // Half a head must be aligned, because a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});

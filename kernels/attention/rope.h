@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "core/stream.h"
+#include "kernels/fp8/fp8.h"
 
 namespace octavo {
 
@@ -31,7 +32,9 @@ void rope_table(const Tensor& host_table, double theta, const std::optional<Rope
 
 // Rotates the query and key heads of packed rows [q heads | k heads | v heads] in place. Value heads are unchanged. Row
 // t has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
-// pass. Arithmetic is float32. Queued on `stream`; deterministic.
+// pass. Arithmetic is float32. If `cast` is given, the result is quantized instead of written: the operands of the cast
+// have the bits that quantize would compute from the rotated qkv, and the content of qkv is undefined afterwards.
+// Queued on `stream`; deterministic.
 struct Rope {
   Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
   Tensor table;  // [seq_len, head_dim] float32, from rope_table
@@ -41,6 +44,7 @@ struct Rope {
   // Optional [1] float32: = max(old value, max |qkv|) over the rotated q and k heads and the v heads. NaN is the
   // largest value.
   Tensor amax = {};
+  Fp8Cast cast = {};  // Optional FP8 cast, written instead of qkv. May use `amax`.
 };
 void rope(const Rope& args, Stream& stream);
 

@@ -9,7 +9,6 @@
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_documents.h"
 #include "kernels/attention/padded_documents.h"
-#include "kernels/attention/rope.h"
 #include "kernels/attention/sdpa_cpu.h"
 #include "kernels/attention/workspace_parts.h"
 #include "kernels/cuda/dispatch.h"
@@ -96,18 +95,6 @@ int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType d
   return bytes;
 }
 
-// Computes the gradient of qkv. FlashAttention also rotates it.
-void differentiate(const SdpaBackward& args, Stream& stream) {
-  const OpTimer timer(stream, {.name = "sdpa_backward",
-                               .flops = causal_flops(args.shape, args.documents, 5),
-                               .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse, args.d_out, args.d_qkv,
-                                                  args.d_kv}),
-                               .bound = OpBound::kAttentionBackward});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sdpa_backward>(args, stream)) return;
-  cpu::sdpa_backward(args, stream);
-}
-
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
@@ -135,17 +122,14 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
     expect_tensor(args.d_kv, "sdpa_backward d_kv", dtype, {args.kv.dim(0), args.kv.dim(1)});
   }
   expect_tensor(args.d_out, "sdpa_backward d_out", dtype, {args.out.dim(0), args.out.dim(1)});
-  CHECK((args.table.defined() || !args.amax.defined()) && (!args.table.defined() || args.shape.context.size == 1),
-        "sdpa_backward: an amax without a table of rope, or a table for shared sequences");
-  differentiate(args, stream);
-  if (!args.table.defined() || (stream.is_cuda() && flash_attends(args.shape))) return;
-  rope({.qkv = args.d_qkv,
-        .table = args.table,
-        .num_heads = args.shape.num_heads,
-        .num_kv_heads = args.shape.num_kv_heads,
-        .inverse = true,
-        .amax = args.amax},
-       stream);
+  const OpTimer timer(stream,
+                      {.name = "sdpa_backward",
+                       .flops = causal_flops(args.shape, args.documents, 5),
+                       .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse, args.d_out, args.d_qkv, args.d_kv}),
+                       .bound = OpBound::kAttentionBackward});
+  if (timer.planned()) return;
+  if (ran_on_cuda<cuda::sdpa_backward>(args, stream)) return;
+  cpu::sdpa_backward(args, stream);
 }
 
 int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic) {

@@ -94,10 +94,6 @@ struct SdpaBackward {
   Tensor qkv;      // Same input as in the forward pass.
   Tensor kv = {};  // Same input as in the forward pass.
   Documents documents = {};
-  // Optional [seq_len, head_dim] float32, from rope_table (kernels/attention/rope.h). If given, d_qkv is the gradient
-  // of the rows from which rope() has made qkv. FlashAttention rotates where it rounds. Not for shared sequences.
-  Tensor table = {};
-  Tensor amax = {};  // Optional [1] float32: = max(itself, max |d_qkv|). Requires `table`.
 };
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 

@@ -65,8 +65,6 @@ void backward(const SdpaBackward& args, const Chunk& chunk, const KeyRows& d_key
                    {kDQ, chunk.rows(args.d_qkv)},
                    {kDK, keys_in(d_keys)},
                    {kDV, values_in(d_keys)}});
-  if (flash_attends(args.shape) && args.table.defined()) pointers.insert({kRopeTable, args.table.raw()});
-  if (flash_attends(args.shape) && args.amax.defined()) pointers.insert({kAmax, args.amax.raw()});
   attend_backward(chunk.geometry(), SdpaLengths::kFull, std::move(pointers),
                   early_d_kv_bytes(args.shape, args.qkv.dtype()), stream);
 }

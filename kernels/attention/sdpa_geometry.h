@@ -41,23 +41,8 @@ enum class SdpaLengths : uint8_t {
   kAtTheEnd
 };
 
-// Names of the tensors of an attention, and the addresses of the tensors by name. Only FlashAttention takes the last
-// two, which are SdpaBackward::table and amax.
-enum SdpaTensor : int64_t {
-  kQ = 1,
-  kK,
-  kV,
-  kOut,
-  kLse,
-  kDOut,
-  kDQ,
-  kDK,
-  kDV,
-  kQueryLengths,
-  kKeyLengths,
-  kRopeTable,
-  kAmax
-};
+// Names of the tensors of an attention, and the addresses of the tensors by name.
+enum SdpaTensor : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
 using SdpaPointers = std::unordered_map<int64_t, void*>;
 
 }  // namespace octavo::cuda

@@ -11,15 +11,7 @@
 namespace octavo {
 
 // The op that makes the input of a linear, or the gradient of its output.
-enum class Producer : uint8_t {
-  kNorm,
-  kAttention,
-  kSwiglu,
-  kRopeBackward,
-  kQkNormBackward,
-  kSwigluBackward,
-  kNormBackward
-};
+enum class Producer : uint8_t { kNorm, kAttention, kSwiglu, kRopeBackward, kSwigluBackward, kNormBackward };
 
 // How a kernel can cast a result of which no earlier step knows the amax.
 enum class OwnScale : uint8_t {
@@ -41,8 +33,7 @@ inline constexpr ProducerTraits kProducers[] = {
     {Producer::kNorm,           true,    true,  OwnScale::kTwice},  // rms_norm_forward: inputs of qkv and gate_up
     {Producer::kAttention,      false,   false, OwnScale::kNone},   // sdpa_forward: input of o
     {Producer::kSwiglu,         true,    true,  OwnScale::kNone},   // swiglu_forward: input of down
-    {Producer::kRopeBackward,   true,    false, OwnScale::kNone},   // sdpa_backward, rope: output gradient of qkv
-    {Producer::kQkNormBackward, true,    true,  OwnScale::kTwice},  // qk_norm_rope_backward: output gradient of qkv
+    {Producer::kRopeBackward,   true,    true,  OwnScale::kTwice},  // rope, qk_norm_rope_backward: output gradient of qkv
     {Producer::kSwigluBackward, true,    true,  OwnScale::kBound},  // swiglu_backward: output gradient of gate_up
     {Producer::kNormBackward,   true,    false, OwnScale::kNone},   // rms_norm_backward: output gradients of o and down,
                                                                     // which the residual stream needs as values

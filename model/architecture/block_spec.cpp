@@ -13,7 +13,7 @@ HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
                                     {"self_attn.k_proj.weight", kv_width, true},
                                     {"self_attn.v_proj.weight", kv_width, true}},
                        .input = Producer::kNorm,
-                       .output_gradient = c.qk_norm ? Producer::kQkNormBackward : Producer::kRopeBackward,
+                       .output_gradient = Producer::kRopeBackward,
                        .gradient_slot = 0},
                       {.names = {"o", "o_d_x", "o_d_w"},
                        .shape = {shape.tokens(), c.attention_width(), c.hidden_size, Divided::kInputs},

@@ -101,9 +101,6 @@ void Attention::rotate(const BlockContext& c, const AttentionActivations& a) con
                        c.stream);
 }
 
-// Returns whether sdpa_backward computes the gradient of `projected`.
-bool Attention::rotates_in_attention(const BlockContext& c) { return !c.config.qk_norm && c.sequences.alone(); }
-
 // Replaces the gradient of `qkv` with the gradient of `projected`, or writes the cast of the latter.
 void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
   const ModelConfig& model = c.config;
@@ -114,7 +111,8 @@ void Attention::rotate_backward(const BlockContext& c, const AttentionActivation
                  .num_heads = model.num_heads,
                  .num_kv_heads = model.num_kv_heads,
                  .inverse = true,
-                 .amax = target.amax},
+                 .amax = target.amax,
+                 .cast = target.cast},
                 c.stream);
   }
   qk_norm_rope_backward({.d_qkv = scratch_.d_qkv,
@@ -163,7 +161,6 @@ void Attention::start_gather_keys(const BlockContext& c, const AttentionActivati
 void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
   if (!c.sequences.alone()) c.sequences.wait();
-  const bool rotates = rotates_in_attention(c);
   sdpa_backward({.shape = c.attention,
                  .d_qkv = scratch_.d_qkv,
                  .d_kv = shared.d_kv,
@@ -172,9 +169,7 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
                  .lse = a.lse,
                  .qkv = a.qkv,
                  .kv = shared.kv,
-                 .documents = c.documents,
-                 .table = rotates ? c.rope_table : Tensor(),
-                 .amax = rotates ? qkv_.gradient_target(a.norm.linear).amax : Tensor()},
+                 .documents = c.documents},
                 c.stream);
   if (c.sequences.alone()) return;
   c.sequences.start_reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch,
@@ -204,8 +199,8 @@ void Attention::backward(const BlockContext& c, const AttentionActivations& a, c
   if (c.observer != nullptr) {
     c.observer->on_result({.op = "sdpa_backward", .results = {d_qkv}, .inputs = {d_attention, a.qkv}});
   }
-  if (!rotates_in_attention(c)) rotate_backward(c, a);
-  if (c.observer != nullptr && !rotates_in_attention(c)) {
+  rotate_backward(c, a);
+  if (c.observer != nullptr) {
     c.observer->on_result({.op = c.config.qk_norm ? "qk_norm_rope_backward" : "rope_backward",
                            .results = {d_qkv, qk_norm_.d_q_weight, qk_norm_.d_k_weight},
                            .inputs = {d_qkv},

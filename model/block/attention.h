@@ -74,7 +74,6 @@ class Attention {
 
  private:
   void rotate(const BlockContext& context, const AttentionActivations& a) const;
-  static bool rotates_in_attention(const BlockContext& context);
   void rotate_backward(const BlockContext& context, const AttentionActivations& a) const;
   void attend(const BlockContext& context, const AttentionActivations& a) const;
   // Starts the sum of the gradients of keys and values over the ranks that share the sequences.

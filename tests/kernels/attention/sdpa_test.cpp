@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/rope.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo::sdpa_test {
@@ -147,31 +146,6 @@ TEST_P(SdpaTest, Backward) {
       expect_gradient(d_qkv, f, qkv, gradient_tolerance(), masked ? "d_qkv, masked" : "d_qkv", qkv.size() / 97 + 1);
     }
   }
-}
-
-TEST_P(SdpaTest, BackwardRotates) {
-  const SdpaShape s{2, 13, 6, 3, 16};
-  const Array qkv = random({26, s.qkv_width()});
-  const Array d_out = random({26, s.out_width()});
-  const Array out(dtype(), {26, s.out_width()});
-  const Array lse(DType::kFloat32, {2, 6, 13});
-  const Array expected(dtype(), {26, s.qkv_width()});
-  const Array d_qkv(dtype(), {26, s.qkv_width()});
-  const Array table(DType::kFloat32, {13, 16});
-  rope_table(table, 500000.0, std::nullopt);
-  Array amax(DType::kFloat32, {1});
-  amax.fill(0);
-  reserve_for(s);
-  sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
-  SdpaBackward args{.shape = s, .d_qkv = expected, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv};
-  sdpa_backward(args, stream_);
-  rope({.qkv = expected, .table = table, .num_heads = 6, .num_kv_heads = 3, .inverse = true}, stream_);
-  args.d_qkv = d_qkv;
-  args.table = table;
-  args.amax = amax;
-  sdpa_backward(args, stream_);
-  EXPECT_EQ(d_qkv.bits(), expected.bits());
-  EXPECT_EQ(amax.at(0), largest_magnitude(expected, 0));
 }
 
 TEST_P(SdpaTest, DoesNotDependOnThreads) {

@@ -180,6 +180,31 @@ TEST_P(Fp8CastTest, RmsNorm) {
   }
 }
 
+TEST_P(Fp8CastTest, Rope) {
+  for (const int64_t head_dim : {2, 20, 64}) {
+    const int64_t width = (4 + 2 * 2) * head_dim;
+    const Array qkv = varied(74, width);
+    const Array table(DType::kFloat32, {37, head_dim});
+    rope_table(table, 500000.0, std::nullopt);
+    const auto backward = [&](const Fp8Cast& cast, const Tensor& amax) {
+      Array in_place = qkv;
+      rope({.qkv = in_place,
+            .table = table,
+            .num_heads = 4,
+            .num_kv_heads = 2,
+            .inverse = true,
+            .amax = amax,
+            .cast = cast},
+           stream_);
+      return in_place;
+    };
+    for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+      expect_bits_of_quantize(74, width, CastOf::kGradient, scaling, backward);
+    }
+    expect_bits_of_own_scale(74, width, CastOf::kGradient, backward);
+  }
+}
+
 TEST_P(Fp8CastTest, QkNormRope) {
   for (const int64_t head_dim : {2, 20, 64}) {
     const int64_t width = (4 + 2 * 2) * head_dim;

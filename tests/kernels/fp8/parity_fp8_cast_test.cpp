@@ -233,6 +233,40 @@ TEST_P(Fp8CastParity, RmsNorm) {
   }
 }
 
+TEST_P(Fp8CastParity, Rope) {
+  for (const int64_t head_dim : {2, 20, 32, 64, 128, 192}) {
+    for (const int64_t tokens : {1, 74, 192}) {
+      for (const bool inverse : {false, true}) {
+        const int64_t width = (5 + 2 * 3) * head_dim;
+        const int64_t offset = head_dim == 32 ? 1 : 0;
+        Twin input(dtype(), {tokens, width}, offset);
+        const Twin qkv(dtype(), {tokens, width}, offset);
+        Twin table(DType::kFloat32, {tokens == 1 ? 1 : tokens / 2, head_dim});
+        rope_table(table.cpu(), 500000.0, RopeScaling{});
+        upload(table);
+        fill_varied(input);
+        const auto op = [&](const Fp8Cast& cast, const Tensor& amax) {
+          gpu().copy(qkv.gpu(), input.gpu());
+          rope({.qkv = qkv.gpu(),
+                .table = table.gpu(),
+                .num_heads = 5,
+                .num_kv_heads = 3,
+                .inverse = inverse,
+                .amax = amax,
+                .cast = cast},
+               gpu());
+        };
+        for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+          expect_bits_of_quantize(qkv, CastOf::kGradient, scaling, op, offset);
+        }
+        expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
+        fill(input);  // Finite inputs give a finite amax.
+        expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
+      }
+    }
+  }
+}
+
 TEST_P(Fp8CastParity, QkNormRope) {
   for (const int64_t head_dim : {2, 20, 32, 64, 128, 192}) {
     for (const int64_t tokens : {1, 74, 192}) {

@@ -1,7 +1,6 @@
 // The ops that cuBLASLt and cuDNN run on the GPU against the same ops on the CPU.
 #include "core/error.h"
 #include "kernels/attention/flash_documents.h"
-#include "kernels/attention/rope.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/tuned_algorithms.h"
 #include "tests/kernels/attention/exact_sdpa.h"
@@ -415,56 +414,6 @@ TEST_F(SdpaParity, DeterministicBackwardOfManyTilesWithinDocuments) {
       ASSERT_EQ(gpu_bytes(t.d_qkv), once) << "heads of " << shape.head_dim << ", run " << i;
     }
     beside.synchronize();
-  }
-}
-
-// A gradient that backward rotates has the bits of one that rope rotates afterwards.
-TEST_F(SdpaParity, BackwardRotates) {
-  gpu().set_deterministic(true);
-  for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
-                                 {2, 17, 3, 1, 128},
-                                 {3, 333, 10, 5, 64},
-                                 {2, 1021, 14, 7, 128},
-                                 {1, 640, 6, 6, 64},
-                                 {2, 8192, 16, 8, 128}}) {
-    for (const bool masked : {false, true}) {
-      Tensors t(shape);
-      fill(t.qkv);
-      fill(t.d_out);
-      const TwinDocuments documents = masked ? TwinDocuments(shape, {200, 31, 1, 90, 7, 700}) : TwinDocuments();
-      if (masked) upload(*documents.twin());
-      Twin table(DType::kFloat32, {shape.seq_len, shape.head_dim});
-      rope_table(table.cpu(), 500000.0, std::nullopt);
-      upload(table);
-      Twin amax(DType::kFloat32, {1});
-      upload(amax);
-      reserve(0, sdpa_workspace_bytes(shape, DType::kBFloat16, gpu(), masked));
-      sdpa_forward({.shape = shape,
-                    .out = t.out.gpu(),
-                    .lse = t.lse.gpu(),
-                    .qkv = t.qkv.gpu(),
-                    .documents = documents.on(gpu())},
-                   gpu());
-      SdpaBackward args = backward_arguments(shape, t, gpu(), documents.on(gpu()));
-      sdpa_backward(args, gpu());
-      rope({.qkv = args.d_qkv,
-            .table = table.gpu(),
-            .num_heads = shape.num_heads,
-            .num_kv_heads = shape.num_kv_heads,
-            .inverse = true,
-            .amax = amax.gpu()},
-           gpu());
-      const auto expected = gpu_bytes(t.d_qkv);
-      const float expected_amax = gpu_values(amax)[0];
-      EXPECT_GT(expected_amax, 0);
-      upload(amax);
-      poison(t.d_qkv);
-      args.table = table.gpu();
-      args.amax = amax.gpu();
-      sdpa_backward(args, gpu());
-      EXPECT_TRUE(gpu_bytes(t.d_qkv) == expected) << shape.seq_len << " tokens, heads of " << shape.head_dim;
-      EXPECT_EQ(gpu_values(amax)[0], expected_amax);
-    }
   }
 }
 
