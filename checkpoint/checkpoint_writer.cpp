@@ -242,14 +242,20 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
 // Queues the copies a few at a time. A GPU holds a limited number of copies, and a call that waits until it can hold
 // more would also keep the calls of other threads waiting.
 void CheckpointWriter::copy_stable_pieces() {
-  constexpr int kAtOnce = 32;
+  constexpr int kPiecesAtOnce = 32;
+  constexpr int64_t kBytesAtOnce = int64_t{2} << 30;
   begun_.wait(copies_);
   int queued = 0;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
+  int64_t queued_bytes = 0;
+  for (size_t i = 0; i < pieces_.size() && !stop_; ++i) {
     if (!pieces_[i].stable) continue;
     const Tensor& to = host_pieces_[i].data;
     staging_.copy(copies_, to.raw(), pieces_[i].data.raw(), to.bytes());
-    if (++queued % kAtOnce == 0) copies_.synchronize();
+    queued_bytes += to.bytes();
+    if (++queued < kPiecesAtOnce && queued_bytes < kBytesAtOnce) continue;
+    copies_.synchronize();
+    queued = 0;
+    queued_bytes = 0;
   }
   staged_.event_.record(copies_);
 }
@@ -268,6 +274,7 @@ void CheckpointWriter::run_write() noexcept {
     stream_.bind_thread();
     if (stages() && stream_.is_cuda()) copy_stable_pieces();
   });
+  if (error_) attempt([&] { copies_.synchronize(); });  // The next save may use the staging memory at once.
   staged_.queued_.store(true, std::memory_order_release);
   staged_.queued_.notify_all();
   attempt([&] {

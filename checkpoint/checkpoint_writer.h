@@ -1,5 +1,6 @@
-// Writes checkpoints (checkpoint/checkpoint_format.h) while training continues. save() copies this rank's pieces into
-// staging memory, a thread writes them, and poll() completes the checkpoint when the threads of all ranks are done.
+// Writes checkpoints (checkpoint/checkpoint_format.h) while training continues. save() copies into staging memory what
+// training may change at once. A thread copies the other pieces from the GPU and writes all of them. poll() completes
+// the checkpoint when the threads of all ranks are done.
 //
 //   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
 //   every step:  writer.poll();
@@ -50,20 +51,22 @@ struct CheckpointTensor {
   std::vector<int64_t> shape;  // Shape of the whole tensor.
   int64_t begin = 0;           // Range of the flattened tensor, or of its flattened columns if there are any.
   int64_t end = 0;
-  Tensor data;               // The elements [begin, end), on the stream's device. Borrowed.
+  Tensor data;               // The elements [begin, end), on the stream's device. Borrowed until staged() is reached.
   ColumnRange columns = {};  // Columns of a 2-dimensional tensor. Empty means all.
   bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
 };
 
-// Point at which a save has read its stable pieces. Another thread queues the copies on a GPU.
+// Point at which the last save has read its stable pieces. On a GPU the writing thread queues their copies.
 class PiecesRead {
  public:
   explicit PiecesRead(Device device) : event_(device) {}
-  // Makes later work on `stream` start after the pieces are read. The host waits until all copies are queued.
+  // Makes later work on `stream` start after the pieces are read.
   void wait(const Stream& stream) const {
-    queued_.wait(false, std::memory_order_acquire);
+    wait_until_queued();
     event_.wait(stream);
   }
+  // Makes the host wait until all copies are queued, when all but the last few are complete.
+  void wait_until_queued() const noexcept { queued_.wait(false, std::memory_order_acquire); }
 
  private:
   friend class CheckpointWriter;
@@ -160,8 +163,8 @@ class CheckpointWriter {
   std::vector<CarriedFile> carried_;
   // Stream for copies to staging memory that run concurrently with training.
   Stream copies_;
-  Event begun_;  // Event after which data to be copied on copies_ is complete.
-  PiecesRead staged_;
+  Event begun_;        // Event after which data to be copied on copies_ is complete.
+  PiecesRead staged_;  // Point after which the stable pieces are in staging memory.
 
   // The save in progress. The thread writes staged_, part_.shards, checksums, error_ and done_. Other threads wait for
   // done_ or join.

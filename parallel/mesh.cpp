@@ -34,7 +34,8 @@ void Mesh::find_places(int64_t rank) {
 void Mesh::connect(bool shares, const MakeCommunicator& make) {
   const auto add = [&](const char* group) {
     // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
-    // exchange keys and values while units are gathered and amaxes are reduced.
+    // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so the first
+    // two have communicators of their own. No group that is added after them has their ranks.
     const bool overlaps =
         shape_.context > 1 && (group == std::string_view("context") || group == std::string_view("shard"));
     const auto same = std::find_if(communicators_.begin(), communicators_.end(), [&](const auto& communicator) {

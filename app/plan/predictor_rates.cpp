@@ -27,6 +27,7 @@ constexpr double kAttentionBackwardInStep = 0.90;
 struct DocumentCost {
   double flops, passes;
 };
+// The factor 0.85 is a result of the fit and not of a measurement. The passes contain the rest.
 constexpr DocumentCost kForwardWithinDocuments{1, 1};
 constexpr DocumentCost kBackwardWithinDocuments{0.85, 3.4};
 constexpr double kTokensOfPartialTiles = 85;
@@ -58,7 +59,8 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   return m * m + n * n + k * k;
 }
 
-// Returns the time of attention on a GPU whose FLOPs run at `flops_per_s` without a mask.
+// Returns the time of attention on a GPU without its overhead. `flops_per_s` is the rate without documents, and
+// document_length the mean number of tokens of a document, or 0 without documents.
 double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const DocumentCost& cost,
                          int64_t document_length) {
   const double seconds = op.flops / flops_per_s;

@@ -46,6 +46,10 @@ class MemoryCheckpoints {
             const DiskCheckpoints& on_disk);
   // Returns the point at which the last save has copied the state. Requires an earlier save().
   const PiecesRead& staged() const { return writer_->staged(); }
+  // Makes the host wait until the copies of the last save, if any, are queued.
+  void wait_until_queued() const {
+    if (writer_) writer_->staged().wait_until_queued();
+  }
   // Completes a pending save if all ranks have written their parts, and updates due().
   void poll();
   // Frees the memory. Called once the final state of the run or stage is on disk.

@@ -75,6 +75,11 @@ void TrainingRun::announce_new_state() {
   for (const auto& observer : observers_) observer->on_new_state();
 }
 
+TrainingRun::~TrainingRun() {
+  checkpoints_.staged().wait_until_queued();
+  memory_checkpoints_.wait_until_queued();
+}
+
 bool TrainingRun::allows_save(int64_t step) {
   return std::all_of(observers_.begin(), observers_.end(),
                      [&](const auto& observer) { return observer->allows_save(step); });

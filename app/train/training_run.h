@@ -47,6 +47,8 @@ class TrainingRun {
   TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
               MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
               const std::function<void(Arena&)>& with_validation);
+  // Waits until no save reads the state any more.
+  ~TrainingRun();
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 

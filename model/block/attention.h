@@ -60,8 +60,9 @@ class Attention {
   // input. `delta` [share, hidden] is added to the residual, and is then overwritten with the output of o.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
-  // Starts what backward needs before it: computes `a.qkv` again, if a.recomputes_rotation, and starts the gather of
-  // the keys and values. Not needed after the forward that backward queues again, which did both.
+  // Queues what can run during the MLP's backward: computes `a.qkv` again if a.recomputes_rotation, and starts the
+  // gather of keys and values. Call it before the backward of a block that is not recomputed. The recomputation of a
+  // block does the same.
   void start_backward(const BlockContext& context, const AttentionActivations& a) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).

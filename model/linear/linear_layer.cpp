@@ -269,12 +269,12 @@ Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
   return {};
 }
 
-// Replaces an amax of this rank's part of a tensor with the amax of the tensor.
-void LinearLayer::agree(const Tensor& amax, Stream& stream) const {
+// Replaces this rank's maximum, an amax or a slope, with that of all ranks that have a part of the tensor.
+void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
-    options_.context->all_reduce_max_of_micro_batch(amax, "an activation's amax", stream);
+    options_.context->all_reduce_max_of_micro_batch(maximum, "an activation's amax", stream);
   } else if (!alone()) {
-    options_.tensor->all_reduce_max(amax, "an activation's amax");
+    options_.tensor->all_reduce_max(maximum, "an activation's amax");
   }
 }
 

@@ -109,7 +109,9 @@ struct LinearActivations {
   WeightGradientOperands saved;  // Undefined unless LinearOptions::saves_operands.
   Tensor input_amax;             // [1] float32, slot of x in the AmaxTable. Undefined if the recipe needs no amaxes.
   Tensor gradient_amax;          // [1] float32, slot of d_y in the AmaxTable, like input_amax.
-  Tensor slope;                  // [1] float32, slot in the AmaxTable. Undefined unless the scale of d_y is a bound.
+  // [1] float32, slot in the AmaxTable: factor by which d_y can exceed the gradient that it is computed from. Undefined
+  // unless the scale of d_y is made from a bound.
+  Tensor slope;
 };
 
 struct LinearOptions {
@@ -230,7 +232,7 @@ class LinearLayer {
   void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                        const TensorGroup::Work& work) const;
   Tensor measure(const Source& source, Stream& stream) const;
-  void agree(const Tensor& amax, Stream& stream) const;
+  void agree(const Tensor& maximum, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   WeightGradientOperands allocate_saved(const LinearInput& input, Arena& arena) const;
   void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;

@@ -191,9 +191,9 @@ class PlanTest(Scratch):
             with self.subTest(configured):
                 start = (*arguments, f"{key}={configured}")
                 rows = self.plan(*start, "--search")["search"]
-                once = next(row for row in rows if row["accumulate_unsharded"])
-                alike = [row for row in rows if all(row[k] == once[k] for k in ("mesh", "micro_batch_size"))]
-                each = next(row for row in alike if not row["accumulate_unsharded"])
+                pairs = [(once, each) for once in rows for each in rows if once["accumulate_unsharded"]
+                         and not each["accumulate_unsharded"] and all(once[k] == each[k] for k in ("mesh", "micro_batch_size"))]
+                once, each = pairs[0]
                 self.assertEqual(f"{key}=true" in once["changes"].split(), once_is_named)
                 self.assertEqual(f"{key}=false" in each["changes"].split(), each_is_named)
                 for row in (once, each):
