@@ -187,6 +187,7 @@ void CheckpointWriter::reserve(int64_t bytes) {
 void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
                             std::span<const CheckpointTensor> pieces) {
   finish();
+  stop_ = false;
   std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
@@ -210,7 +211,6 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
   error_ = nullptr;
   done_ = false;
-  stop_ = false;
   pending_ = true;
   staged_.queued_.store(false, std::memory_order_release);
   if (options_.async) thread_ = start_thread_if_possible([this] { run_write(); });

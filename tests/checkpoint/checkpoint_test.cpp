@@ -356,16 +356,21 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
 
 TEST_F(CheckpointTest, AbandonsAPendingSave) {
   State first(26), second(27), third(28);
+  const auto stable_tensors = [](State& state) {
+    std::vector<CheckpointTensor> tensors = state.tensors();
+    for (CheckpointTensor& tensor : tensors) tensor.stable = true;
+    return tensors;
+  };
   CheckpointWriter writer({root(), 1, true}, group_, stream_);
-  writer.save(1, small_model(), {}, first.tensors());
+  writer.save(1, small_model(), {}, stable_tensors(first));
   writer.finish();
-  writer.save(2, small_model(), {}, second.tensors());
+  writer.save(2, small_model(), {}, stable_tensors(second));
   writer.abandon();
   EXPECT_FALSE(writer.pending());
   EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
   EXPECT_EQ(writer.last_saved(), step_path(1));
   writer.abandon();  // Nothing is pending.
-  writer.save(3, small_model(), {}, third.tensors());
+  writer.save(3, small_model(), {}, stable_tensors(third));
   writer.finish();
   writer.wait_for_removals();
   EXPECT_EQ(listing(), std::vector<std::string>{"step_00000003"});
