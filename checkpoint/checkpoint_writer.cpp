@@ -131,8 +131,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
       stream_(stream),
       staging_(stream),
       copies_(Stream::beside(stream)),
-      begun_(stream.device()),
-      staged_(stream.device()) {
+      begun_(stream.device()) {
   group_.agree_on_files("clearing checkpoint.dir", [&] {
     std::error_code error;
     fs::create_directories(options_.dir, error);
@@ -212,7 +211,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   error_ = nullptr;
   done_ = false;
   pending_ = true;
-  staged_.queued_.store(false, std::memory_order_release);
+  staged_.reached_.store(false, std::memory_order_release);
   if (options_.async) thread_ = start_thread_if_possible([this] { run_write(); });
   if (!thread_.joinable()) run_write();
   if (!options_.async) commit();
@@ -239,25 +238,16 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   if (!stream_.is_cuda()) copy_stable_pieces();
 }
 
-// Queues the copies a few at a time. A GPU holds a limited number of copies, and a call that waits until it can hold
-// more would also keep the calls of other threads waiting.
+// Waits for each piece. A GPU holds a limited number of copies, and a call that waits until it can hold more would also
+// keep the calls of other threads waiting.
 void CheckpointWriter::copy_stable_pieces() {
-  constexpr int kPiecesAtOnce = 32;
-  constexpr int64_t kBytesAtOnce = int64_t{2} << 30;
-  begun_.wait(copies_);
-  int queued = 0;
-  int64_t queued_bytes = 0;
+  begun_.synchronize();
   for (size_t i = 0; i < pieces_.size() && !stop_; ++i) {
     if (!pieces_[i].stable) continue;
     const Tensor& to = host_pieces_[i].data;
     staging_.copy(copies_, to.raw(), pieces_[i].data.raw(), to.bytes());
-    queued_bytes += to.bytes();
-    if (++queued < kPiecesAtOnce && queued_bytes < kBytesAtOnce) continue;
     copies_.synchronize();
-    queued = 0;
-    queued_bytes = 0;
   }
-  staged_.event_.record(copies_);
 }
 
 // The writing thread. It uses only what save() prepared, and only those parts of MPI that threads may use.
@@ -275,11 +265,10 @@ void CheckpointWriter::run_write() noexcept {
     if (stages() && stream_.is_cuda()) copy_stable_pieces();
   });
   if (error_) attempt([&] { copies_.synchronize(); });  // The next save may use the staging memory at once.
-  staged_.queued_.store(true, std::memory_order_release);
-  staged_.queued_.notify_all();
+  staged_.reached_.store(true, std::memory_order_release);
+  staged_.reached_.notify_all();
   attempt([&] {
     if (error_) return;
-    staged_.event_.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     if (!host_pieces_.empty()) write_shard();
     write_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -56,23 +56,16 @@ struct CheckpointTensor {
   bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
 };
 
-// Point at which the last save has read its stable pieces. On a GPU the writing thread queues their copies.
+// Point at which the last save has read its stable pieces. On a GPU the writing thread copies them.
 class PiecesRead {
  public:
-  explicit PiecesRead(Device device) : event_(device) {}
-  // Makes later work on `stream` start after the pieces are read.
-  void wait(const Stream& stream) const {
-    wait_until_queued();
-    event_.wait(stream);
-  }
-  // Makes the host wait until all copies are queued, when all but the last few are complete.
-  void wait_until_queued() const noexcept { queued_.wait(false, std::memory_order_acquire); }
+  // Makes the host wait until the pieces are read.
+  void wait() const noexcept { reached_.wait(false, std::memory_order_acquire); }
 
  private:
   friend class CheckpointWriter;
 
-  Event event_;
-  std::atomic<bool> queued_{true};
+  std::atomic<bool> reached_{true};
 };
 
 // Returns part `index` of `count` of a list of tensors. The parts are contiguous, have equal numbers of bytes and may

@@ -87,8 +87,8 @@ class DiskCheckpoints {
   // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save). The
   // final save abandons a pending save that it replaces.
   void save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces, bool is_final);
-  // Returns the point at which the last save has copied the state. Until then the weights and optimizer
-  // states must not change. Forward and backward of the next step may run.
+  // Returns the point at which the last save has copied the state. Until then the weights and optimizer states must not
+  // change. Forward and backward of the next step may run.
   const PiecesRead& staged() const { return writer_.staged(); }
   // Completes a pending save if all ranks have written their parts, and updates ready().
   void poll();

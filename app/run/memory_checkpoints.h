@@ -46,9 +46,9 @@ class MemoryCheckpoints {
             const DiskCheckpoints& on_disk);
   // Returns the point at which the last save has copied the state. Requires an earlier save().
   const PiecesRead& staged() const { return writer_->staged(); }
-  // Makes the host wait until the copies of the last save, if any, are queued.
-  void wait_until_queued() const {
-    if (writer_) writer_->staged().wait_until_queued();
+  // Makes the host wait until the last save, if any, has copied the state.
+  void wait_until_staged() const {
+    if (writer_) writer_->staged().wait();
   }
   // Completes a pending save if all ranks have written their parts, and updates due().
   void poll();

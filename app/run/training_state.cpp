@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "app/run/fp8_report.h"
+#include "checkpoint/checkpoint_writer.h"
 #include "core/profiler.h"
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
@@ -166,7 +167,7 @@ void finish_step(TrainingState& state, const TrainingStep& step) {
     decide_on_update(state, step);
   }
   const ProfilerRange range(stream, "optimizer");
-  if (step.update_after != nullptr) step.update_after->wait(stream);
+  if (step.update_after != nullptr) step.update_after->wait();
   state.model.end_step(state.skip);
   state.optimizer.step(step.number, step.lr, state.skip, stream);
   state.parameters.publish(state.model.weight_casts(), stream);

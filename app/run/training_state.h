@@ -8,12 +8,13 @@
 #include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
 #include "app/run/device_scalars.h"
-#include "checkpoint/checkpoint_writer.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 #include "model/pipeline_schedule.h"
 
 namespace octavo {
+
+class PiecesRead;
 
 // The options of a rank that determine how much memory its state takes.
 struct TrainingOptions {

@@ -76,8 +76,8 @@ void TrainingRun::announce_new_state() {
 }
 
 TrainingRun::~TrainingRun() {
-  checkpoints_.staged().wait_until_queued();
-  memory_checkpoints_.wait_until_queued();
+  checkpoints_.staged().wait();
+  memory_checkpoints_.wait_until_staged();
 }
 
 bool TrainingRun::allows_save(int64_t step) {
@@ -313,7 +313,7 @@ void TrainingRun::return_to(const Progress& progress) {
 }
 
 void TrainingRun::switch_precision() {
-  staged_->wait(runtime_.stream());
+  staged_->wait();
   model_.use_bfloat16(!in_bfloat16(), runtime_);
   announce_new_state();
 }
