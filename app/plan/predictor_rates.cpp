@@ -14,22 +14,18 @@ namespace {
 // with 1 x 1024 tokens (docs/benchmarks/2026-11-20-one-gpu.md); the other values are assumed.
 constexpr double kProductOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
-constexpr double kAttentionForwardOverhead_s = 12e-6;
-constexpr double kAttentionBackwardOverhead_s = 40e-6;
-// Rate of attention inside of a step divided by its rate alone, measured on the H200: 626 of 746 TFLOP/s forward and
-// 493 of 550 backward.
-constexpr double kAttentionForwardInStep = 0.84;
-constexpr double kAttentionBackwardInStep = 0.90;
-// Attention within documents takes `flops` times the time that its FLOPs take without a mask, and the time of moving
-// its inputs and outputs `passes` times. A document moves as much as if it had kTokensOfPartialTiles more tokens.
-// Fitted to FlashAttention (kernels/attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64
-// to 4,096 tokens on average (docs/benchmarks/2026-11-26-documents.md). cuDNN's padded copies were not fitted.
-struct DocumentCost {
-  double flops, passes;
+// Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746
+// TFLOP/s forward and 493 of 550 backward. Within documents the FLOPs take `flops` times as long as without a mask, and
+// moving the inputs and outputs `passes` times takes time in addition. A document moves as much as if it had
+// kTokensOfPartialTiles more tokens. These three were fitted to FlashAttention (kernels/attention/flash_documents.h) in
+// steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on average
+// (docs/benchmarks/2026-11-26-documents.md). The factor 0.85 is a result of the fit and not of a measurement. cuDNN's
+// padded copies were not fitted.
+struct AttentionCost {
+  double overhead_s, in_step, flops, passes;
 };
-// The factor 0.85 is a result of the fit and not of a measurement. The passes contain the rest.
-constexpr DocumentCost kForwardWithinDocuments{1, 1};
-constexpr DocumentCost kBackwardWithinDocuments{0.85, 3.4};
+constexpr AttentionCost kAttentionForward{12e-6, 0.84, 1, 1};
+constexpr AttentionCost kAttentionBackward{40e-6, 0.90, 0.85, 3.4};
 constexpr double kTokensOfPartialTiles = 85;
 // Share of a large copy's bandwidth that memory-bound ops reach: 2,670 to 2,900 of 3,004 GB/s on an H100.
 constexpr double kMemoryShare = 0.92;
@@ -59,14 +55,16 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   return m * m + n * n + k * k;
 }
 
-// Returns the time of attention on a GPU without its overhead. `flops_per_s` is the rate without documents, and
-// document_length the mean number of tokens of a document, or 0 without documents.
-double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const DocumentCost& cost,
+// Returns the time of attention. `flops_per_s` is its rate alone and without documents, and document_length the mean
+// number of tokens of a document, or 0 without documents. CPUs compute only the scores within documents.
+double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const AttentionCost& cost,
                          int64_t document_length) {
-  const double seconds = op.flops / flops_per_s;
-  if (document_length == 0) return seconds;
+  if (machine.multiprocessors == 0) return op.flops / flops_per_s;
+  const double seconds = op.flops / flops_per_s / cost.in_step;
+  if (document_length == 0) return seconds + cost.overhead_s;
   const double padding = 1 + kTokensOfPartialTiles / static_cast<double>(document_length);
-  return cost.flops * seconds + cost.passes * padding * op.bytes / (machine.memory_bytes_per_s * kMemoryShare);
+  const double bytes_per_s = machine.memory_bytes_per_s * kMemoryShare;
+  return cost.flops * seconds + cost.passes * padding * op.bytes / bytes_per_s + cost.overhead_s;
 }
 
 }  // namespace
@@ -101,25 +99,17 @@ double attention_forward_flops(const SdpaShape& s) {
 }
 
 double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length) {
-  const bool gpu = machine.multiprocessors > 0;
-  const AttentionRates& attention = machine.attention;
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
       return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
     case OpBound::kAttentionForward:
-      if (!gpu) return op.flops / attention.forward_flops;
-      return attention_seconds(machine, op, attention.forward_flops * kAttentionForwardInStep, kForwardWithinDocuments,
-                               document_length) +
-             kAttentionForwardOverhead_s;
+      return attention_seconds(machine, op, machine.attention.forward_flops, kAttentionForward, document_length);
     case OpBound::kAttentionBackward:
-      if (!gpu) return op.flops / attention.backward_flops;
-      return attention_seconds(machine, op, attention.backward_flops * kAttentionBackwardInStep,
-                               kBackwardWithinDocuments, document_length) +
-             kAttentionBackwardOverhead_s;
+      return attention_seconds(machine, op, machine.attention.backward_flops, kAttentionBackward, document_length);
     case OpBound::kMemory: {
       double bytes_per_s = machine.memory_bytes_per_s * kMemoryShare * memory_op(op.name).share;
-      if (op.casts && gpu) bytes_per_s = std::min(bytes_per_s, kCastingBytes);
+      if (op.casts && machine.multiprocessors > 0) bytes_per_s = std::min(bytes_per_s, kCastingBytes);
       return op.bytes / bytes_per_s + (op.bytes > 0 ? kMemoryOverhead_s : 0);
     }
     case OpBound::kCommunication:
