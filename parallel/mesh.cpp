@@ -32,20 +32,22 @@ void Mesh::find_places(int64_t rank) {
 }
 
 void Mesh::connect(bool shares, const MakeCommunicator& make) {
-  const auto add = [&](const char* group) {
-    // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
-    // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so the first
-    // two have communicators of their own. No group that is added after them has their ranks.
-    const bool overlaps =
-        shape_.context > 1 && (group == std::string_view("context") || group == std::string_view("shard"));
+  const auto add = [&](const char* group, bool shares_with_others) {
     const auto same = std::find_if(communicators_.begin(), communicators_.end(), [&](const auto& communicator) {
-      return shares && !overlaps && are_same(communicator->name(), group);
+      return shares_with_others && are_same(communicator->name(), group);
     });
     if (same == communicators_.end()) communicators_.push_front(make(ranks_of(group)));
     groups_[group] = same == communicators_.end() ? communicators_.front().get() : same->get();
   };
-  for (const char* group : {"world", "tokens", "micro-batch"}) add(group);
-  for (size_t i = std::size(kMeshAxes); i-- > 0;) add(kMeshAxes[i].name);
+  for (const char* group : {"world", "tokens", "micro-batch"}) add(group, shares);
+  for (size_t i = std::size(kMeshAxes); i-- > 0;) {
+    // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
+    // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so the first
+    // two have communicators of their own. No group that is added after them has their ranks.
+    const MeshAxis& axis = kMeshAxes[i];
+    const bool overlaps = shape_.context > 1 && (axis.size == &MeshShape::context || axis.size == &MeshShape::shard);
+    add(axis.name, shares && !overlaps);
+  }
   if (shape_.pipeline == 1) return;
   RankGroup link = ranks_of("pipeline");
   link.max_multiprocessors = kLinkMultiprocessors;
