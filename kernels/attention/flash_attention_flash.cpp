@@ -114,7 +114,7 @@ void check_sizes(const SdpaShape& s, int64_t elements) {
 void check_sequences(const SdpaGeometry& g) {
   const SdpaShape& s = g.shape;
   constexpr int64_t kTile = 128;
-  const auto rounded = [](int64_t rows) { return (rows + kTile - 1) / kTile * kTile; };
+  const auto rounded = [](int64_t rows) { return num_tiles(rows, kTile) * kTile; };
   const int64_t of_queries = s.num_heads * rounded(s.seq_len) * s.head_dim;
   const int64_t of_keys = s.num_kv_heads * rounded(g.keys) * s.head_dim;
   check_sizes(s, s.batch == 1 ? 0 : std::max(of_queries, of_keys));
@@ -168,8 +168,7 @@ void set_documents(Flash_fwd_params& params, const DocumentLaunch& launch, const
   params.seqused_k = arrays.key_length.data<int32_t>();
 }
 
-void check_launch(const DocumentLaunch& launch, const SdpaShape& s) {
-  const FlashBackwardSize size = backward_size(s, launch);
+void check_launch(const FlashBackwardSize& size, const SdpaShape& s) {
   check_sizes(s, std::max(size.query_rows, size.key_rows) * s.head_dim);
 }
 
@@ -177,8 +176,8 @@ void check_launch(const DocumentLaunch& launch, const SdpaShape& s) {
 void backward(const SdpaBackward& args, const DocumentLaunch& launch, const DocumentBackwardTensors& tensors,
               const KeyRows& d_keys, int64_t first_key, Stream& stream) {
   const SdpaShape& s = args.shape;
-  check_launch(launch, s);
   const FlashBackwardSize size = backward_size(s, launch);
+  check_launch(size, s);
   const int64_t bytes = FlashBackwardTensors(s, size, nullptr).bytes;
   const FlashBackwardTensors sums(s, size, workspace(tensors.bytes, bytes, stream));
   zero(sums.zeros, stream);
@@ -230,7 +229,7 @@ void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, 
 void flash_forward_within_documents(const SdpaForward& args, Stream& stream) {
   const DocumentForwardTensors tensors(stream.workspace(DocumentForwardTensors(nullptr).bytes));
   for (const DocumentLaunch& launch : document_launches(args.documents.list, args.shape, kMostDocumentsPerLaunch)) {
-    check_launch(launch, args.shape);
+    check_launch(backward_size(args.shape, launch), args.shape);
     schedule_forward(tensors, launch, args.shape, args.documents.device, stream);
     Flash_fwd_params params = {};
     set_common(params, geometry_of(launch, args.shape), pointers_of(launch, args), stream);

@@ -41,6 +41,19 @@ inline std::vector<int32_t> random_starts(const SdpaShape& shape, double mean, s
   return starts;
 }
 
+// Calls body(shape, documents, mean) for documents of several mean lengths in whole sequences of each shape.
+template <typename Body>
+void for_each_list(std::initializer_list<SdpaShape> shapes, const Body& body) {
+  std::mt19937_64 random(7);
+  for (const SdpaShape& shape : shapes) {
+    for (const double mean : {1.0, 50.0, 1024.0, 1e9}) {
+      std::vector<Document> list;
+      append_documents(random_starts(shape, mean, random), shape.seq_len, list);
+      body(shape, list, mean);
+    }
+  }
+}
+
 // The part of the sequences that one rank has, with its runs (parts of documents within a chunk).
 struct Share {
   Share(const ShareCase& c, int64_t rank, const std::vector<int32_t>& whole_starts) : whole(c.shape), shape(c.shape) {

@@ -98,32 +98,24 @@ TEST(PaddedBatchTest, HoldEveryRunOnce) {
 
 // A few batches of about 8,192 tokens (or of one sequence) hold all documents of whole sequences.
 TEST(PaddedBatchTest, AreFewAndOfOneSize) {
-  std::mt19937_64 random(7);
-  for (const SdpaShape& shape : {SdpaShape{2, 8192, 32, 8, 128},
-                                 {1, 5003, 2, 1, 64},
-                                 {32, 256, 4, 4, 64},
-                                 {3, 17, 1, 1, 32},
-                                 {1, 1, 1, 1, 32}}) {
-    for (const double mean : {1.0, 50.0, 1024.0, 1e9}) {
-      std::vector<Document> list;
-      append_documents(random_starts(shape, mean, random), shape.seq_len, list);
-      const Documents documents{.list = list, .device = {}};
-      const SdpaShape largest = empty_padded_batch(shape, 0).shape;
-      int64_t batches = 0;
-      for (int64_t first = 0; first < documents.size(); ++batches) {
-        const PaddedBatch batch = padded_batch(documents, first, shape);
-        EXPECT_TRUE(batch.packed);
-        EXPECT_EQ(batch.keys, batch.shape.seq_len);
-        EXPECT_LE(batch.shape.batch * batch.shape.seq_len,
-                  // The second term allows for rounding the length up.
-                  largest.batch * largest.seq_len + batch.shape.batch);
-        first += batch.count;
-      }
-      if (mean < 32) continue;
-      const int64_t full = 3 * shape.batch * shape.seq_len / (largest.batch * largest.seq_len);
-      EXPECT_LE(batches, full + num_padded_levels(shape)) << "documents of " << mean;
-    }
-  }
+  for_each_list({{2, 8192, 32, 8, 128}, {1, 5003, 2, 1, 64}, {32, 256, 4, 4, 64}, {3, 17, 1, 1, 32}, {1, 1, 1, 1, 32}},
+                [](const SdpaShape& shape, const std::vector<Document>& list, double mean) {
+                  const Documents documents{.list = list, .device = {}};
+                  const SdpaShape largest = empty_padded_batch(shape, 0).shape;
+                  int64_t batches = 0;
+                  for (int64_t first = 0; first < documents.size(); ++batches) {
+                    const PaddedBatch batch = padded_batch(documents, first, shape);
+                    EXPECT_TRUE(batch.packed);
+                    EXPECT_EQ(batch.keys, batch.shape.seq_len);
+                    EXPECT_LE(batch.shape.batch * batch.shape.seq_len,
+                              // The second term allows for rounding the length up.
+                              largest.batch * largest.seq_len + batch.shape.batch);
+                    first += batch.count;
+                  }
+                  if (mean < 32) return;
+                  const int64_t full = 3 * shape.batch * shape.seq_len / (largest.batch * largest.seq_len);
+                  EXPECT_LE(batches, full + num_padded_levels(shape)) << "documents of " << mean;
+                });
 }
 
 // The padded length is halved from level to level down to one tile.
