@@ -106,8 +106,8 @@ void LmHead::backward_fp8(const Backward& args, Stream& stream) {
               .fast_accumulation = fast(false),
               .name = "lm_head_d_w"},
              stream);
-  fp8_matmul({.d = args.x, .a = rows, .b = weight_columns_, .fast_accumulation = fast(false), .name = "lm_head_d_x"},
-             stream);
+  // Fast accumulation would lose the small terms of this sum over the vocabulary (precision.h).
+  fp8_matmul({.d = args.x, .a = rows, .b = weight_columns_, .name = "lm_head_d_x"}, stream);
 }
 
 }  // namespace octavo

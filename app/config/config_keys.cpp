@@ -286,7 +286,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights are gathered in FP8 if the recipe supports it.").carries_out();
   precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "Dtype in which gradients are sent between ranks. With precision.compute float32 they are sent in float32.");
   precision.add("gradient_format", &Precision::gradient_format, OneOf{kFloat8Type}, "", "FP8 format of output gradients. Activations and weights are e4m3.");
-  precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 matmuls that use the tensor cores' fast accumulation. fp8_blockwise never does. all includes backward, and made the loss of a model with a large vocabulary 6% larger (docs/precision.md).");
+  precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 matmuls that use the tensor cores' fast accumulation: those of forward, all or none. fp8_blockwise never uses it, nor does the gradient of lm_head's input.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed only: number of steps whose largest amax determines the scale.");
   precision.add("amax_margin", &Precision::amax_margin, Integers{0, kMaxAmaxMargin}, "powers of 2", "fp8_delayed only: the scale is divided by 2 to this power.");
   using Guard = PrecisionGuardConfig;

@@ -25,14 +25,6 @@ std::vector<std::string> config_warnings(const Config& config, std::span<const D
     warnings.emplace_back(
         "data.validation names datasets, but validation.every is 0, so the run never computes a validation loss");
   }
-  const PrecisionConfig& precision = config.precision;
-  if (precision.fast_accumulation == FastAccumulation::kAll && is_fp8(precision.lm_head) &&
-      config.model.vocab_size >= kLargeVocabulary) {
-    warnings.push_back(fmt::format(
-        "precision.fast_accumulation is all and precision.lm_head is {}, which made the loss 6% larger with a "
-        "vocabulary of 128256 entries, and model.vocab_size is {}; fast_accumulation=forward avoids this",
-        traits(precision.lm_head).name, config.model.vocab_size));
-  }
   return warnings;
 }
 

@@ -14,13 +14,9 @@ namespace octavo {
 // the loss almost as much as new tokens (Muennighoff et al., arXiv 2305.16264, section 6).
 inline constexpr double kManyEpochs = 4;
 
-// Number of entries of a vocabulary from which on a run warns of fast accumulation in backward with lm_head in FP8. The
-// loss of a model with 272 entries was 0.6% larger, and with 128,256 entries 6% (docs/precision.md).
-inline constexpr int64_t kLargeVocabulary = 16384;
-
 // Returns one sentence per mistake: a warm-up that does not end before the run, more than kManyEpochs epochs over a
-// dataset without max_epochs, validation datasets that are never used, and fast accumulation over a large vocabulary.
-// `datasets` are those of config.data.train, in its order.
+// dataset without max_epochs, and validation datasets that are never used. `datasets` are those of config.data.train,
+// in its order.
 std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets);
 
 }  // namespace octavo

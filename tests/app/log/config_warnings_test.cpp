@@ -54,19 +54,5 @@ TEST(ConfigWarnings, ValidationThatNeverRuns) {
   EXPECT_TRUE(config_warnings(config, {}).empty());
 }
 
-TEST(ConfigWarnings, FastAccumulationOverALargeVocabulary) {
-  Config config = config_of(100, 0);
-  config.model.vocab_size = 128256;
-  config.precision.fast_accumulation = FastAccumulation::kAll;
-  EXPECT_TRUE(config_warnings(config, {}).empty());
-  config.precision.lm_head = LmHeadPrecision::kFp8Backward;
-  EXPECT_TRUE(warns(config, {}, "precision.lm_head is fp8_backward"));
-  config.model.vocab_size = 272;
-  EXPECT_TRUE(config_warnings(config, {}).empty());
-  config.model.vocab_size = 128256;
-  config.precision.fast_accumulation = FastAccumulation::kForward;
-  EXPECT_TRUE(config_warnings(config, {}).empty());
-}
-
 }  // namespace
 }  // namespace octavo
