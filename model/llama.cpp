@@ -373,8 +373,15 @@ void Llama::forward(const MicroBatch& batch) {
   }
 }
 
+// A GPU loads a kernel when it runs for the first time, and the host then waits for the transfers in progress. Two
+// stages that load kernels while each waits for the other's data would wait forever.
+bool Llama::must_warm_up() const {
+  return !warm_ && !pipeline_->alone() && stream_->is_cuda() && !stream_->is_planned();
+}
+
 // Consecutive entries of one micro-batch form one range of the profile.
 void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
+  if (must_warm_up()) warm_up(step.micro_batch(0), step.count > 1);
   for (size_t i = 0; i < entries.size();) {
     const ProfilerRange range(*stream_, "micro-batch");
     const int64_t micro_batch = entries[i].micro_batch;
@@ -450,6 +457,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
 }
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
+  warm_ = true;
   pipeline_->warm_up();
   warm_up(batch, {.first = true, .last = !several});
   if (several) warm_up(batch, {.first = false, .last = true});
