@@ -30,6 +30,9 @@ constexpr MeshShape kTwoStages{.shard = 2, .pipeline = 2};
 constexpr MeshShape kFourStages{.pipeline = 4};
 constexpr MeshShape kTensorTwo{.tensor = 2};
 constexpr MeshShape kTensorFour{.tensor = 4};
+constexpr MeshShape kReplicatedTensors{.replicate = 2, .tensor = 2};
+constexpr MeshShape kReplicatedShards{.replicate = 2, .shard = 2};
+constexpr MeshShape kShardedTensors{.shard = 2, .tensor = 2};
 
 constexpr std::string_view k1B = "llama3_1b_1gpu.yaml";
 constexpr std::string_view k2B = "llama3_1.8b_1gpu.yaml";
@@ -95,25 +98,33 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kFour, k8B,
      "training.global_batch_size=8 parallel.reshard_after_forward=true activation_checkpointing.mode=full",
      from_ms(1266.1, 16384), 12899, kRecomputed, true},
-    {"h200", kTensorFour, k8B,
-     "model.preset=llama3_70b model.num_layers=3 training.global_batch_size=2 parallel.tensor_parallel=4",
-     from_ms(131.3, 4096), 30539, kTensor, true},
-    {"h200", kTensorFour, k8B,
-     "model.preset=llama3_70b model.num_layers=6 training.global_batch_size=2 parallel.tensor_parallel=4",
-     from_ms(217.4, 4096), 18720, kTensor, true},
-    {"h200", kTensorFour, k8B,
-     "model.preset=llama3_405b model.num_layers=1 training.global_batch_size=2 parallel.tensor_parallel=4",
-     from_ms(183.6, 4096), 22231, kTensor, true},
-    {"h200", kTensorFour, k8B,
-     "model.preset=llama3_405b model.num_layers=3 training.global_batch_size=2 parallel.tensor_parallel=4",
-     from_ms(362.7, 4096), 11345, kTensor, true},
+    {"h200", kTensorFour, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
+     "optimizer.state_dtype=float32 "
+     "activation_checkpointing.mode=none model.num_layers=3",
+     from_ms(130.90, 4096), 31101, kFourH200s},
+    {"h200", kTensorFour, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
+     "optimizer.state_dtype=float32 "
+     "activation_checkpointing.mode=none model.num_layers=6",
+     from_ms(212.17, 4096), 19144, kFourH200s},
+    {"h200", kTensorFour, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
+     "optimizer.state_dtype=float32 "
+     "activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=1",
+     from_ms(185.38, 4096), 22428, kFourH200s},
+    {"h200", kTensorFour, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
+     "optimizer.state_dtype=float32 "
+     "activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=3",
+     from_ms(366.16, 4096), 11500, kFourH200s},
     {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16717, kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=bfloat16",
      11052, 11740, kFourH200s},
     {"h200", kFour, k8B,
-     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false", 15991, 16554,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false", 16274, 16554,
      kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
@@ -126,29 +137,46 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "precision.linear=fp8_delayed precision.lm_head=fp8_backward precision.fast_accumulation=all",
-     17125, 17804, kFourH200s},
+     17125, 17781, kFourH200s},
     {"h200", kFour, k8B, "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true",
-     16372, 17010, kFourH200s},
+     16749, 17010, kFourH200s},
     {"h200", kTwoStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=2",
-     13126, 14671, kFourH200s},
+     13830, 14671, kFourH200s},
     {"h200", kTwoStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=2 parallel.pipeline_schedule=zero_bubble",
-     14167, 15328, kFourH200s},
+     14448, 15328, kFourH200s},
     {"h200", kTwoStages, k8B,
-     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=true "
-     "parallel.pipeline_parallel=2",
-     13488, 14950, kFourH200s},
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=2 parallel.pipeline_schedule=interleaved parallel.pipeline_chunks=2",
+     14825, 15512, kFourH200s},
     {"h200", kFourStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=4",
-     13109, 14123, kFourH200s},
+     13559, 14123, kFourH200s},
     {"h200", kFourStages, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
      "parallel.pipeline_parallel=4 parallel.pipeline_schedule=zero_bubble",
-     14271, 14947, kFourH200s},
+     14604, 14947, kFourH200s},
+    {"h200", kFourStages, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
+     "parallel.pipeline_parallel=4 parallel.pipeline_schedule=interleaved parallel.pipeline_chunks=2",
+     14887, 15339, kFourH200s},
+    {"h200", kReplicatedTensors, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
+     "parallel.data_parallel_replicate=2 "
+     "parallel.data_parallel_shard=1 parallel.tensor_parallel=2",
+     13584, 14433, kFourH200s},
+    {"h200", kShardedTensors, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
+     "parallel.tensor_parallel=2",
+     14093, 14905, kFourH200s},
+    {"h200", kReplicatedShards, k8B,
+     "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
+     "parallel.data_parallel_replicate=2",
+     14883, 15297, kFourH200s},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16", 43971, 44216, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=16 precision.linear=bfloat16", 45667, 46827, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise", 53928, 53422, kAttention},

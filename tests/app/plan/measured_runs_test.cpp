@@ -36,7 +36,7 @@ std::string row_of(const MeasuredRun& run, double wps) {
 
 TEST(MeasuredRuns, AreStillPredictedAsTheTableSays) {
   // With fp8_tensorwise the program is 1% faster than the versions that most runs were measured with.
-  constexpr double kLargestError = 0.08, kLargestErrorOfStages = 0.12;
+  constexpr double kLargestError = 0.08, kLargestErrorOfStages = 0.07;
   ProcessGroup group;
   std::vector<std::string> rows;
   for (const MeasuredRun& run : measured_runs()) {
