@@ -101,9 +101,9 @@ class Llama {
 
   // Queues entries of a step in order. The whole step is step_entries(), called with as many micro-batches in flight as
   // the model has activations for, or the list of a pipeline stage (model/pipeline_schedule.h). A forward entry
-  // computes losses() and z_losses(). The gradient of scale * sum(losses
-  // + z-losses) goes into the gradient shards, with = for the first micro-batch of the step and += for the later ones.
-  // The gradients are complete over all ranks after ShardedParameters::finish_gradients().
+  // computes losses() and z_losses(). The gradient of scale * sum(losses + z-losses) goes into the gradient shards,
+  // with = for the first micro-batch of the step and += for the later ones. The gradients are complete over all ranks
+  // after ShardedParameters::finish_gradients().
   void run(std::span<const StepEntry> entries, const StepBatches& step);
 
   // Queues forward and backward of one micro-batch.

@@ -124,6 +124,7 @@ inline constexpr MeshAxis kMeshAxes[] = {
     {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, false,
      true},
 };
+
 // Returns whether the ranks of a communication group have different positions on an axis. The groups "world", "tokens"
 // (ranks that process different tokens), "micro-batch" (ranks that process the same samples) and "shard" (ranks that
 // share one replica of the state) may span several axes. Except "world", they are within a pipeline stage. Every other

@@ -21,7 +21,8 @@ TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& run
 void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
   CHECK(has_precision_guard(options_.config), "there is no memory for a state in bfloat16");
   in_bfloat16_ = in_bfloat16;
-  runtime.stream().synchronize();
+  // Communicators name the tensors of transfers in progress by texts of the state.
+  for (const TrainingStream& used : training_streams(*state_)) used.stream->synchronize();
   state_.reset();
   runtime.stream().zero(state_memory_);
   runtime.stream().synchronize();  // Other streams will use this memory.

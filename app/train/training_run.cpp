@@ -62,6 +62,7 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
     if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data.tokenizer, resumed);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
+  if (in_bfloat16()) announce_new_state();
   publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");
@@ -118,7 +119,7 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   start_.loader_state = loader_->state_json();
 }
 
-// Loads everything that a resumed run needs.
+// Loads everything that a resumed run needs. Runs no collectives. May replace the state, which the caller announces.
 void TrainingRun::load(Checkpoint& checkpoint) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
@@ -135,7 +136,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   const bool has_loader = meta.contains("loader");
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
-  if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) switch_precision();
+  if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) replace_state();
   load_state(checkpoint, state_, runtime_.stream());
   if (config_.optimizer.ema_decay > 0 && !checkpoint.has_average() && runtime_.group().is_root()) {
     log_info("{} has no moving average of the weights, so the average starts from its weights",
@@ -313,9 +314,14 @@ void TrainingRun::return_to(const Progress& progress) {
 }
 
 void TrainingRun::switch_precision() {
+  replace_state();
+  announce_new_state();
+}
+
+// Makes a state in the other precision, without its values.
+void TrainingRun::replace_state() {
   staged_->wait();
   model_.use_bfloat16(!in_bfloat16(), runtime_);
-  announce_new_state();
 }
 
 }  // namespace octavo

@@ -42,8 +42,8 @@ class TrainingRun {
  public:
   // Allocates everything, and initializes the weights from `resumed`, config.model.init_from or random numbers. Any
   // error is an InputError on every rank, and a DamagedCheckpoint if the checkpoint that is read is damaged.
-  // `with_validation` allocates the buffers of the validation. `runtime`, `timer`
-  // and the checkpoints must outlive the run.
+  // `with_validation` allocates the buffers of the validation. `runtime`, `timer` and the checkpoints must outlive the
+  // run.
   TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
               MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
               const std::function<void(Arena&)>& with_validation);
@@ -102,6 +102,7 @@ class TrainingRun {
 
  private:
   void announce_new_state();
+  void replace_state();
   void resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
   void load(Checkpoint& checkpoint);

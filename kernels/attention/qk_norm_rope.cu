@@ -15,8 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = kThreads / kThreadsPerToken;
 constexpr int kWarp = 32;
-// Blocks per multiprocessor of the forward kernel for any head size.
-constexpr int kAnyBlocksPerMultiprocessor = 8;
 constexpr int kKinds = 2;  // Kinds of normalized heads: query heads and key heads.
 
 template <typename T>
@@ -43,8 +41,6 @@ struct Arguments {
 __device__ float rstd_of(float squares, int head_dim, float eps) {
   return rsqrtf(squares / static_cast<float>(head_dim) + eps);
 }
-
-// ---- Kernels in which half a head is 1, 2, 4, ... or 32 vectors
 
 // Work of the kThreadsPerToken threads of a token. A group of `lanes` neighbouring threads, a power of two, processes
 // one head. Each thread has one vector of the head's lower half, starting at element i, and the vector of the upper
@@ -269,120 +265,6 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// ---- Kernels for any head size and alignment: a block processes one head at a time and reads it twice
-
-// Location of head `i`, counted over all tokens.
-template <typename T>
-struct HeadPlace {
-  int kind;    // 0 for a query head, 1 for a key head, kKinds for a value head.
-  int64_t at;  // Index of the head's first element.
-  // Cosines of the head's angles. The sines are half a head further.
-  const float* angles;
-
-  __device__ static HeadPlace of(const Arguments<T>& args, int64_t i) {
-    const int64_t heads = args.row_elements / args.head_dim;
-    const auto head = static_cast<int>(i % heads);
-    return {head < args.heads[0]          ? 0
-            : head < args.rotated_heads() ? 1
-                                          : kKinds,
-            i * args.head_dim, args.angles_of(i / heads)};
-  }
-};
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_any_kernel(const Arguments<T> args) {
-  __shared__ float scratch[2][kWarp];
-  const int half = args.head_dim / 2;
-  const int64_t all = args.tokens * (args.row_elements / args.head_dim);
-  int turn = 0;
-  for (int64_t head = blockIdx.x; head < all; head += gridDim.x) {
-    const auto place = HeadPlace<T>::of(args, head);
-    const T* x = args.qkv + place.at;
-    T* out = args.rows + place.at;
-    if (place.kind == kKinds) {
-      for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kThreads) out[i] = x[i];
-      continue;
-    }
-    float squares = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-      squares += to_float(x[i]) * to_float(x[i]) + to_float(x[half + i]) * to_float(x[half + i]);
-    }
-    const float rstd = rstd_of(block_reduce(squares, 0.0f, Add{}, scratch[turn]), args.head_dim, args.eps);
-    turn ^= 1;
-    const T* weight = place.kind == 0 ? args.weights[0] : args.weights[1];
-    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-      const float low = to_float(x[i]) * rstd * to_float(weight[i]);
-      const float high = to_float(x[half + i]) * rstd * to_float(weight[half + i]);
-      out[i] = from_float<T>(rotated(low, -high, place.angles[i], place.angles[half + i]));
-      out[half + i] = from_float<T>(rotated(high, low, place.angles[i], place.angles[half + i]));
-    }
-  }
-}
-
-// Each block adds up its share of the weights' gradients in global memory. One thread updates each pair of columns, so
-// no atomics are needed.
-template <typename T, bool kAmax>
-__global__ void __launch_bounds__(kThreads) backward_any_kernel(const Arguments<T> args) {
-  __shared__ float scratch[2][kWarp];  // Scratch for two reductions that alternate.
-  const int half = args.head_dim / 2;
-  const auto sums_of = [&](int kind) {
-    return args.partial + (static_cast<int64_t>(kind) * gridDim.x + blockIdx.x) * args.head_dim;
-  };
-  for (int kind = 0; kind < kKinds; ++kind) {
-    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-      sums_of(kind)[i] = 0;
-      sums_of(kind)[half + i] = 0;
-    }
-  }
-  Magnitude<T> largest;
-  const int64_t all = args.tokens * (args.row_elements / args.head_dim);
-  for (int64_t head = blockIdx.x; head < all; head += gridDim.x) {
-    const auto place = HeadPlace<T>::of(args, head);
-    T* d = args.rows + place.at;
-    if (place.kind == kKinds) {
-      for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kThreads) {
-        largest.add(Vec<T, 1>::load(d + i));
-      }
-      continue;
-    }
-    const T* x = args.qkv + place.at;
-    const T* weight = place.kind == 0 ? args.weights[0] : args.weights[1];
-    const auto turned_low = [&](int i) {
-      return rotated(to_float(d[i]), to_float(d[half + i]), place.angles[i], place.angles[half + i]);
-    };
-    const auto turned_high = [&](int i) {
-      return rotated(to_float(d[half + i]), -to_float(d[i]), place.angles[i], place.angles[half + i]);
-    };
-    float squares = 0;
-    float dot = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-      const float x_low = to_float(x[i]);
-      const float x_high = to_float(x[half + i]);
-      squares += x_low * x_low + x_high * x_high;
-      dot += turned_low(i) * to_float(weight[i]) * x_low + turned_high(i) * to_float(weight[half + i]) * x_high;
-    }
-    const float rstd = rstd_of(block_reduce(squares, 0.0f, Add{}, scratch[0]), args.head_dim, args.eps);
-    dot = block_reduce(dot, 0.0f, Add{}, scratch[1]);
-    const float projection = rstd * rstd * dot / static_cast<float>(args.head_dim);
-    float* sums = sums_of(place.kind);
-    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-      const float x_low = to_float(x[i]);
-      const float x_high = to_float(x[half + i]);
-      const float low = turned_low(i);
-      const float high = turned_high(i);
-      sums[i] += low * x_low * rstd;
-      sums[half + i] += high * x_high * rstd;
-      const Vec<T, 1> d_low{from_float<T>(rstd * (low * to_float(weight[i]) - x_low * projection))};
-      const Vec<T, 1> d_high{from_float<T>(rstd * (high * to_float(weight[half + i]) - x_high * projection))};
-      d_low.store(d + i);
-      d_high.store(d + half + i);
-      largest.add(d_low);
-      largest.add(d_high);
-    }
-  }
-  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
-}
-
 // ---- Host
 
 template <typename T, typename Args>
@@ -401,13 +283,16 @@ Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
           .eps = args.eps};
 }
 
-// Returns whether each half of a head starts at a multiple of 16 bytes and consists of a power of two of vectors, at
-// most one per lane of a warp.
+// Checks that each half of a head starts at a multiple of 16 bytes and consists of a power of two of vectors, at most
+// one per lane of a warp. The heads of models do (kernels/attention/sdpa.h).
 template <typename T>
-bool suits_lanes(const Arguments<T>& args) {
+void check_heads(const Arguments<T>& args) {
   const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);
-  return rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
-         rows_are_aligned<float>(args.head_dim / 2, {args.table}) && std::has_single_bit(lanes) && lanes <= kWarp;
+  if (rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
+      rows_are_aligned<float>(args.head_dim / 2, {args.table}) && std::has_single_bit(lanes) && lanes <= kWarp) {
+    return;
+  }
+  check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1 to 32 vectors of 16 bytes");
 }
 
 constexpr dim3 kLanesBlock(kThreadsPerToken, kTokensPerBlock);
@@ -419,15 +304,10 @@ int64_t most_backward_blocks(const Stream& stream) {
 // Returns the number of blocks. Each block writes a row of sums per kind of head.
 template <typename T, bool kAmax>
 int launch_backward(const Arguments<T>& arguments, Stream& stream) {
-  const bool lanes = suits_lanes(arguments);
-  const int64_t work = lanes ? ceil_div(arguments.tokens, kTokensPerBlock)
-                             : arguments.tokens * (arguments.row_elements / arguments.head_dim);
+  check_heads(arguments);
+  const int64_t work = ceil_div(arguments.tokens, kTokensPerBlock);
   const auto blocks = static_cast<int>(std::min(work, most_backward_blocks(stream)));
-  if (lanes) {
-    launch("qk_norm_rope_backward", backward_kernel<T, kAmax>, {grid_dim(blocks), kLanesBlock}, stream, arguments);
-  } else {
-    launch("qk_norm_rope_backward", backward_any_kernel<T, kAmax>, {grid_dim(blocks), kThreads}, stream, arguments);
-  }
+  launch("qk_norm_rope_backward", backward_kernel<T, kAmax>, {grid_dim(blocks), kLanesBlock}, stream, arguments);
   return blocks;
 }
 
@@ -436,13 +316,9 @@ int launch_backward(const Arguments<T>& arguments, Stream& stream) {
 void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
   with_element(args.qkv.dtype(), [&]<typename T>() {
     const Arguments<T> arguments = arguments_of<T>(args, args.out);
-    if (suits_lanes(arguments)) {
-      return launch("qk_norm_rope_forward", forward_kernel<T>,
-                    {grid_dim(ceil_div(arguments.tokens, kTokensPerBlock)), kLanesBlock}, stream, arguments);
-    }
-    const int64_t heads = arguments.tokens * (arguments.row_elements / arguments.head_dim);
-    const int64_t blocks = std::min(heads, kAnyBlocksPerMultiprocessor * int64_t{stream.multiprocessors()});
-    launch("qk_norm_rope_forward", forward_any_kernel<T>, {grid_dim(blocks), kThreads}, stream, arguments);
+    check_heads(arguments);
+    launch("qk_norm_rope_forward", forward_kernel<T>,
+           {grid_dim(ceil_div(arguments.tokens, kTokensPerBlock)), kLanesBlock}, stream, arguments);
   });
 }
 

@@ -90,7 +90,7 @@ constexpr BlockPass made_in(Activation activation, Recompute recompute) {
 constexpr Activation linear_input(Producer producer, LinearPrecision recipe) {
   if (producer == Producer::kNorm) return Activation::kNormInput;
   if (producer == Producer::kAttention) return Activation::kAttentionInput;
-  return traits(recipe).casts_in_one_pass ? Activation::kSwigluInput : Activation::kSwigluRowwiseInput;
+  return casts_in_one_pass(recipe) ? Activation::kSwigluInput : Activation::kSwigluRowwiseInput;
 }
 
 }  // namespace octavo

@@ -18,34 +18,50 @@ namespace octavo {
 enum class LinearPrecision : uint8_t { kBFloat16, kFp8Tensorwise, kFp8Delayed, kFp8Rowwise, kFp8Blockwise };
 
 // The properties of a recipe that casts, matmuls and collectives depend on. A new recipe that combines existing
-// scalings needs only a row here. A recipe without FP8 casts nothing: it needs no amax, and needs no second pass.
+// scalings needs only a row here. What follows from the scalings is in functions below.
 struct RecipeTraits {
   LinearPrecision recipe;
   const char* name;     // Name in configs.
-  const char* product;  // Name of the recipe whose matmuls have the same rate, in machine files.
   bool fp8;             // Whether linears multiply in FP8. Otherwise they use the compute dtype.
   Scaling activations;  // Scaling of inputs and output gradients.
   Scaling weights;      // Scaling of weights.
-  bool needs_amax;    // Whether each tensor has one scale, made of an amax. A rank can then cast its shard of a weight.
-  bool uses_history;  // Whether the amax comes from earlier steps, so that it is known before the tensor.
-  bool scales_locally;     // Whether a scale is made of values that a thread block of a kernel has at once.
-  bool casts_in_one_pass;  // Whether the values are cast in one pass, if the amax is known.
-  bool fast_accumulation;  // Whether matmuls can use the tensor cores' fast accumulation.
-  int64_t alignment;       // Every contracted dimension of a matmul is a multiple of this number.
+  bool uses_history;    // Whether amaxes come from earlier steps, so that they are known before the tensor.
+  int64_t alignment;    // Every contracted dimension of a matmul is a multiple of this number.
 };
 
 // clang-format off
 inline constexpr RecipeTraits kRecipes[] = {
-    // recipe                       name              product           fp8    activations            weights                  amax   history local  one_pass fast   alignment
-    {LinearPrecision::kBFloat16,      "bfloat16",       "bfloat16",       false, Scaling::kTensor,      Scaling::kTensor,        false, false, false, true,    false, 1},
-    {LinearPrecision::kFp8Tensorwise, "fp8_tensorwise", "fp8_tensorwise", true,  Scaling::kTensor,      Scaling::kTensor,        true,  false, false, true,    true,  16},
-    {LinearPrecision::kFp8Delayed,    "fp8_delayed",    "fp8_tensorwise", true,  Scaling::kTensor,      Scaling::kTensor,        true,  true,  false, true,    true,  16},
-    {LinearPrecision::kFp8Rowwise,    "fp8_rowwise",    "fp8_rowwise",    true,  Scaling::kRow,         Scaling::kRow,           false, false, false, false,   true,  16},
-    {LinearPrecision::kFp8Blockwise,  "fp8_blockwise",  "fp8_blockwise",  true,  Scaling::kBlock1x128,  Scaling::kBlock128x128,  false, false, true,  true,    false, 128},
+    // recipe                         name              fp8    activations            weights                  history alignment
+    {LinearPrecision::kBFloat16,      "bfloat16",       false, Scaling::kTensor,      Scaling::kTensor,        false,  1},
+    {LinearPrecision::kFp8Tensorwise, "fp8_tensorwise", true,  Scaling::kTensor,      Scaling::kTensor,        false,  16},
+    {LinearPrecision::kFp8Delayed,    "fp8_delayed",    true,  Scaling::kTensor,      Scaling::kTensor,        true,   16},
+    {LinearPrecision::kFp8Rowwise,    "fp8_rowwise",    true,  Scaling::kRow,         Scaling::kRow,           false,  16},
+    {LinearPrecision::kFp8Blockwise,  "fp8_blockwise",  true,  Scaling::kBlock1x128,  Scaling::kBlock128x128,  false,  128},
 };
 // clang-format on
 
 constexpr const RecipeTraits& traits(LinearPrecision recipe) { return kRecipes[static_cast<size_t>(recipe)]; }
+
+constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
+// Returns whether each tensor has one scale, made of an amax. A rank can then cast its shard of a weight.
+constexpr bool needs_amax(LinearPrecision recipe) {
+  return is_fp8(recipe) && traits(traits(recipe).weights).takes_amax;
+}
+// Returns whether a scale is made of values that a thread block of a kernel has at once.
+constexpr bool scales_locally(LinearPrecision recipe) {
+  const ScalingTraits& scaling = traits(traits(recipe).activations);
+  return is_fp8(recipe) && scaling.casts_results && !scaling.takes_amax;
+}
+// Returns whether activations are cast in one pass, if their amaxes are known.
+constexpr bool casts_in_one_pass(LinearPrecision recipe) { return !traits(traits(recipe).activations).measures_apart; }
+// Returns whether matmuls can use the tensor cores' fast accumulation.
+constexpr bool can_accumulate_fast(LinearPrecision recipe) {
+  return is_fp8(recipe) && !traits(traits(recipe).activations).blockwise;
+}
+// Returns the name, in machine files, of matmuls that have the same rate.
+constexpr const char* product_name(LinearPrecision recipe) {
+  return is_fp8(recipe) ? traits(traits(recipe).activations).product : "bfloat16";
+}
 
 // Returns whether a matmul can read some tokens of an operand: the scales of a token must be contiguous.
 constexpr bool splits_tokens(Scaling activations) { return !traits(activations).blockwise; }
@@ -54,7 +70,7 @@ constexpr bool splits_tokens(Scaling activations) { return !traits(activations).
 // of lm_head's input, which sums over the vocabulary: with 128,256 entries the loss became 6% larger.
 enum class FastAccumulation : uint8_t { kForward, kAll, kNone };
 constexpr bool accumulates_fast(LinearPrecision recipe, FastAccumulation fast, bool forward) {
-  return traits(recipe).fast_accumulation &&
+  return can_accumulate_fast(recipe) &&
          (fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward));
 }
 
@@ -99,8 +115,6 @@ struct PrecisionConfig {
   DType exchanged_gradients() const { return compute == DType::kFloat32 ? DType::kFloat32 : reduce; }
 };
 
-constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
-constexpr bool needs_amax(LinearPrecision recipe) { return traits(recipe).needs_amax; }
 constexpr bool is_fp8(LmHeadPrecision precision) { return precision != LmHeadPrecision::kBFloat16; }
 // Returns whether any matmul is in FP8.
 constexpr bool uses_fp8(const PrecisionConfig& precision) {

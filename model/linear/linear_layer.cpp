@@ -166,8 +166,7 @@ bool LinearLayer::is_share(Kind kind) const {
 
 // Returns whether the scale of a tensor is made from an upper bound of its amax. A history needs the amaxes themselves.
 bool LinearLayer::bounds(Kind kind) const {
-  const RecipeTraits& recipe = traits(options_.recipe);
-  return kind == AmaxTable::kOutputGradient && recipe.needs_amax && !recipe.uses_history &&
+  return kind == AmaxTable::kOutputGradient && needs_amax(options_.recipe) && !traits(options_.recipe).uses_history &&
          producer_of(kind).own_scale == OwnScale::kBound && options_.precision.gradient_format == DType::kFloat8E5M2;
 }
 
@@ -181,15 +180,14 @@ void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, St
 // Returns whether the producer of a tensor casts it. The producer needs the scales, so either their amaxes are known
 // before the tensor, or the producer's kernel can compute them.
 bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
-  const RecipeTraits& recipe = traits(options_.recipe);
-  if (!recipe.fp8 || !producer_of(kind).casts) return false;
+  if (!is_fp8(options_.recipe) || !producer_of(kind).casts) return false;
   const bool first = pass == BlockPass::kForward;
   // The statistics compare the cast with the tensor.
   if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
   if (first && observer() != nullptr) return false;
   // A block of 128 tokens may extend over the shares of two ranks.
-  if (recipe.scales_locally) return !is_share(kind);
-  if (!recipe.needs_amax) return false;
+  if (scales_locally(options_.recipe)) return !is_share(kind);
+  if (!needs_amax(options_.recipe)) return false;
   const bool knows_amax = !first || options_.amaxes->uses_history() || bounds(kind);
   // The amax of a part of the tensor is not the amax of the tensor.
   const bool is_whole = alone() && !shares_sequences();

@@ -189,7 +189,7 @@ class LinearLayer {
   bool recomputes_input() const { return options_.input_pass == BlockPass::kBackward; }
   // Returns whether the backward kernel of the op that computes x can also write input_target(kBackward), so that
   // recompute_input is not needed. A rowwise cast cannot be written so, because its scales come from all tokens.
-  bool input_is_by_product() const { return traits(options_.recipe).casts_in_one_pass; }
+  bool input_is_by_product() const { return casts_in_one_pass(options_.recipe); }
   // Computes d_x, and treats the weight gradient as args.weight_gradient says. A tensor-parallel group may defer the
   // weight gradient (TensorGroup::defer).
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;

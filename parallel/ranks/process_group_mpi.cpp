@@ -157,7 +157,7 @@ void ProcessGroup::start_mpi() {
   machine_ = rank_;
   check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
   RankBoard board = share_board(local, local_rank_, local_size_);
-  board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
+  board.sign_in(local_rank_, rank_);
   // MPI may have been initialised without support for other threads, but this process makes no further calls.
   watchdog_ = std::make_unique<Watchdog>(rank_, std::move(board), [] { MPI_Abort(MPI_COMM_WORLD, 1); });
 }

@@ -66,7 +66,7 @@ RankBoard RankBoard::open(const std::string& name, int local_size) { return {nam
 void RankBoard::unlink(const std::string& name) noexcept { shm_unlink(name.c_str()); }
 
 void RankBoard::sign_in(int local_rank, int rank) {
-  local_rank_ = local_rank;
+  local_rank_ = local_size_ == 1 ? 0 : local_rank;
   mine().rank = rank;
   mine().pid = getpid();
   mine().pid_namespace = pid_namespace();

@@ -25,12 +25,14 @@ class RankBoard {
   static RankBoard open(const std::string& name, int local_size);
   static void unlink(const std::string& name) noexcept;
 
+  // Registers this rank. A board that is not shared has one entry, whatever the local rank is.
   void sign_in(int local_rank, int rank);
   // Marks this rank as about to exit on purpose, so that gone() of other ranks does not report it.
   void sign_out();
   void set_entered(int64_t number);
   // Sets the pipeline stage of this rank, which messages then name.
   void set_stage(int64_t stage);
+  // Count of numbers from the beginning of one interval to that of the next.
   static constexpr int64_t kInterval = int64_t{1} << 20;
 
   // Returns one sentence about the ranks of this machine that have entered fewer than `number` collectives. Empty if

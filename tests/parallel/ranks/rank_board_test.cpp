@@ -38,6 +38,15 @@ class RankBoardTest : public ::testing::Test {
 
 TEST_F(RankBoardTest, ARankThatHasNotSignedInIsNotGone) { EXPECT_EQ(board_.gone(), ""); }
 
+// Without shared memory each rank has a board of its own.
+TEST_F(RankBoardTest, ABoardThatIsNotSharedHasAnyRank) {
+  RankBoard alone;
+  alone.sign_in(3, 11);
+  alone.set_entered(4);
+  EXPECT_EQ(alone.missing(4), "");
+  EXPECT_EQ(alone.missing(5), "rank 11 has not entered it");
+}
+
 TEST_F(RankBoardTest, ARankThatEndsWithoutAWordIsGone) {
   run_other([](RankBoard& board) { EXPECT_EQ(board.gone(), ""); });
   EXPECT_EQ(board_.gone(), "rank 5 is gone");
