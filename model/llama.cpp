@@ -392,25 +392,23 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
 }
 
 void Llama::receive(StepEntry::Kind kind, const Work& work) {
-  const std::optional<StageData> data = transferred(kind, work.chunk.has_embedding, work.chunk.has_head);
-  if (data == StageData::kActivations) pipeline_->receive_input(work.a.input());
-  if (data == StageData::kGradients) pipeline_->receive_gradient(work.a.edge());
+  const auto data = transferred(kind, work.chunk.has_embedding, work.chunk.has_head);
+  if (data) pipeline_->receive(*data, *data == StageData::kActivations ? work.a.input() : work.a.edge());
 }
 
 void Llama::post(const StepEntry& entry) {
   const Chunk& chunk = chunk_of(entry);
-  const std::optional<StageData> data = transferred(entry.kind, chunk.has_embedding, chunk.has_head);
-  if (data == StageData::kActivations) pipeline_->post_input();
-  if (data == StageData::kGradients) pipeline_->post_gradient();
+  const auto data = transferred(entry.kind, chunk.has_embedding, chunk.has_head);
+  if (data) pipeline_->post(*data);
 }
 
 void Llama::send(StepEntry::Kind kind, const Work& work) {
-  const std::optional<StageData> data = transferred(kind, work.chunk.has_head, work.chunk.has_embedding);
-  if (data == StageData::kActivations) pipeline_->send_output(work.a.edge());
-  if (data == StageData::kGradients) pipeline_->send_gradient(work.a.edge());
+  const auto data = transferred(kind, work.chunk.has_head, work.chunk.has_embedding);
+  if (data) pipeline_->send(*data, work.a.edge());
 }
 
-// The transfer of the next entry begins while this one computes.
+// The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
+// two stages that wait for each other's transfers would wait forever.
 void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);

@@ -11,40 +11,22 @@ namespace octavo {
 
 namespace {
 
-// Communicator of a group of one rank. The base class copies the tensors itself, so none of the do_ methods is called.
-class SingleCommunicator final : public Communicator {
+// Communicator that transfers nothing: of one rank, whose collectives are copies that the base class makes, or of ranks
+// that do not exist because they are those of a plan.
+class IdleCommunicator final : public Communicator {
  public:
-  SingleCommunicator(Watchdog& watchdog, const std::string& name) : Communicator(watchdog, name, 0, 1) {}
-
- private:
-  void do_all_gather(const Tensor&, const Tensor&, Stream&) override {}
-  void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
-  void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override {}
-  void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override {}
-  void do_send(const Tensor&, int, Stream&) override {}
-  void do_receive(const Tensor&, int, Stream&) override {}
-  void do_all_reduce_sum(const Tensor&, Stream&) override {}
-  void do_all_reduce_max(const Tensor&, Stream&) override {}
-  std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
-    throw Error(
-        fmt::format("the group {} has {} ranks, but it is split from a group of one rank", ranks.name, ranks.size));
-  }
-};
-
-class PlannedCommunicator final : public Communicator {
- public:
-  PlannedCommunicator(Watchdog& watchdog, const RankGroup& ranks)
+  IdleCommunicator(Watchdog& watchdog, const RankGroup& ranks)
       : Communicator(watchdog, ranks.name, ranks.rank, ranks.size) {}
 
  private:
   [[noreturn]] void refuse() const {
     throw Error(
-        fmt::format("a collective of the {} axis runs on {} ranks, which do not exist in a plan", name(), size()));
+        fmt::format("a collective of the {} axis needs other ranks than rank {}, and there are none", name(), rank()));
   }
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override { refuse(); }
-  void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override { refuse(); }
+  void do_exchange(const Tensor&, const Tensor&, int, Stream&) override { refuse(); }
   void do_send(const Tensor&, int, Stream&) override { refuse(); }
   void do_receive(const Tensor&, int, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
@@ -124,21 +106,15 @@ void Communicator::all_to_all(const Tensor& out, const Tensor& in, int64_t begin
   run("all_to_all", what, out, stream, [&] { do_all_to_all(out, in, begin, stream); });
 }
 
-void Communicator::send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream,
-                                const char* what) {
-  const auto is_peer = [this](int rank) { return rank == kNobody || (rank >= 0 && rank < size_); };
-  CHECK(out.dtype() == in.dtype() && out.numel() == in.numel() && is_peer(from) && is_peer(to),
-        "{}: the output {} from rank {} and the input {} to rank {} do not match in a group of {} ranks",
-        call_name(*this, "send_receive", what), out.describe(), from, in.describe(), to, size_);
-  const char* from_begin = static_cast<const char*>(in.raw());
-  const char* to_begin = static_cast<const char*>(out.raw());
-  CHECK(to_begin + out.bytes() <= from_begin || from_begin + in.bytes() <= to_begin, "{}: the two tensors overlap",
-        call_name(*this, "send_receive", what));
-  if (size_ == 1) {
-    if (to == rank_) stream.copy(out, in);
-    return;
-  }
-  run("send_receive", what, out, stream, [&] { do_send_receive(out, from, in, to, stream); });
+void Communicator::exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream, const char* what) {
+  check_peer("exchange", what, peer);
+  CHECK(out.dtype() == in.dtype() && out.numel() == in.numel(), "{}: the output {} and the input {} do not match",
+        call_name(*this, "exchange", what), out.describe(), in.describe());
+  const char* from = static_cast<const char*>(in.raw());
+  const char* to = static_cast<const char*>(out.raw());
+  CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
+        call_name(*this, "exchange", what));
+  run("exchange", what, out, stream, [&] { do_exchange(out, in, peer, stream); });
 }
 
 void Communicator::check_peer(const char* op, const char* what, int peer) const {
@@ -176,12 +152,14 @@ void Communicator::all_reduce_max(const Tensor& tensor, Stream& stream, const ch
 }
 
 std::unique_ptr<Communicator> Communicator::split(const RankGroup& ranks) {
-  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(watchdog_, ranks.name);
+  if (ranks.size == 1) return std::make_unique<IdleCommunicator>(watchdog_, ranks);
   return do_split(ranks);
 }
 
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
-  if (group.size() == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), kWorld);
+  if (group.size() == 1)
+    return std::make_unique<IdleCommunicator>(group.watchdog(),
+                                              RankGroup{.name = kWorld, .color = 0, .rank = 0, .size = 1});
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return make_nccl_communicator(group);
   }
@@ -190,7 +168,7 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& str
 }
 
 std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks) {
-  return std::make_unique<PlannedCommunicator>(watchdog, ranks);
+  return std::make_unique<IdleCommunicator>(watchdog, ranks);
 }
 
 Buffer allocate_for_collectives(int64_t bytes) {

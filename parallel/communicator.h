@@ -9,7 +9,7 @@
 // with a message that names the collective if the collective takes longer than parallel.timeout_s.
 //
 // Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
-// of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in a send_receive.
+// of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in an exchange.
 //
 // On the CPU a sum adds the ranks' terms in rank order in float32, and a bfloat16 sum is rounded once at the end. An
 // all-reduce therefore equals a reduce-scatter followed by an all-gather, bit for bit. On a GPU the order of the terms
@@ -66,11 +66,9 @@ class Communicator {
   // Sets out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank
   // order. Any dtype, equal for both. `out` and `in` must not overlap.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
-  // Sends `in` to rank `to` and receives into `out` what rank `from` sends. Rank `to` must name this rank as its
-  // `from`. Either rank may be kNobody, which omits that transfer. Dtype and number of elements are equal on all ranks.
-  // `out` and `in` must not overlap.
-  static constexpr int kNobody = -1;
-  void send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream, const char* what = "");
+  // Sends `in` to another rank and receives into `out` what it sends at the same time. Only these two ranks call it.
+  // Dtype and number of elements are equal on both. `out` and `in` must not overlap.
+  void exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream, const char* what = "");
   // Sends the tensor to rank `to`, or receives what rank `from` sends into it. Any dtype; both tensors have equal
   // sizes. Two ranks match their calls in order. On the CPU the call only starts the transfer, which is complete after
   // finish_transfer(). No other transfer of this communicator may begin before, and the tensor must not be used.
@@ -113,7 +111,7 @@ class Communicator {
   virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
-  virtual void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) = 0;
+  virtual void do_exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream) = 0;
   virtual void do_send(const Tensor& tensor, int to, Stream& stream) = 0;
   virtual void do_receive(const Tensor& tensor, int from, Stream& stream) = 0;
   // Returns whether the host must wait for a transfer, in do_finish_transfer().

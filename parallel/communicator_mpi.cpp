@@ -91,13 +91,12 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream&) override {
-    const auto peer = [](int rank) { return rank == kNobody ? MPI_PROC_NULL : rank; };
+  void do_exchange(const Tensor& out, const Tensor& in, int peer, Stream&) override {
     const char* sent = static_cast<const char*>(in.raw());
     char* received = static_cast<char*>(out.raw());
     for (int64_t begin = 0; begin < in.bytes(); begin += kChunkBytes) {
       const int count = as_int(std::min(kChunkBytes, in.bytes() - begin));
-      check(MPI_Sendrecv(sent + begin, count, MPI_BYTE, peer(to), 0, received + begin, count, MPI_BYTE, peer(from), 0,
+      check(MPI_Sendrecv(sent + begin, count, MPI_BYTE, peer, 0, received + begin, count, MPI_BYTE, peer, 0,
                          comm_.get(), MPI_STATUS_IGNORE),
             "MPI_Sendrecv");
     }

@@ -188,11 +188,11 @@ class NcclCommunicator final : public Communicator {
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
 
-  void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) override {
+  void do_exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream) override {
     const auto count = static_cast<size_t>(in.bytes());
     check(ncclGroupStart(), "ncclGroupStart");
-    if (to != kNobody) check(ncclSend(in.raw(), count, ncclUint8, to, comm_, native(stream)), "ncclSend");
-    if (from != kNobody) check(ncclRecv(out.raw(), count, ncclUint8, from, comm_, native(stream)), "ncclRecv");
+    check(ncclSend(in.raw(), count, ncclUint8, peer, comm_, native(stream)), "ncclSend");
+    check(ncclRecv(out.raw(), count, ncclUint8, peer, comm_, native(stream)), "ncclRecv");
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
 

@@ -46,17 +46,15 @@ class PipelineGroup {
   // Returns whether the rank has no neighbour.
   bool alone() const { return !input_ && !output_; }
 
-  // Make a tensor of this stage the input from the previous stage, or the gradient of the output from the next one.
-  // They do nothing without such a neighbour.
-  void receive_input(const Tensor& input) { receive(input_, input); }
-  void receive_gradient(const Tensor& d_output) { receive(d_output_, d_output); }
-  // Start receive_input() or receive_gradient(), unless it has been started.
-  void post_input() { post(input_); }
-  void post_gradient() { post(d_output_); }
-  // Send the output to the next stage, or the gradient of the input to the previous one. They do nothing without such a
-  // neighbour.
-  void send_output(const Tensor& output) { send(output_, output); }
-  void send_gradient(const Tensor& d_input) { send(d_input_, d_input); }
+  // Receives into a tensor of this stage the input from the previous stage (kActivations), or the gradient of the
+  // output from the next one (kGradients). Without such a neighbour it does nothing, as do the next two methods.
+  void receive(StageData data, const Tensor& tensor) { receive(incoming(data), tensor); }
+  // Starts receive(), unless it has been started.
+  void post(StageData data) { post(incoming(data)); }
+  // Sends the output to the next stage, or the gradient of the input to the previous one.
+  void send(StageData data, const Tensor& tensor) {
+    send(data == StageData::kActivations ? output_ : d_input_, tensor);
+  }
 
   // Runs every transfer of the stage once. NCCL connects two ranks in their first transfer, for which the host waits,
   // so this must be called before a step. All pipeline stages call it together.
@@ -82,6 +80,7 @@ class PipelineGroup {
   // Returns the stage that follows this one in the ring at a distance.
   int64_t neighbour(int64_t distance) const;
   std::optional<Link> make_link(StageData data, int64_t sender, Arena& arena) const;
+  std::optional<Link>& incoming(StageData data) { return data == StageData::kActivations ? input_ : d_output_; }
   // Makes the compute stream wait for an event of the link. Profilers show the time as an op "wait".
   void wait(Link& link, const Event& event);
   void send(std::optional<Link>& link, const Tensor& tensor);

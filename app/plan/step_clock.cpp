@@ -70,7 +70,7 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Clust
 StepClock::OpTime StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
   const RankSpread ranks = group_spread(op.axis, mesh, cluster_);
   // The two ends of a pipeline exchange the gradients of a tied table.
-  if (std::string_view(op.op.name) == "send_receive") {
+  if (std::string_view(op.op.name) == "exchange") {
     const double seconds = send_seconds(machine_, cluster_, ranks, bytes);
     return {.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes};
   }

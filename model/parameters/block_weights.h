@@ -1,8 +1,9 @@
 // Weights of a block's linear layers in the form that its precision recipe multiplies with:
 //
 //     bfloat16                  used as gathered
-//     per-tensor FP8            rows are gathered in FP8 and transposed to columns. If float32 is gathered, both are
-//     cast rowwise, blockwise FP8    rows and columns are cast from the gathered weights
+//     per-tensor FP8            rows are gathered in FP8 and transposed to columns,
+//                               or both are cast if float32 is gathered
+//     rowwise, blockwise FP8    rows and columns are cast from the gathered weights
 //
 // If the gathered weights are kept between micro-batches, so are the FP8 operands, and rows and columns are computed
 // together. Otherwise each pass computes the operands that it needs, in memory that all blocks share.

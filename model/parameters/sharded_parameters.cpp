@@ -218,7 +218,7 @@ void ShardedParameters::sum_tied_table(Stream& stream) {
   for (int64_t begin = 0; begin < gradient.numel(); begin += tied_part_.numel()) {
     const Tensor mine = gradient.rows(begin, std::min(begin + tied_part_.numel(), gradient.numel()));
     const Tensor other = tied_part_.rows(0, mine.numel());
-    stages.send_receive(other, other_end, mine, other_end, stream, "gradients of the tied table");
+    stages.exchange(other, mine, other_end, stream, "gradients of the tied table");
     sum_terms({.out = mine, .terms = other, .accumulate = true}, stream);
   }
 }

@@ -148,25 +148,16 @@ TEST_P(Collectives, AllToAll) {
   }
 }
 
-// Each rank sends to the next one. The first case is a ring, and in the second one only the first rank sends, to the
-// last.
-TEST_P(Collectives, SendReceive) {
-  constexpr int kNobody = Communicator::kNobody;
+// The first and the last rank exchange.
+TEST_P(Collectives, Exchange) {
   const int last = size_ - 1;
-  struct Case {
-    int from, to;
-  };
-  for (const auto& [from, to] : {Case{(rank_ + last) % size_, (rank_ + 1) % size_},
-                                 {rank_ == last ? 0 : kNobody, rank_ == 0 ? last : kNobody}}) {
-    for (const int64_t bytes : {int64_t{1}, int64_t{1001}, (int64_t{1} << 24) + 3}) {
-      DeviceArray in(stream_, DType::kUInt8, bytes);
-      DeviceArray out(stream_, DType::kUInt8, bytes);
-      const Bytes before(static_cast<size_t>(bytes), 'x');
-      in.write(random_bytes(rank_, bytes));
-      out.write(before);
-      communicator_->send_receive(out.tensor(), from, in.tensor(), to, stream_, "values");
-      EXPECT_TRUE(out.read() == (from == kNobody ? before : random_bytes(from, bytes))) << bytes;
-    }
+  if (last == 0 || (rank_ != 0 && rank_ != last)) return;
+  for (const int64_t bytes : {int64_t{1}, int64_t{1001}, (int64_t{1} << 24) + 3}) {
+    DeviceArray in(stream_, DType::kUInt8, bytes);
+    DeviceArray out(stream_, DType::kUInt8, bytes);
+    in.write(random_bytes(rank_, bytes));
+    communicator_->exchange(out.tensor(), in.tensor(), last - rank_, stream_, "values");
+    EXPECT_TRUE(out.read() == random_bytes(last - rank_, bytes)) << bytes;
   }
 }
 
@@ -272,10 +263,15 @@ TEST_P(Collectives, TensorsThatDoNotFit) {
   expect_refused([&] { communicator_->all_gather(floats.tensor(), floats.part(0, 3), stream_); }, "slices such as");
   expect_refused([&] { communicator_->reduce_scatter_sum(floats.part(1, 5), floats.tensor(), stream_); },
                  "overlaps other ranks' slices");
-  expect_refused([&] { communicator_->send_receive(floats.part(0, 2), 0, floats.part(1, 3), 0, stream_); },
-                 "send_receive (world axis): the two tensors overlap");
-  expect_refused([&] { communicator_->send_receive(floats.part(0, 1), size_, floats.part(1, 2), 0, stream_); },
-                 fmt::format("from rank {}", size_));
+  if (size_ > 1) {
+    const int peer = (rank_ + 1) % size_;
+    expect_refused([&] { communicator_->exchange(floats.part(0, 2), floats.part(1, 3), peer, stream_); },
+                   "exchange (world axis): the two tensors overlap");
+    expect_refused([&] { communicator_->exchange(floats.part(0, 1), floats.part(1, 3), peer, stream_); },
+                   "do not match");
+  }
+  expect_refused([&] { communicator_->exchange(floats.part(0, 1), floats.part(1, 2), size_, stream_); },
+                 fmt::format("is rank {}", size_));
   DeviceArray integers(stream_, DType::kInt32, 4);
   expect_refused([&] { communicator_->all_reduce_sum(integers.tensor(), stream_, "counts"); },
                  "all_reduce of counts (world axis): the dtype is int32");

@@ -219,7 +219,7 @@ TEST(Predictor, PipelineStages) {
   EXPECT_GT(p.bubble(), 3.0 / 19);
   EXPECT_EQ(p.seconds(CostKind::kStages), slowest.waiting_s);
   EXPECT_TRUE(std::any_of(p.costs.begin(), p.costs.end(),
-                          [](const StepCost& cost) { return cost.name == "send_receive, pipeline axis"; }));
+                          [](const StepCost& cost) { return cost.name == "exchange, pipeline axis"; }));
   EXPECT_LT(predicted("zero_bubble", {}).bubble(), p.bubble());
   EXPECT_GT(predicted("1f1b", {.network_gbps = 10}).step_s, p.step_s);
 }
