@@ -373,15 +373,8 @@ void Llama::forward(const MicroBatch& batch) {
   }
 }
 
-// A GPU loads a kernel when it runs for the first time, and the host then waits for the transfers in progress. Two
-// stages that load kernels while each waits for the other's data would wait forever.
-bool Llama::must_warm_up() const {
-  return !warm_ && !pipeline_->alone() && stream_->is_cuda() && !stream_->is_planned();
-}
-
 // Consecutive entries of one micro-batch form one range of the profile.
 void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
-  if (must_warm_up()) warm_up(step.micro_batch(0), step.count > 1);
   for (size_t i = 0; i < entries.size();) {
     const ProfilerRange range(*stream_, "micro-batch");
     const int64_t micro_batch = entries[i].micro_batch;
@@ -408,7 +401,8 @@ void Llama::send(StepEntry::Kind kind, const Work& work) {
 }
 
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
-// two stages that wait for each other's transfers would wait forever.
+// two stages that wait for each other's transfers would wait forever. A kernel that runs for the first time does so
+// while the GPU loads it, hence warm_up().
 void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);
@@ -455,7 +449,6 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
 }
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
-  warm_ = true;
   pipeline_->warm_up();
   warm_up(batch, {.first = true, .last = !several});
   if (several) warm_up(batch, {.first = false, .last = true});

@@ -111,7 +111,8 @@ class Llama {
 
   // Runs forward_backward() for a step of one micro-batch, or of two if `several`, with a scale of 0 and over one block
   // of each kind. So every kernel of a step runs once, and none must be loaded, planned or timed later. The first
-  // micro-batch of the next step overwrites the gradients. With pipeline stages on GPUs run() calls it if nobody has.
+  // micro-batch of the next step overwrites the gradients. With pipeline stages on GPUs it must be called before
+  // run(), which would otherwise load kernels while transfers are in progress and might wait forever.
   void warm_up(const MicroBatch& batch, bool several);
 
   // Returns the logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, valid
@@ -210,7 +211,6 @@ class Llama {
   void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);
   void send(StepEntry::Kind kind, const Work& work);
-  bool must_warm_up() const;
   void warm_up(const MicroBatch& batch, const MicroBatchPlace& place);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work, bool saves_operands);
@@ -238,7 +238,6 @@ class Llama {
   TensorGroup tensor_;
   ContextGroup sequences_;
   std::unique_ptr<PipelineGroup> pipeline_;
-  bool warm_ = false;  // Whether warm_up() has been called.
   ModelConfig local_;  // Config of this rank's part of the model.
   Tensor embedding_;
   // Gradient of the embedding table. An undefined tensor if the ranks exchange the gradients of their tokens instead of

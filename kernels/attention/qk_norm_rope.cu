@@ -292,7 +292,7 @@ void check_heads(const Arguments<T>& args) {
       rows_are_aligned<float>(args.head_dim / 2, {args.table}) && std::has_single_bit(lanes) && lanes <= kWarp) {
     return;
   }
-  check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1 to 32 vectors of 16 bytes");
+  check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1, 2, 4, 8, 16 or 32 vectors of 16 bytes");
 }
 
 constexpr dim3 kLanesBlock(kThreadsPerToken, kTokensPerBlock);

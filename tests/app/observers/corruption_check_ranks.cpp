@@ -41,6 +41,7 @@ class CheckedTraining {
       int64_t number, const std::function<void()>& during = [] {}) {
     const Batch batch = make_batch(number);
     state_.batch.upload(batch);
+    if (number == 1 && stream_.is_cuda()) warm_up(state_);
     const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
     if (check_) check_->begin_step(step);
     during();

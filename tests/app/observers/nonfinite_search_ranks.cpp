@@ -34,6 +34,7 @@ class SearchedTraining {
   // Returns the loss and the sum of squares of the gradients.
   std::vector<float> step(int64_t number) {
     upload(number);
+    if (number == 1 && stream_.is_cuda()) warm_up(state_);
     training_step(state_, work(number));
     std::vector<float> values(2);
     stream_.copy(values.data(), state_.loss.raw(), sizeof(float));

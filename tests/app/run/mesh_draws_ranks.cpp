@@ -110,6 +110,7 @@ class Training {
       append_share(make_batch(draw_, step, begin, begin + rows_), mesh_.context_rank(), draw_.config.data.seq_len,
                    batch);
       state_.batch.upload(batch);
+      if (step == 1 && stream_.is_cuda()) warm_up(state_);
       training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()});
       const float z_loss = state_.scalars.sums().defined() ? read(state_.scalars.sums())[0] : 0.0f;
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));

@@ -268,14 +268,13 @@ TEST_P(Fp8CastParity, Rope) {
 }
 
 TEST_P(Fp8CastParity, QkNormRope) {
-  for (const int64_t head_dim : {2, 20, 32, 64, 128, 192}) {
+  for (const int64_t head_dim : {32, 64, 128}) {
     for (const int64_t tokens : {1, 74, 192}) {
       const int64_t width = (5 + 2 * 3) * head_dim;
-      const int64_t offset = head_dim == 32 ? 1 : 0;
       reserve(0, qk_norm_rope_backward_workspace_bytes(head_dim, gpu()));
-      Twin d_out(dtype(), {tokens, width}, offset);
-      const Twin d_qkv(dtype(), {tokens, width}, offset);
-      Twin qkv(dtype(), {tokens, width}, offset);
+      Twin d_out(dtype(), {tokens, width});
+      const Twin d_qkv(dtype(), {tokens, width});
+      Twin qkv(dtype(), {tokens, width});
       Twin weight(dtype(), {head_dim});
       const Twin d_weight(DType::kFloat32, {head_dim});
       Twin table(DType::kFloat32, {tokens == 1 ? 1 : tokens / 2, head_dim});
@@ -300,11 +299,11 @@ TEST_P(Fp8CastParity, QkNormRope) {
                               gpu());
       };
       for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
-        expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op, offset);
+        expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op, 0);
       }
-      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, 0);
       fill(d_out);  // Finite inputs give a finite amax.
-      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, 0);
     }
   }
 }
