@@ -401,8 +401,8 @@ void Llama::send(StepEntry::Kind kind, const Work& work) {
 }
 
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
-// two stages that wait for each other's transfers would wait forever. A kernel that runs for the first time does so
-// while the GPU loads it, hence warm_up().
+// two stages that wait for each other's transfers would wait forever. The GPU waits so when it loads a kernel for its
+// first run, and warm_up() has loaded all of them.
 void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);

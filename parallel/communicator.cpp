@@ -39,6 +39,14 @@ std::string call_name(const Communicator& communicator, const char* op, const ch
   return Collective{op, what, communicator.name().c_str()}.describe();
 }
 
+void check_apart(const Communicator& communicator, const char* op, const char* what, const Tensor& out,
+                 const Tensor& in) {
+  const char* from = static_cast<const char*>(in.raw());
+  const char* to = static_cast<const char*>(out.raw());
+  CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
+        call_name(communicator, op, what));
+}
+
 // Checks that `part` has the size of one of the group's slices of `whole`, and is either this rank's slice in place or
 // does not overlap `whole`.
 void check_slice(const Communicator& communicator, const char* op, const char* what, const Tensor& whole,
@@ -98,10 +106,7 @@ void Communicator::all_to_all(const Tensor& out, const Tensor& in, int64_t begin
             begin + count <= slice,
         "{}: the output is {}, expected elements from {} of the {} slices of {}", call_name(*this, "all_to_all", what),
         out.describe(), begin, size_, in.describe());
-  const char* from = static_cast<const char*>(in.raw());
-  const char* to = static_cast<const char*>(out.raw());
-  CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
-        call_name(*this, "all_to_all", what));
+  check_apart(*this, "all_to_all", what, out, in);
   if (size_ == 1) return stream.copy(out, in.rows(begin, begin + count));
   run("all_to_all", what, out, stream, [&] { do_all_to_all(out, in, begin, stream); });
 }
@@ -110,10 +115,7 @@ void Communicator::exchange(const Tensor& out, const Tensor& in, int peer, Strea
   check_peer("exchange", what, peer);
   CHECK(out.dtype() == in.dtype() && out.numel() == in.numel(), "{}: the output {} and the input {} do not match",
         call_name(*this, "exchange", what), out.describe(), in.describe());
-  const char* from = static_cast<const char*>(in.raw());
-  const char* to = static_cast<const char*>(out.raw());
-  CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
-        call_name(*this, "exchange", what));
+  check_apart(*this, "exchange", what, out, in);
   run("exchange", what, out, stream, [&] { do_exchange(out, in, peer, stream); });
 }
 

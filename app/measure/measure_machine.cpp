@@ -86,7 +86,7 @@ std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) 
   kinds[0].compute = compute;
   if (!stream.is_cuda()) return kinds;
   for (const RecipeTraits& recipe : kRecipes) {
-    if (!recipe.fp8 || std::string_view(product_name(recipe.recipe)) != recipe.name) continue;
+    if (!recipe.fp8 || std::string_view(matmul_name(recipe.recipe)) != recipe.name) continue;
     for (const FastAccumulation fast : {FastAccumulation::kAll, FastAccumulation::kNone}) {
       if (fast != FastAccumulation::kNone && !can_accumulate_fast(recipe.recipe)) continue;
       kinds.push_back({.compute = compute, .linear = recipe.recipe, .fast_accumulation = fast});

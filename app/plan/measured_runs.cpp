@@ -100,23 +100,19 @@ constexpr MeasuredRun kRuns[] = {
      from_ms(1266.1, 16384), 12899, kRecomputed, true},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
-     "optimizer.state_dtype=float32 "
-     "activation_checkpointing.mode=none model.num_layers=3",
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=3",
      from_ms(130.90, 4096), 31101, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
-     "optimizer.state_dtype=float32 "
-     "activation_checkpointing.mode=none model.num_layers=6",
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=6",
      from_ms(212.17, 4096), 19144, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
-     "optimizer.state_dtype=float32 "
-     "activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=1",
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=1",
      from_ms(185.38, 4096), 22428, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
-     "optimizer.state_dtype=float32 "
-     "activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=3",
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=3",
      from_ms(366.16, 4096), 11500, kFourH200s},
     {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16717, kFourH200s},
     {"h200", kFour, k8B,
@@ -166,8 +162,7 @@ constexpr MeasuredRun kRuns[] = {
      14887, 15339, kFourH200s},
     {"h200", kReplicatedTensors, k8B,
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
-     "parallel.data_parallel_replicate=2 "
-     "parallel.data_parallel_shard=1 parallel.tensor_parallel=2",
+     "parallel.data_parallel_replicate=2 parallel.data_parallel_shard=1 parallel.tensor_parallel=2",
      13584, 14433, kFourH200s},
     {"h200", kShardedTensors, k8B,
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "

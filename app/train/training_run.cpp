@@ -50,7 +50,6 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       results_(state_),
       checkpoints_(checkpoints),
       memory_checkpoints_(memory_checkpoints) {
-  for (const auto make : kObservers) observers_.push_back(make({config_, runtime, state_, checkpoints}));
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
   const std::unique_ptr<WeightSource> initial =
@@ -62,7 +61,7 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
     if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data.tokenizer, resumed);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
-  if (in_bfloat16()) announce_new_state();
+  for (const auto make : kObservers) observers_.push_back(make({config_, runtime, state_, checkpoints}));
   publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");
@@ -119,7 +118,8 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   start_.loader_state = loader_->state_json();
 }
 
-// Loads everything that a resumed run needs. Runs no collectives. May replace the state, which the caller announces.
+// Loads everything that a resumed run needs. Runs no collectives. May replace the state, of which existing observers
+// must be told.
 void TrainingRun::load(Checkpoint& checkpoint) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();

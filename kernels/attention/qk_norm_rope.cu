@@ -288,10 +288,10 @@ Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
 template <typename T>
 void check_heads(const Arguments<T>& args) {
   const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);
-  if (rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
-      rows_are_aligned<float>(args.head_dim / 2, {args.table}) && std::has_single_bit(lanes) && lanes <= kWarp) {
-    return;
-  }
+  const bool aligned =
+      rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
+      rows_are_aligned<float>(args.head_dim / 2, {args.table});
+  if (aligned && std::has_single_bit(lanes) && lanes <= kWarp) return;
   check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1, 2, 4, 8, 16 or 32 vectors of 16 bytes");
 }
 

@@ -59,7 +59,7 @@ constexpr bool can_accumulate_fast(LinearPrecision recipe) {
   return is_fp8(recipe) && !traits(traits(recipe).activations).blockwise;
 }
 // Returns the name, in machine files, of matmuls that have the same rate.
-constexpr const char* product_name(LinearPrecision recipe) {
+constexpr const char* matmul_name(LinearPrecision recipe) {
   return is_fp8(recipe) ? traits(traits(recipe).activations).product : "bfloat16";
 }
 

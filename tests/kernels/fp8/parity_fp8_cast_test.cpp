@@ -299,11 +299,11 @@ TEST_P(Fp8CastParity, QkNormRope) {
                               gpu());
       };
       for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
-        expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op, 0);
+        expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op);
       }
-      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, 0);
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op);
       fill(d_out);  // Finite inputs give a finite amax.
-      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, 0);
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op);
     }
   }
 }
