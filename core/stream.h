@@ -76,11 +76,6 @@ class Stream {
   void* workspace(int64_t bytes) const;
   int64_t workspace_bytes() const { return workspace_.defined() ? workspace_.bytes() : 0; }
 
-  // Sets the number of multiprocessors for matrix multiplication from now on, so that concurrent work finds free ones.
-  // 0 means all.
-  void set_matmul_multiprocessors(int count) { matmul_multiprocessors_ = count; }
-  int matmul_multiprocessors() const { return matmul_multiprocessors_; }
-
   // Makes results bitwise reproducible between runs: ops use fixed algorithms instead of timing candidates.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   bool deterministic() const { return deterministic_; }
@@ -117,7 +112,6 @@ class Stream {
   Native native_;
   int device_index_;
   int multiprocessors_;
-  int matmul_multiprocessors_ = 0;
   bool deterministic_ = false;
   Tensor workspace_;
   Profiler* profiler_ = nullptr;

@@ -63,8 +63,6 @@ struct LlamaOptions {
   bool fp8_stats = false;  // Whether to allocate statistics of the FP8 casts.
   // Borrowed. shape.context must be this rank's position in it. Null: one rank.
   const Mesh* mesh = nullptr;
-  // Options for overlapping tensor-parallel collectives.
-  ParallelConfig parallel = {};
   // Activation checkpointing in training. The mode must not be auto.
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   float z_loss = 0;  // Coefficient of the z-loss (CrossEntropy) in training.

@@ -5,8 +5,9 @@
 // throw Error when shapes, dtypes or addresses do not fit together, or when MPI or NCCL reports a failure.
 //
 // `what` names the tensor in messages ("gradients of block 3"). The string is borrowed and must outlive the
-// communicator. Only send() and receive() are calls of two ranks. The watchdog (parallel/ranks/watchdog.h) ends the run
-// with a message that names the collective if the collective takes longer than parallel.timeout_s.
+// communicator. Only send(), receive() and exchange() are calls of two ranks. The watchdog
+// (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the collective takes longer than
+// parallel.timeout_s.
 //
 // Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
 // of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in an exchange.
@@ -51,7 +52,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Returns the name of the group, which is usually an axis of the mesh: "world", "data", "shard".
+  // Returns the name of the group, which is usually an axis of the mesh, such as "tensor" or "shard".
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }  // Returns this rank's number within the group.
   int size() const { return size_; }

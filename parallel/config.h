@@ -59,14 +59,11 @@ struct ParallelConfig {
   int64_t data_parallel_replicate = -1;
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;
-  int64_t tensor_parallel_chunks = 1;
   // Whether a rank frees the full weights of a unit after their use in forward and gathers them again in backward.
   AutoBool reshard_after_forward = AutoBool::kAuto;
   // Whether a rank keeps full float32 gradients over the micro-batches of a step and reduces them once.
   AutoBool accumulate_unsharded = AutoBool::kAuto;
   NcclMemory nccl_memory = NcclMemory::kAuto;
-  // Multiprocessors for GEMMs during tensor-parallel transfers. 0 means all.
-  int64_t overlap_multiprocessors = 0;
   double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
   // Number of pipeline stages, among which the blocks of the model are divided.
   int64_t pipeline_parallel = 1;

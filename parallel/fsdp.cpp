@@ -246,7 +246,13 @@ void Fsdp::release(size_t unit) {
 }
 
 bool Fsdp::begin_gradient(size_t unit, const MicroBatchPlace& place) {
-  if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
+  if (!alone()) {
+    Slot& slot = gradient_slots_[states_[unit].gradient_slot];
+    const int64_t held = std::exchange(slot.unit, static_cast<int64_t>(unit));
+    CHECK(held < 0 || held == slot.unit, "the gradient of {} is written over that of {}, which is not reduced",
+          name(unit), name(static_cast<size_t>(held)));
+    slot.filled.wait(*compute_);
+  }
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
   if (!states_[unit].overwrites.empty() || shares_slot_with_tokens(unit)) clear_padding(unit);
   return states_[unit].keeps_gradient && !place.first;
@@ -277,6 +283,7 @@ void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
   if (reduces) {
     s.reduction->run(place, transfers_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
+    gradient_slots_[s.gradient_slot].unit = -1;
   }
   if (!replicates) return;
   sum_previous_over_replicas();

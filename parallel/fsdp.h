@@ -188,7 +188,8 @@ class Fsdp {
     void enlarge(int64_t more) { bytes = std::max(bytes, more); }
     int64_t bytes = 0;    // Size in bytes, that of the slot's largest unit.
     Tensor memory;        // Memory of the slot. Undefined in a group of one rank.
-    int64_t unit = -1;    // Unit whose weights the slot holds.
+    // Unit whose weights the slot holds, or whose gradient is being written and not yet reduced. -1: none.
+    int64_t unit = -1;
     bool fresh = false;   // Whether the weights were gathered and not yet used.
     bool waited = false;  // Whether the compute stream has waited for `filled`.
     // Event after which the gather of the weights, or the reduction of the gradients, is complete.

@@ -1,39 +1,20 @@
 #include "parallel/tensor_group.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/error.h"
 
 namespace octavo {
 
-TensorGroup::TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stream& compute)
-    : ranks_(options.ranks),
+TensorGroup::TensorGroup(Communicator* ranks, int64_t tokens, Stream& compute)
+    : ranks_(ranks),
       tokens_(tokens),
-      chunks_(std::max<int64_t>(options.chunks, 1)),
-      overlap_multiprocessors_(options.overlap_multiprocessors),
       compute_(&compute),
       transfers_(Stream::beside(compute)),
       ready_(compute.device()),
-      starting_(compute.device()) {
+      starting_(compute.device()),
+      arrived_(compute.device()) {
   CHECK(tokens_ % size() == 0, "{} tokens are not divisible among {} tensor-parallel ranks", tokens_, size());
-  // If the share is a multiple of 16 tokens, so is every chunk, because cuBLASLt requires this alignment of the scales
-  // of a chunk's rows.
-  const int64_t share = tokens_ / size();
-  const int64_t unit = std::gcd(share, 16);
-  while (share % (chunks_ * unit) != 0) --chunks_;
-  for (int64_t chunk = 0; chunk < chunks_; ++chunk) arrived_.emplace_back(compute.device());
-}
-
-TensorGroup::Rows TensorGroup::all_rows(int64_t chunk) const {
-  const int64_t rows = tokens_ / chunks_;
-  return {chunk * rows, (chunk + 1) * rows};
-}
-
-TensorGroup::Rows TensorGroup::share_rows(int64_t chunk) const {
-  const int64_t rows = tokens_ / chunks_ / size();
-  return {chunk * rows, (chunk + 1) * rows};
 }
 
 void TensorGroup::check(const Tensor& all, const Tensor& share) const {
@@ -42,59 +23,41 @@ void TensorGroup::check(const Tensor& all, const Tensor& share) const {
         share.describe(), tokens_, size());
 }
 
-void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* what, const Work& work) {
+void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* what) {
   check(all, share);
-  ready_.record(*compute_);
-  ready_.wait(transfers_);
-  starting_.record(transfers_);
-  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-    const Rows whole = all_rows(chunk);
-    const Rows mine = share_rows(chunk);
-    ranks_->all_gather(all.rows(whole.begin, whole.end), share.rows(mine.begin, mine.end), transfers_, what);
-    arrived_[static_cast<size_t>(chunk)].record(transfers_);
-  }
-  cover();
-  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-    arrived_[static_cast<size_t>(chunk)].wait(*compute_);
-    const Rows whole = all_rows(chunk);
-    if (work) work(whole.begin, whole.end);
-  }
+  begin_transfer();
+  ranks_->all_gather(all, share, transfers_, what);
+  wait();
 }
 
-void TensorGroup::start_reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work) {
+void TensorGroup::start_reduce_scatter(const Tensor& share, const Tensor& all, const char* what) {
   check(all, share);
-  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-    const Rows whole = all_rows(chunk);
-    const Rows mine = share_rows(chunk);
-    if (work) work(whole.begin, whole.end);
-    ready_.record(*compute_);
-    ready_.wait(transfers_);
-    starting_.record(transfers_);
-    ranks_->reduce_scatter_sum(share.rows(mine.begin, mine.end), all.rows(whole.begin, whole.end), transfers_, what);
-  }
+  begin_transfer();
+  ranks_->reduce_scatter_sum(share, all, transfers_, what);
 }
 
-void TensorGroup::wait() {
-  arrived_.back().record(transfers_);
-  cover();
-  arrived_.back().wait(*compute_);
-}
-
-void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work) {
-  start_reduce_scatter(share, all, what, work);
+void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const char* what) {
+  start_reduce_scatter(share, all, what);
   wait();
 }
 
 void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.push_back({std::move(work), covers}); }
 
-// A GEMM that starts before the collective would use all multiprocessors until it ends. So the compute stream waits
+void TensorGroup::begin_transfer() {
+  ready_.record(*compute_);
+  ready_.wait(transfers_);
+  starting_.record(transfers_);
+}
+
+// A matmul that starts before the collective would use all multiprocessors until it ends. So a deferred function waits
 // until the collective is about to start.
-void TensorGroup::cover() {
-  if (deferred_.empty()) return;
-  starting_.wait(*compute_);
-  compute_->set_matmul_multiprocessors(overlap_multiprocessors_);
-  run_next();
-  compute_->set_matmul_multiprocessors(0);
+void TensorGroup::wait() {
+  arrived_.record(transfers_);
+  if (!deferred_.empty()) {
+    starting_.wait(*compute_);
+    run_next();
+  }
+  arrived_.wait(*compute_);
 }
 
 // Runs the next deferred function, and those after it that are short.

@@ -122,8 +122,9 @@ def check_include(name, header, quoted):
     return None
 
 
-# Endings of file names that say which library, kind of processor, size or attention a file is for.
-VARIANT = re.compile(r"(_documents)?(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other)$")
+# Endings of file names that say which library, kind of processor, size or attention a file is for, and `memory` for the construction of
+# a class from an arena.
+VARIANT = re.compile(r"(_documents)?(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other|memory)$")
 
 
 def lacks_header(path):

@@ -23,10 +23,8 @@ constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
-constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMaxWindow = 100000;
 constexpr int64_t kMaxGuardSteps = 1000;
-constexpr int64_t kMaxMultiprocessors = 1024;
 constexpr int64_t kMaxReaderThreads = 256;
 
 // Returns the rule for a member whose type alone determines the rule.
@@ -309,11 +307,9 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("pipeline_layers", &Parallel::pipeline_layers, IntegerList{"parallel.pipeline_layers", Integers{1, kMaxLayers}}, "blocks", "Number of blocks of each pipeline stage. With pipeline_chunks, the numbers of the first chunks of all stages come first, then those of the second chunks. If it is empty, the stages get about equal work, in which lm_head counts.");
   parallel.add("pipeline_schedule", &Parallel::pipeline_schedule, OneOf{kPipelineSchedule}, "", "Order in which pipeline stages compute. interleaved divides each stage into pipeline_chunks. zero_bubble computes gradients of weights while a stage would be idle, which takes more memory.");
   parallel.add("pipeline_chunks", &Parallel::pipeline_chunks, Integers{1, kMaxLayers}, "chunks", "Number of chunks of consecutive blocks of each pipeline stage with the schedule interleaved. The blocks are dealt to the stages in turn, which divides the time of waiting for other stages by the number of chunks.");
-  parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Chunks of tokens into which the collectives and matmuls of tensor parallelism are divided, so that they overlap.");
   parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf{kAutoBool}, "", "Whether gathered weights are freed after forward and gathered again in backward. auto frees them if they do not all fit.");
   parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, OneOf{kAutoBool}, "", "Whether full gradients are kept over the micro-batches and reduced once per step. auto keeps them if they fit, except on CPUs and in deterministic runs.");
   parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL accesses tensors: through its own buffers (plain), or directly in registered memory. auto registers the shard axis on one machine.");
-  parallel.add("overlap_multiprocessors", &Parallel::overlap_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "Number of multiprocessors that a matmul uses while it overlaps with a tensor-parallel collective. 0 means all.");
   parallel.add("timeout_s", &Parallel::timeout_s, kSecondsOrNever, "seconds", "Time after which a collective that does not complete ends the run. 0 disables it.");
 }
 

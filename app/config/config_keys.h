@@ -67,6 +67,9 @@ struct RetiredKey {
 inline constexpr RetiredKey kRetiredKeys[] = {
     {"data", "lanes", "", "samples are windows of whole datasets now"},
     {"logging", "links_every", "10", "slow links are not measured any more; logging.slow_rank_every finds slow ranks"},
+    {"parallel", "cover_multiprocessors", "0", "no value was measurably faster than 0"},
+    {"parallel", "overlap_multiprocessors", "0", "no value was measurably faster than 0"},
+    {"parallel", "tensor_parallel_chunks", "1", "one chunk is fastest"},
     {"parallel", "nccl_max_ctas", "0", "NCCL reads its environment variable NCCL_MAX_CTAS"},
     {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
@@ -78,7 +81,6 @@ struct RenamedKey {
   const char* name;
 };
 inline constexpr RenamedKey kRenamedKeys[] = {{"optimizer", "decay", "decay_type"},
-                                              {"parallel", "cover_multiprocessors", "overlap_multiprocessors"},
                                               {"training", "check_every", "corruption_check_every"}};
 
 // Returns all keys in the order in which they are read, written and documented, section by section.

@@ -18,7 +18,6 @@ LlamaOptions options_of(const Config& config, const BatchShape& shape, KvCache* 
           .precision = config.precision,
           .mode = LlamaMode::kInference,
           .mesh = &runtime.mesh(),
-          .parallel = config.parallel,
           .cache = cache};
 }
 

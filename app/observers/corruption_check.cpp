@@ -36,7 +36,7 @@ CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, Pro
     pending_.push_back({Buffer::host(stream_.device(), hashes_.bytes()), Event(stream_.device())});
   }
   CheckedRank mine{.place = place, .parts = {}};
-  for (const HashedSlice& stretch : parts_) mine.parts.push_back(stretch.part);
+  for (const HashedSlice& slice : parts_) mine.parts.push_back(slice.part);
   const std::vector<std::string> all = group.gather(nlohmann::json(mine).dump());
   if (!group.is_root()) return;
   for (const std::string& text : all) ranks_.push_back(nlohmann::json::parse(text));
@@ -75,8 +75,8 @@ void CorruptionCheck::end_step() {
   state_.parameters.fsdp().observe_gradients(nullptr);
   int64_t row = passes().dim(0);
   stream_.zero(hashes_.rows(row, hashes_.dim(0)));
-  for (const HashedSlice& stretch : parts_) {
-    bit_hash({.out = hashes_.rows(row, row + 1).view({2}), .x = stretch.data, .begin = stretch.begin}, stream_);
+  for (const HashedSlice& slice : parts_) {
+    bit_hash({.out = hashes_.rows(row, row + 1).view({2}), .x = slice.data, .begin = slice.begin}, stream_);
     ++row;
   }
   Pending& pending = pending_[static_cast<size_t>(pushed_++ % std::ssize(pending_))];

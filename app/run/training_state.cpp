@@ -51,7 +51,6 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
              .mesh = &mesh,
-             .parallel = o.config.parallel,
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
              .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(o.config.parallel, mesh),

@@ -19,8 +19,9 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     queue_step(step, signals);
     // The loop waits for a step before a save or validation, so that weights that a bad step has changed are never
     // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
-    // flight while the next one is queued.
-    const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step) || agree(signals).any();
+    // flight while the next one is queued. agree() is a collective, which all ranks skip if they must wait anyway.
+    const bool must_wait = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step);
+    const bool waits = must_wait || agree(signals).any();
     std::optional<Step> newest = finish_steps(step, waits);
     if (parts_.run.results().pending() > 0) {
       if (newest) report(*newest, false);

@@ -22,7 +22,6 @@ struct Fp8Problem {
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
   bool deterministic = false;
-  int multiprocessors = 0;
   auto operator<=>(const Fp8Problem&) const = default;
 };
 
@@ -53,7 +52,7 @@ std::unique_ptr<ProductPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& arg
       fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
                   p.shape.k, dtype_name(p.shape.a_dtype), traits(p.a_scaling).name, dtype_name(p.shape.b_dtype),
                   traits(p.b_scaling).name, dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
-  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic, p.multiprocessors}, description, stream);
+  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
   return plan;
 }
 
@@ -79,8 +78,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                            .fast_accumulation = args.fast_accumulation && !traits(args.a.scaling).blockwise,
                            .alignment = common_alignment(pointers),
                            .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
-                           .deterministic = stream.deterministic(),
-                           .multiprocessors = stream.matmul_multiprocessors()};
+                           .deterministic = stream.deterministic()};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);

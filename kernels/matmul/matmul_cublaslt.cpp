@@ -18,7 +18,6 @@ struct Problem {
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
   bool deterministic = false;
-  int multiprocessors = 0;
   auto operator<=>(const Problem&) const = default;
 };
 
@@ -26,7 +25,7 @@ std::unique_ptr<ProductPlan> make_plan(const Problem& p, Stream& stream) {
   auto plan = std::make_unique<ProductPlan>(p.shape);
   const std::string description = fmt::format("a {} x {} x {} product of {} into {}", p.shape.m, p.shape.n, p.shape.k,
                                               dtype_name(p.shape.a_dtype), dtype_name(p.shape.d_dtype));
-  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic, p.multiprocessors}, description, stream);
+  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
   return plan;
 }
 
@@ -50,8 +49,7 @@ void matmul(const Matmul& args, Stream& stream) {
                                   .d_dtype = args.d.dtype()},
                         .alignment = common_alignment(pointers),
                         .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
-                        .deterministic = stream.deterministic() || args.reproducible,
-                        .multiprocessors = stream.matmul_multiprocessors()};
+                        .deterministic = stream.deterministic() || args.reproducible};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<MatmulPlans>().plans;
   auto found = plans.find(problem);

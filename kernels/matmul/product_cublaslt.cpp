@@ -339,8 +339,6 @@ ProductPlan::ProductPlan(const ProductShape& of) : shape(of), descriptor(make_de
 
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream) {
   cublasLtHandle_t handle = stream.state<CublasLtHandle>().handle.get();
-  const int32_t multiprocessors = limits.multiprocessors;
-  if (multiprocessors > 0) plan.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors);
   const auto use = [&](const cublasLtMatmulHeuristicResult_t& candidate) {
     plan.algorithm = candidate.algo;
     plan.workspace_bytes = candidate.workspaceSize;
@@ -349,12 +347,11 @@ void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std:
     return use(find_candidates(handle, plan, limits, description, true).front());
   }
   const std::string problem = fmt::format(
-      "{}{}{}; operands at multiples of {} bytes, {} of workspace, {} multiprocessors", description,
+      "{}{}{}; operands at multiples of {} bytes, {} of workspace", description,
       plan.shape.transpose_a || plan.shape.transpose_b
           ? fmt::format(", transposed {}{}", plan.shape.transpose_a ? "a" : "", plan.shape.transpose_b ? "b" : "")
           : "",
-      plan.shape.accumulate ? ", added" : "", limits.alignment, limits.workspace_bytes,
-      multiprocessors > 0 ? std::to_string(multiprocessors) : "all");
+      plan.shape.accumulate ? ", added" : "", limits.alignment, limits.workspace_bytes);
   auto& tuned = stream.state<TunedAlgorithms>();
   if (const std::string* known = tuned.find(problem); known != nullptr && take(plan, *known, limits, handle)) return;
   const Candidates candidates = find_candidates(handle, plan, limits, description, false);

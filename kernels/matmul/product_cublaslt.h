@@ -91,7 +91,6 @@ struct ProductLimits {
   uint32_t alignment = 0;  // bytes that the addresses of a, b and d are multiples of
   int64_t workspace_bytes = 0;
   bool deterministic = false;
-  int multiprocessors = 0;  // 0 means all
 };
 
 // Sets the plan's algorithm and workspace.

@@ -63,9 +63,6 @@ constexpr const char* matmul_name(LinearPrecision recipe) {
   return is_fp8(recipe) ? traits(traits(recipe).activations).product : "bfloat16";
 }
 
-// Returns whether a matmul can read some tokens of an operand: the scales of a token must be contiguous.
-constexpr bool splits_tokens(Scaling activations) { return !traits(activations).blockwise; }
-
 // The matmuls that use the tensor cores' fast accumulation. Blockwise matmuls never use it. Neither does the gradient
 // of lm_head's input, which sums over the vocabulary: with 128,256 entries the loss became 6% larger.
 enum class FastAccumulation : uint8_t { kForward, kAll, kNone };

@@ -27,16 +27,6 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
           .scaling = scaling};
 }
 
-// Returns the tokens [begin, end) of an operand [tokens, k]. If the operand has blockwise scales, the range must
-// contain all its tokens.
-Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
-  if (begin == 0 && end == rows.data.dim(0)) return rows;
-  CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);
-  return {.data = rows.data.rows(begin, end),
-          .scale_inv = traits(rows.scaling).takes_amax ? rows.scale_inv : rows.scale_inv.rows(begin, end),
-          .scaling = rows.scaling};
-}
-
 }  // namespace
 
 LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision,
@@ -304,32 +294,25 @@ Tensor LinearLayer::all_tokens(const Source& source) const {
   return is_saved ? source.a.input.gathered : exchange();
 }
 
-// Makes the operands of a tensor. Without FP8 the matmuls read all_tokens(source). Calls `work`, if given, for ranges
-// of the tokens whose rows are there.
-void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                                const TensorGroup::Work& work) const {
-  if (is_share(source.kind)) return gather_operands(operands, source, stream, work);
-  const bool fp8 = is_fp8(options_.recipe);
-  if (fp8 && !producer_casts(source.kind, source.pass)) cast(operands, source, stream);
-  if (work) work(0, fp8 ? options_.spec.shape.tokens : source.x.dim(0));
+// Makes the operands of a tensor. Without FP8 the matmuls read all_tokens(source).
+void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const {
+  if (is_share(source.kind)) return gather_operands(operands, source, stream);
+  if (is_fp8(options_.recipe) && !producer_casts(source.kind, source.pass)) cast(operands, source, stream);
 }
 
-void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                                  const TensorGroup::Work& work) const {
+void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const {
   TensorGroup& group = *options_.tensor;
   const char* name = name_of(source.kind);
   if (!needs_amax(options_.recipe)) {
     Source gathered = source;
     gathered.x = all_tokens(source);
-    if (!is_fp8(options_.recipe)) return group.gather(gathered.x, source.x, name, work);
     group.gather(gathered.x, source.x, name);
-    cast(operands, gathered, stream);
-    if (work) work(0, options_.spec.shape.tokens);
+    if (is_fp8(options_.recipe)) cast(operands, gathered, stream);
     return;
   }
   const Fp8Operand share = share_rows(operands.rows);
   if (!producer_casts(source.kind, source.pass)) cast({.rows = share, .amax = operands.amax}, source, stream);
-  group.gather(operands.rows.data, share.data, name, work);
+  group.gather(operands.rows.data, share.data, name);
   if (!operands.columns.defined()) return;
   fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
   fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
@@ -339,31 +322,19 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
   const LinearOptions& o = options_;
   const Fp8Cast operands = input_operands(a, args.pass);
   const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .pass = args.pass};
-  const auto multiply = [&](const Tensor& out, int64_t begin, int64_t end) {
-    const Tensor d = out.rows(begin, end);
-    if (!is_fp8(o.recipe)) {
-      const Tensor x = all_tokens(source).rows(begin, end);
-      return matmul({.d = d, .a = x, .b = o.weight.value, .transpose_b = true, .name = o.spec.names.forward}, stream);
-    }
-    fp8_matmul({.d = d,
-                .a = token_rows(operands.rows, begin, end),
-                .b = o.weight.rows,
-                .fast_accumulation = fast(true),
-                .name = o.spec.names.forward},
-               stream);
-  };
-  if (!divides(Divided::kInputs)) {
-    make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { multiply(args.y, begin, end); });
+  const bool sums = divides(Divided::kInputs);
+  const Tensor y = sums ? exchange() : args.y;
+  const char* name = o.spec.names.forward;
+  make_operands(operands, source, stream);
+  if (is_fp8(o.recipe)) {
+    fp8_matmul({.d = y, .a = operands.rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = name}, stream);
   } else {
-    make_operands(operands, source, stream, [&](int64_t, int64_t) {
-      reduce_scatter(args.y, [&](int64_t begin, int64_t end) { multiply(exchange(), begin, end); });
-    });
+    matmul({.d = y, .a = all_tokens(source), .b = o.weight.value, .transpose_b = true, .name = name}, stream);
   }
+  if (sums) o.tensor->reduce_scatter(args.y, y, name);
   if (observer() == nullptr) return;
-  observer()->on_result({.op = o.spec.names.forward,
-                         .results = {args.y},
-                         .inputs = {args.x},
-                         .weights = {observed_weight(o.weight.rows)}});
+  observer()->on_result(
+      {.op = name, .results = {args.y}, .inputs = {args.x}, .weights = {observed_weight(o.weight.rows)}});
 }
 
 OpInput LinearLayer::observed_weight(const Fp8Operand& operand) const {
@@ -372,15 +343,7 @@ OpInput LinearLayer::observed_weight(const Fp8Operand& operand) const {
 
 void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
   constexpr BlockPass kPass = BlockPass::kBackward;
-  make_operands(input_operands(a, kPass), {.a = a, .x = x, .kind = AmaxTable::kInput, .pass = kPass}, stream, {});
-}
-
-void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
-  TensorGroup& group = *options_.tensor;
-  const char* name = options_.spec.names.forward;
-  if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
-  work(0, options_.spec.shape.tokens);
-  group.reduce_scatter(y, exchange(), name);
+  make_operands(input_operands(a, kPass), {.a = a, .x = x, .kind = AmaxTable::kInput, .pass = kPass}, stream);
 }
 
 void LinearLayer::backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
@@ -390,25 +353,19 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   const Tensor d_input = sums ? exchange() : args.d_x;
   const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient};
   const Tensor d_output = all_tokens(source);
-  make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
-    const Tensor d = d_input.rows(begin, end);
-    if (!is_fp8(o.recipe)) {
-      const Tensor d_y = d_output.rows(begin, end);
-      return matmul({.d = d, .a = d_y, .b = o.weight.value, .name = o.spec.names.d_x}, stream);
-    }
-    fp8_matmul({.d = d,
-                .a = token_rows(operands.rows, begin, end),
-                .b = o.weight.columns,
-                .fast_accumulation = fast(false),
-                .name = o.spec.names.d_x},
-               stream);
-  });
-  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.spec.names.d_x);
+  const char* name = o.spec.names.d_x;
+  make_operands(operands, source, stream);
+  if (is_fp8(o.recipe)) {
+    fp8_matmul(
+        {.d = d_input, .a = operands.rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = name},
+        stream);
+  } else {
+    matmul({.d = d_input, .a = d_output, .b = o.weight.value, .name = name}, stream);
+  }
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, name);
   const auto observe = [&] {
-    observer()->on_result({.op = o.spec.names.d_x,
-                           .results = {args.d_x},
-                           .inputs = {args.d_y},
-                           .weights = {observed_weight(o.weight.columns)}});
+    observer()->on_result(
+        {.op = name, .results = {args.d_x}, .inputs = {args.d_y}, .weights = {observed_weight(o.weight.columns)}});
   };
   if (observer() != nullptr && !sums) observe();
   if (args.between) args.between();

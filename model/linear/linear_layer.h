@@ -14,9 +14,9 @@
 // A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
 // takes them.
 //
-// If a pass after the forward makes the columns of x, they lie in memory that the same linear of all blocks shares. A
-// tensor-parallel group defers at most one weight gradient that reads this memory. The first gather of the next block's
-// backward or recomputation queues it, before the same linear of that block overwrites the memory.
+// If backward or recomputation makes the columns of x, the same linear of all blocks shares the memory for them. A
+// weight gradient that a tensor-parallel group has deferred may still read it. The first gather of the next block
+// queues that weight gradient, before the next block overwrites the memory.
 //
 // Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is the part of the weight that
 // this rank has. If the outputs are divided, x has this rank's share of the tokens, and y has all tokens and this
@@ -227,10 +227,8 @@ class LinearLayer {
   bool producer_casts(Kind kind, BlockPass pass) const;
   bool is_share(Kind kind) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
-  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                     const TensorGroup::Work& work) const;
-  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                       const TensorGroup::Work& work) const;
+  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
+  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   Tensor measure(const Source& source, Stream& stream) const;
   void agree(const Tensor& maximum, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
@@ -240,7 +238,6 @@ class LinearLayer {
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
   ResultObserver* observer() const { return options_.scratch != nullptr ? options_.scratch->observer : nullptr; }
   OpInput observed_weight(const Fp8Operand& operand) const;
-  void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
   Tensor exchange() const;
   Tensor all_tokens(const Source& source) const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }

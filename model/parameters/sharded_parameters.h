@@ -1,5 +1,5 @@
 // The parameters of a model as one rank holds them: its shard of the float32 master weights and of the gradients, and
-// the weights for GEMMs, which ranks gather from each other (parallel/fsdp.h).
+// the weights for matmuls, which ranks gather from each other (parallel/fsdp.h).
 //
 // Shard buffers hold this rank's slice of every unit, one after the other in the order of the layout. On one rank a
 // shard buffer is the whole flat order, and ParameterSpec::offset is the index of a parameter in it.
@@ -83,7 +83,7 @@ class ShardedParameters {
   }
   // Returns the index of a unit's first element in shard buffers. For the number of units it returns their end.
   int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
-  // Returns the dtype of the weights that GEMMs read, except FP8 weights.
+  // Returns the dtype of the weights that matmuls read, except FP8 weights.
   DType compute_dtype() const { return precision_.compute; }
   // Returns the gradients that count in the norm: all except those of replicas of parts that another rank holds
   // (ParameterSpec::counts).

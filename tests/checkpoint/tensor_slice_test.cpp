@@ -22,12 +22,12 @@ std::vector<int64_t> places(const TensorSlice& slice) {
 }
 
 // Returns, for each element of the target, the index in the whole tensor that it is copied from, or -1.
-std::vector<int64_t> copied_places(const TensorSlice& source, const TensorSlice& target, int64_t& stretches) {
+std::vector<int64_t> copied_places(const TensorSlice& source, const TensorSlice& target, int64_t& copies) {
   const std::vector<int64_t> from_places = places(source);
   std::vector<int64_t> copied(places(target).size(), -1);
-  stretches = 0;
+  copies = 0;
   for_each_run(source, target, [&](int64_t from, int64_t to, int64_t count) {
-    ++stretches;
+    ++copies;
     for (int64_t i = 0; i < count; ++i) {
       EXPECT_EQ(copied.at(static_cast<size_t>(to + i)), -1);
       copied.at(static_cast<size_t>(to + i)) = from_places.at(static_cast<size_t>(from + i));
@@ -59,25 +59,25 @@ TEST(TensorSlice, StretchesAreWhatBothHave) {
       for (int64_t& place : expected) {
         if (!std::binary_search(have.begin(), have.end(), place)) place = -1;
       }
-      int64_t stretches = 0;
-      ASSERT_EQ(copied_places(source, target, stretches), expected)
+      int64_t copies = 0;
+      ASSERT_EQ(copied_places(source, target, copies), expected)
           << source.columns.begin << " " << source.begin << " " << target.columns.begin << " " << target.begin;
-      EXPECT_LE(stretches, source.columns == target.columns ? 1 : 4);
+      EXPECT_LE(copies, source.columns == target.columns ? 1 : 4);
     }
   }
 }
 
 TEST(TensorSlice, WholeTensorsOfAnyShapeAreOneStretch) {
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{20}, {4, 5}, {2, 2, 5}}) {
-    int64_t stretches = 0;
+    int64_t copies = 0;
     for_each_run(checked_slice("tensor", shape, {}, 3, 18), checked_slice("tensor", shape, {}, 7, 20),
                  [&](int64_t from, int64_t to, int64_t count) {
-                   ++stretches;
+                   ++copies;
                    EXPECT_EQ(from, 4);
                    EXPECT_EQ(to, 0);
                    EXPECT_EQ(count, 11);
                  });
-    EXPECT_EQ(stretches, 1);
+    EXPECT_EQ(copies, 1);
   }
   const std::vector<int64_t> scalar, empty{0, 5};
   EXPECT_EQ(checked_slice("tensor", scalar, {}, 0, 1).columns.end, 1);

@@ -231,14 +231,12 @@ TEST(Stream, KeepsOneStateOfAType) {
 
 TEST(Stream, MovesWithAllItHolds) {
   Stream stream = Stream::planned(132);
-  stream.set_matmul_multiprocessors(116);
   stream.set_deterministic(true);
   Stream moved = std::move(stream);
   Stream assigned = Stream::cpu();
   assigned = std::move(moved);
   EXPECT_TRUE(assigned.is_planned());
   EXPECT_EQ(assigned.multiprocessors(), 132);
-  EXPECT_EQ(assigned.matmul_multiprocessors(), 116);
   EXPECT_TRUE(assigned.deterministic());
 }
 

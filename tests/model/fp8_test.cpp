@@ -193,7 +193,7 @@ class OneLinear {
   Fp8Operand weight_rows_;
   Fp8Operand weight_columns_;
   AmaxTable amaxes_;
-  TensorGroup alone_{{}, kLinear.tokens, stream};
+  TensorGroup alone_{nullptr, kLinear.tokens, stream};
   LinearScratch scratch_;
   LinearLayer layer_;
   LinearActivations activations_;

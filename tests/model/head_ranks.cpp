@@ -46,7 +46,7 @@ class TestedHead {
         logits(DType::kFloat32, {kTokens, vocab_}),
         d_weight(DType::kFloat32, {vocab_, kHidden}),
         d_x(x),
-        group_({.ranks = ranks}, kTokens, stream_),
+        group_(ranks, kTokens, stream_),
         head_({.compute = DType::kFloat32, .lm_head = LmHeadPrecision::kFp8},
               {.chunk = kTokens, .hidden = kHidden, .vocab = vocab_}, true, arena_) {
     const LinearShape shape{.tokens = kTokens, .in = kHidden, .out = vocab_};

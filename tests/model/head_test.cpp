@@ -91,7 +91,7 @@ class Head {
   PrecisionConfig precision_;
   Stream stream_ = Stream::cpu();
   Buffer workspace_ = Buffer::host(Device::kCpu, head_workspace_bytes(config_, shape_, precision_, stream_));
-  TensorGroup alone_{{}, shape_.tokens(), stream_};
+  TensorGroup alone_{nullptr, shape_.tokens(), stream_};
   ContextGroup sequences_{{}, stream_};
   ParameterLayout layout_;
   Arena arena_;

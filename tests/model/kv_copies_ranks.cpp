@@ -72,7 +72,7 @@ class KvCopiesRanks : public DeviceRanksTest {
 
   template <typename T>
   void expect_sums(const ModelConfig& config) {
-    TensorGroup group({.ranks = communicator_.get()}, size_, stream_);
+    TensorGroup group(communicator_.get(), size_, stream_);
     const int64_t rows = local_config(config, of(rank_)).qkv_width();
     const int64_t elements = rows * config.hidden_size;
     Arena arena(stream_.device(), 1 << 16);

@@ -37,16 +37,15 @@ constexpr int64_t kTokens = 384;
 constexpr int64_t kWholeWidth = 256;
 constexpr int64_t kPartWidth = 128;  // Width per rank of the dimension that is divided.
 
-// A matrix [rows, columns] whose rows or columns are divided among ranks. Each rank has every ranks-th group of
-// `stretch` rows or columns.
+// A matrix [rows, columns] whose rows or columns are divided among ranks. Each rank has `part` consecutive ones.
 struct DividedMatrix {
   int64_t rows = 0;
   int64_t columns = 0;
   bool by_rows = false;
-  int64_t stretch = 0;
+  int64_t part = 0;
   int64_t ranks = 1;
 
-  int64_t owner(int64_t row, int64_t column) const { return (by_rows ? row : column) / stretch % ranks; }
+  int64_t owner(int64_t row, int64_t column) const { return (by_rows ? row : column) / part; }
   int64_t part_rows() const { return by_rows ? rows / ranks : rows; }
   int64_t part_columns() const { return by_rows ? columns : columns / ranks; }
 };
@@ -86,7 +85,6 @@ Array part_of(const Array& whole, const DividedMatrix& matrix, int64_t rank) {
 // The way in which one layer is divided among ranks.
 struct Division {
   Divided divided = Divided::kOutputs;
-  int64_t chunks = 1;
   int64_t ranks = 1;
 
   bool outputs() const { return divided == Divided::kOutputs; }
@@ -98,7 +96,7 @@ struct Division {
 
  private:
   DividedMatrix activation(int64_t width, bool by_tokens) const {
-    return {kTokens, width, by_tokens, by_tokens ? kTokens / (chunks * ranks) : kPartWidth, ranks};
+    return {kTokens, width, by_tokens, by_tokens ? kTokens / ranks : kPartWidth, ranks};
   }
 };
 
@@ -132,7 +130,7 @@ class TestedLayer {
         precision_{.compute = DType::kFloat32, .linear = recipe.precision},
         shape_(shape_of(data.weight, division.divided)),
         slope_of_part_(ranks == nullptr || ranks->rank() == ranks->size() - 1 ? kSlope : 1.0f),
-        group_({.ranks = ranks, .chunks = division.chunks}, kTokens, stream_),
+        group_(ranks, kTokens, stream_),
         weight_(make_weight(weight_amax)),
         amaxes_(precision_, 1, arena_),
         scratch_(std::array{LinearSpec{.shape = shape_}}, precision_, group_, arena_),
@@ -250,9 +248,8 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
   }
 
   void expect_equal_to_alone(const Division& division, const Use& use) {
-    SCOPED_TRACE(std::string(division.outputs() ? "outputs" : "inputs") + " divided, in chunks " +
-                 std::to_string(division.chunks) + (traits(use.producer).casts ? ", cast before" : "") +
-                 (use.splits ? ", split" : ""));
+    SCOPED_TRACE(std::string(division.outputs() ? "outputs" : "inputs") + " divided" +
+                 (traits(use.producer).casts ? ", cast before" : "") + (use.splits ? ", split" : ""));
     const Recipe& recipe = GetParam();
     const LayerData data = whole_data(division, recipe.precision);
     const double weight_amax = recipe.history ? kPastAmax : largest_magnitude(data.weight, 0);
@@ -278,13 +275,11 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
 
 TEST_P(LinearLayerRanks, EqualsTheLayerAlone) {
   for (const Divided divided : {Divided::kOutputs, Divided::kInputs}) {
-    for (const int64_t chunks : {1, 2}) {
-      const Division division{.divided = divided, .chunks = chunks, .ranks = size_};
-      expect_equal_to_alone(division, {});
-      expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true});
-      expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true, .splits = true});
-      expect_equal_to_alone(division, {.producer = Producer::kSwigluBackward});
-    }
+    const Division division{.divided = divided, .ranks = size_};
+    expect_equal_to_alone(division, {});
+    expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true});
+    expect_equal_to_alone(division, {.producer = Producer::kNorm, .accumulate = true, .splits = true});
+    expect_equal_to_alone(division, {.producer = Producer::kSwigluBackward});
   }
 }
 

@@ -1,7 +1,7 @@
-// Tests of TensorGroup: which tokens each rank has, and for which ranges of tokens it calls the work.
+// Tests of TensorGroup: which tokens each rank has, and when deferred work runs.
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <vector>
 
 #include "parallel/tensor_group.h"
 #include "tests/kernels/op_fixture.h"
@@ -13,39 +13,15 @@ namespace {
 constexpr int64_t kShare = 96;  // Tokens per rank.
 constexpr int64_t kWidth = 5;
 
-// A requested number of chunks, and the number that is used, which must divide kShare.
-struct Chunks {
-  int64_t asked, taken;
-};
-constexpr Chunks kChunks[] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 3}, {5, 3}, {7, 6}};
-
 class TensorGroupRanks : public DeviceRanksTest {
  protected:
-  using Stretches = std::vector<std::pair<int64_t, int64_t>>;
-
   void SetUp() override {
     DeviceRanksTest::SetUp();
     if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
   }
 
   int64_t tokens() const { return kShare * size_; }
-  TensorGroup make_group(int64_t chunks) {
-    return TensorGroup({.ranks = communicator_.get(), .chunks = chunks}, tokens(), stream_);
-  }
-
-  // Returns the position among all tokens of token i of the share of a rank.
-  int64_t token(int rank, int64_t i, int64_t chunks) const {
-    const int64_t n = tokens() / (chunks * size_);
-    return (i / n * size_ + rank) * n + i % n;
-  }
-
-  // Returns the ranges of tokens for which the work must be called.
-  Stretches stretches(int64_t chunks) const {
-    const int64_t rows = tokens() / chunks;
-    Stretches all;
-    for (int64_t c = 0; c < chunks; ++c) all.emplace_back(c * rows, (c + 1) * rows);
-    return all;
-  }
+  TensorGroup make_group() { return TensorGroup(communicator_.get(), tokens(), stream_); }
 
   static Tensor matrix(const DeviceArray& array) {
     return array.tensor().view({array.tensor().numel() / kWidth, kWidth});
@@ -58,15 +34,11 @@ class TensorGroupRanks : public DeviceRanksTest {
     return bytes;
   }
 
-  Bytes gathered(DType dtype, int64_t chunks) const {
-    const auto row_bytes = static_cast<size_t>(kWidth * dtype_bytes(dtype));
-    Bytes all(static_cast<size_t>(tokens()) * row_bytes);
+  Bytes gathered(DType dtype) const {
+    Bytes all;
     for (int r = 0; r < size_; ++r) {
       const Bytes share = share_bytes(r, dtype);
-      for (int64_t i = 0; i < kShare; ++i) {
-        std::memcpy(all.data() + static_cast<size_t>(token(r, i, chunks)) * row_bytes,
-                    share.data() + static_cast<size_t>(i) * row_bytes, row_bytes);
-      }
+      all.insert(all.end(), share.begin(), share.end());
     }
     return all;
   }
@@ -88,11 +60,11 @@ class TensorGroupRanks : public DeviceRanksTest {
     return all;
   }
   // Returns this rank's share of the sum.
-  Bytes share_of_sum(DType dtype, int64_t chunks) const {
+  Bytes share_of_sum(DType dtype) const {
     Bytes share(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
     for (int64_t i = 0; i < kShare * kWidth; ++i) {
       float sum = 0;
-      for (int r = 0; r < size_; ++r) sum += term(r, token(rank_, i / kWidth, chunks), i % kWidth);
+      for (int r = 0; r < size_; ++r) sum += term(r, rank_ * kShare + i / kWidth, i % kWidth);
       set(share, dtype, i, sum);
     }
     return share;
@@ -102,98 +74,86 @@ class TensorGroupRanks : public DeviceRanksTest {
 };
 
 TEST_P(TensorGroupRanks, Gather) {
+  TensorGroup group = make_group();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
-    for (const auto& [asked, taken] : kChunks) {
-      TensorGroup group = make_group(asked);
-      DeviceArray all(stream_, dtype, tokens() * kWidth);
-      DeviceArray share(stream_, dtype, kShare * kWidth);
-      share.write(share_bytes(rank_, dtype));
-      group.gather(matrix(all), matrix(share), "tokens");
-      EXPECT_TRUE(all.read() == gathered(dtype, taken)) << dtype_name(dtype) << " in " << asked;
-      EXPECT_TRUE(share.read() == share_bytes(rank_, dtype));
-    }
-  }
-}
-
-// The work copies the rows that were gathered so far.
-TEST_P(TensorGroupRanks, GatherCallsWorkOnceTheRowsAreThere) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
-    for (const auto& [asked, taken] : kChunks) {
-      TensorGroup group = make_group(asked);
-      DeviceArray all(stream_, dtype, tokens() * kWidth);
-      DeviceArray found(stream_, dtype, tokens() * kWidth);
-      DeviceArray share(stream_, dtype, kShare * kWidth);
-      share.write(share_bytes(rank_, dtype));
-      Stretches calls;
-      group.gather(matrix(all), matrix(share), "tokens", [&](int64_t begin, int64_t end) {
-        calls.emplace_back(begin, end);
-        stream_.copy(matrix(found).rows(begin, end), matrix(all).rows(begin, end));
-      });
-      EXPECT_EQ(calls, stretches(taken)) << asked;
-      EXPECT_TRUE(found.read() == gathered(dtype, taken)) << dtype_name(dtype) << " in " << asked;
-    }
+    DeviceArray all(stream_, dtype, tokens() * kWidth);
+    DeviceArray share(stream_, dtype, kShare * kWidth);
+    share.write(share_bytes(rank_, dtype));
+    group.gather(matrix(all), matrix(share), "tokens");
+    EXPECT_TRUE(all.read() == gathered(dtype)) << dtype_name(dtype);
+    EXPECT_TRUE(share.read() == share_bytes(rank_, dtype));
   }
 }
 
 TEST_P(TensorGroupRanks, ReduceScatter) {
+  TensorGroup group = make_group();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [asked, taken] : kChunks) {
-      TensorGroup group = make_group(asked);
-      DeviceArray all(stream_, dtype, tokens() * kWidth);
-      DeviceArray share(stream_, dtype, kShare * kWidth);
-      all.write(terms(dtype));
-      group.reduce_scatter(matrix(share), matrix(all), "sums");
-      EXPECT_TRUE(share.read() == share_of_sum(dtype, taken)) << dtype_name(dtype) << " in " << asked;
-      EXPECT_TRUE(all.read() == terms(dtype));
-    }
+    DeviceArray all(stream_, dtype, tokens() * kWidth);
+    DeviceArray share(stream_, dtype, kShare * kWidth);
+    all.write(terms(dtype));
+    group.reduce_scatter(matrix(share), matrix(all), "sums");
+    EXPECT_TRUE(share.read() == share_of_sum(dtype)) << dtype_name(dtype);
+    EXPECT_TRUE(all.read() == terms(dtype));
   }
 }
 
-// The callback of start_reduce_scatter() computes the terms, and other work is queued before wait().
-TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
+// Other work is queued between start_reduce_scatter() and wait().
+TEST_P(TensorGroupRanks, ReduceScatterBesideOtherWork) {
+  TensorGroup group = make_group();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [asked, taken] : kChunks) {
-      TensorGroup group = make_group(asked);
-      DeviceArray made(stream_, dtype, tokens() * kWidth);
-      DeviceArray all(stream_, dtype, tokens() * kWidth);
-      DeviceArray share(stream_, dtype, kShare * kWidth);
-      DeviceArray beside(stream_, dtype, tokens() * kWidth);
-      DeviceArray found(stream_, dtype, kShare * kWidth);
-      made.write(terms(dtype));
-      Stretches calls;
-      group.start_reduce_scatter(matrix(share), matrix(all), "sums", [&](int64_t begin, int64_t end) {
-        calls.emplace_back(begin, end);
-        stream_.copy(matrix(all).rows(begin, end), matrix(made).rows(begin, end));
-      });
-      stream_.copy(beside.tensor(), all.tensor());
-      group.wait();
-      stream_.copy(found.tensor(), share.tensor());
-      EXPECT_EQ(calls, stretches(taken)) << asked;
-      EXPECT_TRUE(found.read() == share_of_sum(dtype, taken)) << dtype_name(dtype) << " in " << asked;
-      EXPECT_TRUE(beside.read() == terms(dtype));
-    }
+    DeviceArray made(stream_, dtype, tokens() * kWidth);
+    DeviceArray all(stream_, dtype, tokens() * kWidth);
+    DeviceArray share(stream_, dtype, kShare * kWidth);
+    DeviceArray beside(stream_, dtype, tokens() * kWidth);
+    DeviceArray found(stream_, dtype, kShare * kWidth);
+    made.write(terms(dtype));
+    stream_.copy(all.tensor(), made.tensor());
+    group.start_reduce_scatter(matrix(share), matrix(all), "sums");
+    stream_.copy(beside.tensor(), all.tensor());
+    group.wait();
+    stream_.copy(found.tensor(), share.tensor());
+    EXPECT_TRUE(found.read() == share_of_sum(dtype)) << dtype_name(dtype);
+    EXPECT_TRUE(beside.read() == terms(dtype));
   }
+}
+
+// Each collective takes one deferred function that covers, with the short ones after it.
+TEST_P(TensorGroupRanks, CollectivesTakeDeferredWork) {
+  TensorGroup group = make_group();
+  DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
+  DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
+  std::vector<int> ran;
+  const auto defer = [&](int number, bool covers) { group.defer([&ran, number] { ran.push_back(number); }, covers); };
+  for (const int number : {1, 2, 3, 4}) defer(number, number != 2);
+  EXPECT_EQ(ran, std::vector<int>{});
+  group.gather(matrix(all), matrix(share), "tokens");
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
+  group.start_reduce_scatter(matrix(share), matrix(all), "sums");
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
+  group.wait();
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
+  defer(5, true);
+  group.run_deferred();
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3, 4, 5}));
 }
 
 // Transfers use the same buffers one after the other, as in the layers of a model.
 TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
-  for (const auto& [asked, taken] : kChunks) {
-    TensorGroup group = make_group(asked);
-    DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
-    DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
-    all.write(terms(DType::kFloat32));
+  TensorGroup group = make_group();
+  DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
+  DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
+  all.write(terms(DType::kFloat32));
+  group.reduce_scatter(matrix(share), matrix(all), "sums");
+  for (int round = 0; round < 3; ++round) {
+    group.gather(matrix(all), matrix(share), "tokens");
+    if (rank_ > 0) stream_.zero(all.tensor());  // Only the terms of rank 0 stay in the sum.
     group.reduce_scatter(matrix(share), matrix(all), "sums");
-    for (int round = 0; round < 3; ++round) {
-      group.gather(matrix(all), matrix(share), "tokens");
-      if (rank_ > 0) stream_.zero(all.tensor());  // Only the terms of rank 0 stay in the sum.
-      group.reduce_scatter(matrix(share), matrix(all), "sums");
-    }
-    EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32, taken)) << asked;
   }
+  EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32));
 }
 
 TEST_P(TensorGroupRanks, WholeTensors) {
-  TensorGroup group = make_group(2);
+  TensorGroup group = make_group();
   EXPECT_EQ(group.rank(), rank_);
   EXPECT_EQ(group.size(), size_);
   EXPECT_EQ(group.alone(), size_ == 1);
@@ -230,9 +190,9 @@ TEST_P(TensorGroupRanks, WholeTensors) {
 
 // If the shapes or dtypes do not fit, every rank refuses the collective before it sends anything.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
-  expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
+  expect_error<Error>([&] { TensorGroup(communicator_.get(), tokens() + 1, stream_); },
                       std::to_string(tokens() + 1) + " tokens are not divisible among " + std::to_string(size_));
-  TensorGroup group = make_group(1);
+  TensorGroup group = make_group();
   DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
   DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
   DeviceArray other(stream_, DType::kBFloat16, kShare * kWidth);

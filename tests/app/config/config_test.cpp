@@ -66,8 +66,8 @@ optimizer:
 precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
-parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
-           nccl_memory: registered, overlap_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30,
+parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, reshard_after_forward: true,
+           nccl_memory: registered, accumulate_unsharded: true, timeout_s: 30,
            pipeline_parallel: 3, pipeline_layers: [1, 2, 1], pipeline_schedule: zero_bubble, pipeline_chunks: 2}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
@@ -153,11 +153,9 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
   EXPECT_EQ(config.parallel.context_parallel, 2);
-  EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
   EXPECT_EQ(config.parallel.reshard_after_forward, AutoBool::kTrue);
   EXPECT_EQ(config.parallel.accumulate_unsharded, AutoBool::kTrue);
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
-  EXPECT_EQ(config.parallel.overlap_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);
   EXPECT_EQ(config.parallel.pipeline_parallel, 3);
   EXPECT_EQ(config.parallel.pipeline_layers, (std::vector<int64_t>{1, 2, 1}));
@@ -589,10 +587,12 @@ TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
   expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas was removed", "NCCL_MAX_CTAS"});
   expect_error("parallel: {nccl_memory: copy_engine}\n",
                {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is no longer a valid value", "registered"});
+  expect_error("parallel: {tensor_parallel_chunks: 2}\n", {"parallel.tensor_parallel_chunks was removed", "fastest"});
   // The config has retired keys with their old defaults.
-  const Config dumped =
-      load(std::string(kTrainable) + "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain}\n");
-  ASSERT_EQ(dumped.notes.size(), 2U);
+  const Config dumped = load(std::string(kTrainable) +
+                             "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain, "
+                             "overlap_multiprocessors: 0, tensor_parallel_chunks: 1}\n");
+  ASSERT_EQ(dumped.notes.size(), 4U);
   EXPECT_EQ(dumped.parallel.nccl_memory, NcclMemory::kPlain);
   EXPECT_NE(dumped.notes[0].find("logging.links_every was removed and is ignored"), std::string::npos);
   // A suggestion never names a retired key.
@@ -610,12 +610,12 @@ TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
 TEST_F(ConfigTest, OldNamesOfKeysAreRead) {
   const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
   const std::string wsd = model + "optimizer: {schedule: wsd, decay: sqrt}\n";
-  const Config config = load(wsd, {"parallel.cover_multiprocessors=4"});
+  const Config config = load(wsd, {"training.check_every=4"});
   EXPECT_EQ(config.optimizer.decay_type, Decay::kSqrt);
-  EXPECT_EQ(config.parallel.overlap_multiprocessors, 4);
+  EXPECT_EQ(config.training.corruption_check_every, 4);
   ASSERT_EQ(config.notes.size(), 2U);
   EXPECT_NE(config.notes[0].find("optimizer.decay is named optimizer.decay_type now"), std::string::npos);
-  EXPECT_NE(config.notes[1].find("command line: parallel.cover_multiprocessors"), std::string::npos);
+  EXPECT_NE(config.notes[1].find("command line: training.check_every"), std::string::npos);
   // The last value counts, whether it has the old or the new name.
   EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear"}).optimizer.decay_type, Decay::kLinear);
   EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear", "optimizer.decay=sqrt"}).optimizer.decay_type, Decay::kSqrt);

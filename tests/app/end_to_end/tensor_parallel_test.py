@@ -14,8 +14,6 @@ class TensorParallelTest(Meshes):
         self.assert_meshes_equal_one_rank({
             "tensor parallel 2": (2, ["parallel.tensor_parallel=2"]),
             "tensor parallel 4, copies of kv heads": (4, ["parallel.tensor_parallel=4"]),
-            "in one piece": (2, ["parallel.tensor_parallel=2", "parallel.tensor_parallel_chunks=1"]),
-            "in 5 pieces, which the tokens are not": (2, ["parallel.tensor_parallel=2", "parallel.tensor_parallel_chunks=5"]),
         })
 
     def test_with_shards(self):

@@ -128,7 +128,6 @@ inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.tensor_parallel = dice.divisor_of(ranks);
   parallel.context_parallel = dice.divisor_of(ranks / parallel.tensor_parallel);
   parallel.data_parallel_replicate = dice.divisor_of(ranks / parallel.tensor_parallel / parallel.context_parallel);
-  parallel.tensor_parallel_chunks = dice.number(1, 3);
   parallel.accumulate_unsharded = auto_bool(dice.yes());
 }
 
@@ -220,20 +219,16 @@ inline std::string MeshDraw::describe() const {
   return fmt::format(
       "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}{}, vocabulary {}{}; sequences of {}{}, global "
       "batch "
-      "{}, "
-      "micro-batch {}, on one rank {}; {} pipeline stages of {} chunks of [{}] blocks{}, copies {}, context ranks {}, "
-      "tensor ranks "
-      "{} "
-      "in {} stretches; weights {}, "
-      "gradients {}; linears "
-      "{}, "
-      "{} of them not in FP8, gathered {}, lm_head {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
+      "{}, micro-batch {}, on one rank {}; {} pipeline stages of {} chunks of [{}] blocks{}, replicas {}, context "
+      "ranks "
+      "{}, tensor ranks {}; weights {}, gradients {}; linears {}, {} of them not in FP8, gathered {}, lm_head {}; "
+      "recomputation {} of {}; {} clipped at {}; z-loss {}",
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim,
       m.qk_norm ? " with norms" : "", m.vocab_size, m.tie_word_embeddings ? ", tied" : "", config.data.seq_len,
       config.data.document_mask ? " with documents" : "", config.training.global_batch_size,
       config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel, p.pipeline_chunks,
       fmt::join(p.pipeline_layers, " "), p.pipeline_schedule == PipelineSchedule::kZeroBubble ? " without bubbles" : "",
-      p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
+      p.data_parallel_replicate, p.context_parallel, p.tensor_parallel,
       reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded == AutoBool::kTrue ? "kept" : "sharded",
       precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,

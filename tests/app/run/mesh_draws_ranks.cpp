@@ -387,6 +387,24 @@ TEST_P(MeshDraws, ChunksOfPipelineStages) {
   }
 }
 
+// zero_bubble computes the weight gradients of several blocks after their other gradients. With shards, whose gradients
+// share slots, each must be reduced before the next but one is written.
+TEST_P(MeshDraws, WeightGradientsOfStagesWithTensorParallelShards) {
+  if (size_ % 8 != 0) GTEST_SKIP() << "needs 8 ranks";
+  for (const auto& [context, layers] : {std::pair<int64_t, int64_t>{1, 6}, {2, 7}}) {
+    MeshDraw draw = plain_draw(LinearPrecision::kBFloat16);
+    draw.config.model.num_layers = layers;
+    draw.config.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;
+    draw.config.parallel.pipeline_parallel = 2;
+    draw.config.parallel.pipeline_schedule = PipelineSchedule::kZeroBubble;
+    draw.config.parallel.tensor_parallel = 2;
+    draw.config.parallel.context_parallel = context;
+    draw.config.parallel.accumulate_unsharded = AutoBool::kFalse;
+    draw.config.training.global_batch_size = 8;
+    expect_equal_to_one_rank(draw, tolerance_of(draw));
+  }
+}
+
 // Only powers of two divide the sizes of these units. Gathered weights and gradients that are being reduced share
 // memory.
 TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
