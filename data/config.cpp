@@ -1,8 +1,10 @@
 #include "data/config.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
+#include "core/error.h"
 #include "data/tokens/token_row.h"
 
 namespace octavo {
@@ -32,6 +34,29 @@ std::vector<std::string> token_files_of(const DatasetSource& source) {
     paths.insert(paths.end(), files.begin(), files.end());
   }
   return paths;
+}
+
+std::vector<SampleRange> merged_ranges(std::vector<SampleRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::vector<SampleRange> merged;
+  for (const SampleRange& range : ranges) {
+    CHECK_INPUT(range.begin >= 0 && range.begin < range.end,
+                "data.skip has the range {} to {}, expected [A, B] with 0 <= A < B", range.begin, range.end);
+    if (!merged.empty() && range.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, range.end);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+int64_t end_of_samples(const std::vector<SampleRange>& skip, int64_t begin, int64_t count) {
+  int64_t end = begin + count;
+  for (const SampleRange& range : merged_ranges(skip)) {
+    if (range.begin < end && range.end > begin) end += range.end - std::max(range.begin, begin);
+  }
+  return end;
 }
 
 }  // namespace octavo

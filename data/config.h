@@ -82,4 +82,10 @@ struct DataConfig {
   DataOrigin origin = {};
 };
 
+// Returns the ranges in rising order, with touching ranges joined. Throws an InputError if a range is empty.
+std::vector<SampleRange> merged_ranges(std::vector<SampleRange> ranges);
+
+// Returns the end of the next `count` samples from `begin` on that are in none of the ranges.
+int64_t end_of_samples(const std::vector<SampleRange>& skip, int64_t begin, int64_t count);
+
 }  // namespace octavo

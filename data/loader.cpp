@@ -18,22 +18,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kSaved = "the loader state";
 
-// Returns the ranges in rising order, with touching ranges joined.
-std::vector<SampleRange> merged(std::vector<SampleRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-  std::vector<SampleRange> merged;
-  for (const SampleRange& range : ranges) {
-    CHECK_INPUT(range.begin >= 0 && range.begin < range.end,
-                "data.skip has the range {} to {}, expected [A, B] with 0 <= A < B", range.begin, range.end);
-    if (!merged.empty() && range.begin <= merged.back().end) {
-      merged.back().end = std::max(merged.back().end, range.end);
-    } else {
-      merged.push_back(range);
-    }
-  }
-  return merged;
-}
-
 Json to_json(const std::vector<SampleRange>& ranges) {
   Json json = Json::array();
   for (const SampleRange& range : ranges) json.push_back({range.begin, range.end});
@@ -76,7 +60,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
               would_work(multiples_near(options.global_batch_size, options.num_ranks)));
   CHECK(options.prefetch_depth >= 1, "prefetch_depth is {}, expected at least 1", options.prefetch_depth);
   CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
-  config_.skip = merged(config.skip);
+  config_.skip = merged_ranges(config.skip);
   restore(state);
   initial_state_ = stream_.state();
   // One more slot than batches prepared ahead, because the consumer holds one.

@@ -35,13 +35,16 @@ StepSchedule schedule_in(const std::vector<Config>& stages, int64_t step) {
   return {.lr = then.learning_rate(step), .batch_size = then.training.batch_schedule().batch_size(step)};
 }
 
-bool same(const StepSchedule& a, const StepSchedule& b) {
+// Names what differs between the schedules of a step, such as "step 5 has 8 instead of 4 sequences". Returns an empty
+// text if nothing does.
+std::string step_difference(int64_t step, const StepSchedule& was, const StepSchedule& is) {
   constexpr double kRounding = 1e-9;
-  return a.batch_size == b.batch_size && std::abs(a.lr - b.lr) <= kRounding * std::max(a.lr, b.lr);
-}
-
-std::string describe(const StepSchedule& step) {
-  return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
+  std::vector<std::string> parts;
+  if (std::abs(was.lr - is.lr) > kRounding * std::max(was.lr, is.lr))
+    parts.push_back(fmt::format("the learning rate {:.3g} instead of {:.3g}", is.lr, was.lr));
+  if (was.batch_size != is.batch_size)
+    parts.push_back(fmt::format("{} instead of {} sequences", is.batch_size, was.batch_size));
+  return parts.empty() ? "" : fmt::format("step {} has {}", step, fmt::join(parts, " and "));
 }
 
 // Describes the first remaining step that both configs have and at which their schedules differ. If no steps remain,
@@ -54,10 +57,24 @@ std::string schedule_difference(const Config& before, const Config& now, int64_t
   const int64_t first = std::min(steps_done + 1, last);
   const int64_t stride = (last - first) / kMaxComparedSteps + 1;
   for (int64_t step = first;; step = std::min(step + stride, last)) {
-    const StepSchedule was = schedule_in(stages_before, step), is = schedule_in(stages_now, step);
-    if (!same(was, is)) return fmt::format("step {} has {} instead of {}", step, describe(is), describe(was));
-    if (step == last) return "";
+    const std::string difference =
+        step_difference(step, schedule_in(stages_before, step), schedule_in(stages_now, step));
+    if (!difference.empty() || step == last) return difference;
   }
+}
+
+// Returns the reason why the current stage would begin at another sample, or an empty text if it would not.
+std::string moved_stage(const Config& before, const Config& now, int64_t steps_done) {
+  const int64_t next = std::min({steps_done + 1, before.total_steps(), now.total_steps()});
+  const Config was = config_of_step(before, next), is = config_of_step(now, next);
+  if (was.stage.number == 0 || is.stage.number == 0 || was.stage.steps_before != is.stage.steps_before) return "";
+  if (was.data.origin.sample == is.data.origin.sample) return "";
+  return fmt::format(
+      "this config would change stages that are done: stage {} would begin at sample {} instead of {}; expected the "
+      "batch sizes and the data.skip of the checkpoint in these stages, and changes of them only under `stages`, in "
+      "the "
+      "items of later stages",
+      is.stage.number, is.data.origin.sample, was.data.origin.sample);
 }
 
 }  // namespace
@@ -82,6 +99,7 @@ std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now
 }
 
 std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done) {
+  if (std::string moved = moved_stage(before, now, steps_done); !moved.empty()) return moved;
   const auto& allowed = now.checkpoint.allow_changes;
   const auto is_allowed = [&](KeyClass some) {
     return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
@@ -106,7 +124,11 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   for (const Choice<KeyClass>& one : kAllowedChange) {
     if (needed.erase(one.value) > 0) names += (names.empty() ? "" : ",") + std::string(one.name);
   }
-  const std::string remedy = needed.empty() ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
+  // No class allows another type, whose states are others.
+  const bool other_states = std::any_of(refused.begin(), refused.end(),
+                                        [](const ConfigChange& change) { return change.key == "optimizer.type"; });
+  const std::string remedy =
+      needed.empty() && !other_states ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
   return fmt::format(
       "this config would change what the run computes: {}{}; expected the values of the checkpoint{}, or another "
       "logging.dir and checkpoint.dir for a new run",

@@ -184,7 +184,7 @@ size_t stage_of_step(const Config& config, int64_t step) {
   return stage;
 }
 
-std::vector<Config> stage_configs(const Config& config) {
+std::vector<Config> stage_configs(const Config& config, const std::vector<SampleRange>& rolled_back) {
   if (config.stages.empty()) return {config};
   std::vector<Config> stages;
   stages.reserve(config.stages.size());
@@ -201,10 +201,13 @@ std::vector<Config> stage_configs(const Config& config) {
     stage.data.origin = {.sample = samples, .datasets = datasets.origins(stage.data)};
     const BatchSchedule batches = stage.training.batch_schedule();
     const int64_t taken = batches.samples(stage.training.steps) - batches.samples(steps);
-    if (!stage.data.train.empty()) datasets.read(stage.data, taken);
+    std::vector<SampleRange> skip = stage.data.skip;
+    skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
+    const int64_t end = end_of_samples(skip, samples, taken);
+    if (!stage.data.train.empty()) datasets.read(stage.data, end - samples);
     for (size_t earlier = 0; earlier < i; ++earlier) stages[earlier].stage.later_tokens += taken * stage.data.seq_len;
     steps = stage.training.steps;
-    samples += taken;
+    samples = end;
   }
   return stages;
 }

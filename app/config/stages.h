@@ -2,8 +2,9 @@
 // changes is a stage.
 //
 // The config of a stage is the config of the whole run with the changes of the stage. It begins at the step and the
-// sample at which the previous stage ends. The config alone determines where each stage begins and how far the earlier
-// stages have read each dataset, so a dataset that several stages use continues where the earlier stage stopped.
+// sample at which the previous stage ends. The config and the samples that rollbacks skip determine where each stage
+// begins and how far the earlier stages have read each dataset, so a dataset that several stages use continues where
+// the earlier stage stopped.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,9 @@ size_t stage_of_step(const Config& config, int64_t step);
 // the result is invalid.
 Config stage_config(const Config& config, size_t stage);
 Config config_of_step(const Config& config, int64_t step);
-// Returns the configs of all stages, in order.
-std::vector<Config> stage_configs(const Config& config);
+// Returns the configs of all stages, in order. `rolled_back` has the samples that the run skips in addition to
+// data.skip.
+std::vector<Config> stage_configs(const Config& config, const std::vector<SampleRange>& rolled_back = {});
 // Returns the config of the whole run, given the config of one of its stages.
 Config whole_config(const Config& of_stage);
 

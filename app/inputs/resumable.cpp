@@ -39,8 +39,8 @@ void check_resumable(const Checkpoint& checkpoint) {
     CHECK_AS(DamagedCheckpoint, has_tensor(checkpoint, "", parameter),
              "{}: lacks the tensor {} of its model, or has it in another shape", manifest, parameter.name);
     CHECK_AS(DamagedCheckpoint, is_imported || has_optimizer_states(checkpoint, parameter),
-             "{}: lacks the optimizer states of {}; to start a new run from its weights, set checkpoint.resume=never "
-             "and model.init_from={}",
+             "{}: lacks the optimizer states of {}; to start a new run from its weights, set model.init_from={} and "
+             "another logging.dir and checkpoint.dir",
              manifest, parameter.name, checkpoint.path().string());
     CHECK_AS(DamagedCheckpoint, !has_average || has_tensor(checkpoint, kEmaState, parameter),
              "{}: has a moving average of other weights, but not of {}", manifest, parameter.name);

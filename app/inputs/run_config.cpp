@@ -151,8 +151,9 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     validate(config, ranks, purpose);
   });
   find_former_checkpoints_on_root(config, group, purpose);
-  const bool resumes_with_shape = purpose == Purpose::kTrain && !config.init_from.empty() &&
-                                  config.init_from_given.empty() && adopt_resumed_model(config, group);
+  // The initial weights of a run that resumes may be gone.
+  const bool resumes_with_shape =
+      purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group);
   const std::unique_ptr<WeightSource> weights =
       resumes_with_shape ? nullptr : open_same_weights(config.init_from, group);
   group.agree([&] {

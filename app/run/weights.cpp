@@ -163,7 +163,7 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
   const std::string name = traits(type).name;
   CHECK_INPUT(saved == name,
               "{}: was saved with optimizer.type {}, whose states differ from those of {}, expected the same type; to "
-              "start a new run from its weights, set checkpoint.resume=never and model.init_from={}",
+              "start a new run from its weights, set model.init_from={} and another logging.dir and checkpoint.dir",
               checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 

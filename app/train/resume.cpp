@@ -35,9 +35,10 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
       !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
                             normal(recorded).string().starts_with(normal(config.init_from_given).string()));
   CHECK_INPUT(is_same,
-              "model.init_from={} is given, but the run resumes {}, which began with {}; leave model.init_from out, or "
-              "start a new run from these weights with another logging.dir or checkpoint.resume=never",
-              config.init_from_given, checkpoint.path().string(), recorded.empty() ? "random weights" : recorded);
+              "model.init_from={} is given, but the run resumes {}{}; leave model.init_from out, or start a new run "
+              "from these weights with another logging.dir and checkpoint.dir",
+              config.init_from_given, checkpoint.path().string(),
+              recorded.empty() ? "" : fmt::format(", which began with {}", recorded));
 }
 
 void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs) {

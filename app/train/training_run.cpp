@@ -111,6 +111,10 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   data_report_.reset();
   loader_.reset();
   Config config = config_;
+  if (config.stage.number > 0) {
+    const auto stage = static_cast<size_t>(config.stage.number - 1);
+    config.data.origin = stage_configs(whole_config(config_), rolled_back_)[stage].data.origin;
+  }
   config.data.skip.insert(config.data.skip.end(), rolled_back_.begin(), rolled_back_.end());
   loader_ = open_loader(config, options, loader_state, runtime_.group().is_root());
   next_sample_ = loader_->state().next_sample;

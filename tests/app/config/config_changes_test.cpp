@@ -168,6 +168,25 @@ TEST_F(ConfigChangesTest, ValuesOfTheNextStepsStageAreCompared) {
   EXPECT_NE(refusal({stages}, {stages, "data.seq_len=64"}, 50), "");
 }
 
+// The samples of stages that are done are read, so their batch size and skipped samples cannot change.
+TEST_F(ConfigChangesTest, StagesThatAreDoneMayNotChange) {
+  const std::string stages = "stages=[{steps: 60}, {steps: 40, data: {seq_len: 64}}]";
+  const std::string allowed = "checkpoint.allow_changes=[data, schedule]";
+  for (const char* change : {"training.global_batch_size=16", "data.skip=[[0, 5]]"}) {
+    const std::string sentence = refusal({stages}, {stages, change, allowed}, 70);
+    EXPECT_NE(sentence.find("stage 2 would begin at sample "), std::string::npos) << sentence;
+    EXPECT_EQ(refusal({stages}, {stages, change, allowed}, 50), "") << change;
+  }
+  const std::string later = "stages=[{steps: 60}, {steps: 40, data: {seq_len: 64}, training: {global_batch_size: 16}}]";
+  EXPECT_EQ(refusal({stages}, {later, allowed}, 70), "");
+}
+
+TEST_F(ConfigChangesTest, AnotherOptimizerIsNeverAllowed) {
+  const std::string sentence = refusal("optimizer.type=muon");
+  EXPECT_NE(sentence.find("optimizer.type adamw -> muon"), std::string::npos) << sentence;
+  EXPECT_EQ(sentence.find("allow_changes"), std::string::npos) << sentence;
+}
+
 TEST_F(ConfigChangesTest, AnotherRunIsToldByAllThatComputes) {
   const auto keys = [&](const std::string& now) {
     return describe(changes_of_run(load(kTrainable), load(kTrainable, {now})));

@@ -46,6 +46,21 @@ TEST_F(StagesTest, EachBeginsWhereTheOneBeforeEnds) {
     EXPECT_EQ(stage_of_step(config, step), static_cast<size_t>(expected)) << step;
 }
 
+// The skipped samples of a stage move the beginning of the next one. Their windows count as taken.
+TEST_F(StagesTest, SkippedSamplesMoveTheNextStage) {
+  const std::string stages =
+      "model: {preset: llama3_8b}\ndata: {train: [{path: a}], skip: [[0, 20], [30, 32], [70, 90], [500, 600]]}\n"
+      "training: {global_batch_size: 6}\nstages: [{steps: 10}, {steps: 10}, {steps: 1}]\n";
+  const std::vector<Config> all = stage_configs(load(stages));
+  EXPECT_EQ(all[1].data.origin.sample, 102);  // 60 of the samples 20 to 29, 32 to 69 and 90 to 101.
+  EXPECT_EQ(all[1].data.origin.datasets[0].draws, 102);
+  EXPECT_EQ(all[2].data.origin.sample, 162);
+  // The last stage begins where the samples end, even if the next ones are skipped.
+  const std::vector<Config> rolled_back = stage_configs(load(stages), {{100, 110}, {172, 180}});
+  EXPECT_EQ(rolled_back[1].data.origin.sample, 112);
+  EXPECT_EQ(rolled_back[2].data.origin.sample, 172);
+}
+
 TEST_F(StagesTest, ADatasetContinuesWhereAnEarlierStageStopped) {
   const std::vector<DatasetOrigin> second = stage(1).data.origin.datasets;
   EXPECT_EQ(second, (std::vector<DatasetOrigin>{{.id = 2, .draws = 0}, {.id = 1, .draws = 18}}));

@@ -408,7 +408,7 @@ class GenerateTest(Corpus):
             self.refused("evaluate", name, mentions=["data.validation"])
         for other in ("model.init_from=exported", "checkpoint.dir=exported"):
             self.refused("evaluate", "checkpoints", other, mentions=["checkpoints and exported are both given"])
-        self.refused("train", config, "model.init_from=exported", "parallel.data_parallel_replicate=1", mentions=["began with random weights"])
+        self.refused("train", config, "model.init_from=exported", "parallel.data_parallel_replicate=1", mentions=["model.init_from=exported is given, but the run resumes"])
         self.assertEqual(json.loads(self.run_octavo("inspect", "exported").out)["format"], "Hugging Face")
         # The byte tokenizer is exported as files for transformers, and import recognizes them. bos and eos are kept.
         vocabulary = json.loads((self.dir / "exported/tokenizer.json").read_text())["model"]["vocab"]
@@ -465,6 +465,8 @@ class GenerateTest(Corpus):
         # A resumed run does not need the weights that it started from.
         (self.dir / "exported").rename(self.dir / "gone")
         self.assertIn("resuming more/step_00000006 ", self.train(*further, "training.steps=7", ALLOW_SCHEDULE).out)
+        given = (*further, "model.init_from=exported", "training.steps=8", ALLOW_SCHEDULE)
+        self.assertIn("resuming more/step_00000007 ", self.train(*given).out)
 
     def test_init_from_with_another_shape_is_refused(self):
         self.train(self.config(self.corpus))
