@@ -54,7 +54,8 @@ void print(const PlanReport& report, const PlanArguments& arguments) {
 // Returns overrides for the command line that make the plan fit. Empty if none were found.
 std::string fitting_advice(const Config& config, const PlanTarget& target, ProcessGroup& group) {
   const FittingChange change = find_fitting_change(config, target.gpus, target.device, group);
-  return change.ranks > target.gpus ? fmt::format("--gpus {} {}", change.ranks, change.overrides) : change.overrides;
+  if (change.ranks <= target.gpus) return change.overrides;
+  return fmt::format("--gpus {}{}{}", change.ranks, change.overrides.empty() ? "" : " ", change.overrides);
 }
 
 std::string unfitting(const PlanReport& report) {

@@ -215,14 +215,14 @@ void check_linear_shapes(const Config& config) {
   const int64_t tokens = micro_batch_tokens(config);
   const std::string of_rank = of_each_rank(config);
   const std::pair<const char*, int64_t> dimensions[] = {
-      {"qkv input: model.hidden_size", model.hidden_size},
-      {"qkv output: (heads + 2 kv heads) * head_dim", model.qkv_width()},
-      {"o input: num_heads * head_dim", model.attention_width()},
-      {"down input: model.intermediate_size", model.intermediate_size},
-      {"tokens of a micro-batch", tokens}};
+      {"model.hidden_size, the input width of qkv,", model.hidden_size},
+      {"(num_heads + 2 num_kv_heads) * head_dim, the output width of qkv,", model.qkv_width()},
+      {"num_heads * head_dim, the input width of o,", model.attention_width()},
+      {"model.intermediate_size, the input width of down,", model.intermediate_size},
+      {"the number of tokens of a micro-batch", tokens}};
   for (const auto& [name, size] : dimensions) {
     CHECK_INPUT(
-        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {}{} is {}; {}",
+        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but {}{} is {}; {}",
         traits(precision.linear).name, unit, name, of_rank, size,
         size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
   }

@@ -121,8 +121,9 @@ std::string schedule_text(const Config& config) {
 
 std::vector<std::string> mesh_texts(const StartFacts& facts) {
   const TrainingConfig& training = facts.config.training;
-  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, describe(facts.mesh),
-                                                facts.options.local_batch / training.micro_batch_size,
+  const int64_t micro_batches = facts.options.local_batch / training.micro_batch_size;
+  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batch{} of {}", facts.runs_on, describe(facts.mesh),
+                                                micro_batches, micro_batches == 1 ? "" : "es",
                                                 training.micro_batch_size)};
   if (!facts.mesh_reason.empty()) texts.push_back(facts.mesh_reason);
   return texts;

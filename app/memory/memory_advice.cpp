@@ -9,6 +9,7 @@
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
+#include "app/memory/mesh_choice.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -47,8 +48,13 @@ std::vector<Change> changes_to_try(const Config& config) {
     changes.push_back({fmt::format("optimizer.state_dtype={}", name),
                        [dtype = dtype](Config& c) { c.optimizer.state_dtype = dtype; }});
   }
-  constexpr int64_t kMaxTensorParallel = 8;
-  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMaxTensorParallel; ranks *= 2) {
+  // Ranks that share a sequence exchange less than ranks that divide the layers, but need a long one.
+  constexpr int64_t kMaxRanks = 8;
+  for (int64_t ranks = 2 * config.parallel.context_parallel; ranks <= max_context_parallel(config); ranks *= 2) {
+    changes.push_back({fmt::format("parallel.context_parallel={}", ranks),
+                       [ranks](Config& c) { c.parallel.context_parallel = ranks; }});
+  }
+  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMaxRanks; ranks *= 2) {
     changes.push_back({fmt::format("parallel.tensor_parallel={}", ranks),
                        [ranks](Config& c) { c.parallel.tensor_parallel = ranks; }});
   }
@@ -58,18 +64,25 @@ std::vector<Change> changes_to_try(const Config& config) {
 // Function that returns whether a config fits on a number of ranks with some changes.
 using Fits = std::function<bool(Config config, int64_t ranks, std::initializer_list<const Change*> changes)>;
 
-// Finds the smallest number of ranks, doubled each time, on which the config fits with `change`.
+// Finds the smallest number of ranks, doubled each time, on which the config fits with `change`. The batch grows with
+// the ranks only if they cannot divide it.
 FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change& change, const Fits& fits) {
   constexpr int64_t kMaxRanks = 1 << 14;
   for (int64_t factor = 2; factor * ranks <= kMaxRanks; factor *= 2) {
-    Config more = config;
-    more.training.global_batch_size *= factor;
-    std::string words = fmt::format("training.global_batch_size={}", more.training.global_batch_size);
-    if (config.parallel.data_parallel_shard != -1) {
-      more.parallel.data_parallel_shard *= factor;
-      words += fmt::format(" parallel.data_parallel_shard={}", more.parallel.data_parallel_shard);
+    for (const bool larger_batch : {false, true}) {
+      Config more = config;
+      std::vector<std::string> words;
+      if (larger_batch) {
+        more.training.global_batch_size *= factor;
+        words.push_back(fmt::format("training.global_batch_size={}", more.training.global_batch_size));
+      }
+      if (config.parallel.data_parallel_shard != -1) {
+        more.parallel.data_parallel_shard *= factor;
+        words.push_back(fmt::format("parallel.data_parallel_shard={}", more.parallel.data_parallel_shard));
+      }
+      if (!change.words.empty()) words.push_back(change.words);
+      if (fits(more, factor * ranks, {&change})) return {fmt::format("{}", fmt::join(words, " ")), factor * ranks};
     }
-    if (fits(more, factor * ranks, {&change})) return {words + change.words, factor * ranks};
   }
   return {};
 }
@@ -87,7 +100,8 @@ std::string largest_items(const MemoryPlan& plan) {
 }  // namespace
 
 std::string FittingChange::words(int64_t now) const {
-  return ranks > now ? fmt::format("{} ranks and {}", ranks, overrides) : overrides;
+  if (ranks <= now) return overrides;
+  return fmt::format("{} ranks{}{}", ranks, overrides.empty() ? "" : " and ", overrides);
 }
 
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
@@ -112,7 +126,7 @@ FittingChange find_fitting_change(const Config& config, int64_t ranks, const Pla
   }
   FittingChange found = find_fitting_ranks(config, ranks, {.words = "", .apply = [](Config&) {}}, fits);
   for (size_t i = 0; i < changes.size() && found.ranks == 0; ++i) {
-    found = find_fitting_ranks(config, ranks, {" " + changes[i].words, changes[i].apply}, fits);
+    found = find_fitting_ranks(config, ranks, changes[i], fits);
   }
   return found;
 }
@@ -121,9 +135,9 @@ std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const 
   const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward,
                             plan.sharding.accumulate_unsharded};
   return fmt::format(
-      "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries and as a reserve, but {:.1f} GiB are "
-      "available, with activation_checkpointing.mode {}; the largest items are {}; {}",
-      gib(plan.budget.needed(plan.arena_bytes)), gib(plan.budget.needed(0)), gib(plan.budget.available),
+      "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries, and {:.1f} more must stay free, but "
+      "{:.1f} GiB are available, with activation_checkpointing.mode {}; the largest items are {}; {}",
+      gib(plan.total_bytes()), gib(plan.budget.outside), gib(plan.budget.margin), gib(plan.budget.available),
       describe(choice, num_layers), largest_items(plan),
       advice.empty() ? "no change of one or two keys and no number of ranks was found that fits"
                      : "it would fit with " + advice);

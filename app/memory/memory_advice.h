@@ -10,15 +10,15 @@ namespace octavo {
 
 // Changes of a config that make it fit.
 struct FittingChange {
-  std::string overrides;  // Overrides in the form of the command line. Empty if no change was found.
-  int64_t ranks = 0;      // Number of ranks of the run with the overrides.
+  std::string overrides;  // Overrides in the form of the command line.
+  int64_t ranks = 0;      // Number of ranks of the run with the overrides. 0 if no change was found.
   // Returns the change of a run on `now` ranks in words, such as "4 ranks and training.global_batch_size=8".
   std::string words(int64_t now) const;
 };
 
 // Returns the smallest change that makes `config`, valid for `ranks` ranks, fit into memory: one key if possible,
-// otherwise two keys, otherwise more ranks with a proportionally larger batch. `group` is used for planning only. Not a
-// collective.
+// otherwise two keys, otherwise more ranks, with a proportionally larger batch if they cannot divide the batch. `group`
+// is used for planning only. Not a collective.
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group);
 

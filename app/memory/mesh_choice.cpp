@@ -28,8 +28,9 @@ std::optional<std::string> reason_against(const Config& config, const MeshShape&
   for (const Config& stage : stage_configs(config)) {
     const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
     if (!with_copies.fits()) {
-      return fmt::format("a replica on each of {} nodes does not fit, {:.2f} of {:.2f} GiB per rank", copies.replicate,
-                         gib(with_copies.budget.needed(with_copies.arena_bytes)), gib(with_copies.budget.available));
+      return fmt::format("a replica on each of {} nodes does not fit: {:.2f} of {:.2f} GiB per rank, {:.2f} kept free",
+                         copies.replicate, gib(with_copies.total_bytes()), gib(with_copies.budget.available),
+                         gib(with_copies.budget.margin));
     }
     const MemoryPlan plan = plan_memory(stage, sharded, device, group);
     if (recomputed(with_copies.checkpointing) > recomputed(plan.checkpointing)) {
@@ -62,8 +63,13 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
   if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {
     return {sharded, all_shard + "the nodes have different numbers of ranks, or their ranks are not consecutive"};
   }
-  if (ranks_per_node % same_samples != 0 || ranks_per_node == sharded.tensor) {
-    return {sharded, all_shard + "the ranks of a node cannot shard a replica among them"};
+  if (ranks_per_node % same_samples != 0) {
+    return {sharded, all_shard + fmt::format("the {} ranks of a node are no multiple of the {} ranks that process the "
+                                             "same samples",
+                                             ranks_per_node, same_samples)};
+  }
+  if (ranks_per_node == sharded.tensor) {
+    return {sharded, all_shard + "a node has one rank of each tensor-parallel place, so its ranks could shard nothing"};
   }
   MeshShape copies = sharded;
   copies.replicate = ranks / ranks_per_node;
@@ -100,6 +106,14 @@ int64_t ranks_per_node(const Machines& machines) {
     if (!in_order) return 0;
   }
   return count;
+}
+
+int64_t max_context_parallel(const Config& config) {
+  constexpr int64_t kMinTokens = 16384;
+  constexpr int64_t kMaxRanks = 8;
+  int64_t ranks = 1;
+  while (ranks < kMaxRanks && config.data.seq_len >= 2 * ranks * kMinTokens) ranks *= 2;
+  return ranks;
 }
 
 }  // namespace octavo

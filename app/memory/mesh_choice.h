@@ -28,4 +28,8 @@ Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group);
 // returns 0.
 int64_t ranks_per_node(const Machines& machines);
 
+// Returns the largest number of ranks per sequence that is worth trying, so that each rank has 16,384 tokens or more.
+// At most 8, and at least 1.
+int64_t max_context_parallel(const Config& config);
+
 }  // namespace octavo

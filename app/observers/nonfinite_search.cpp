@@ -112,8 +112,10 @@ class Search : public ResultObserver {
       if (*result.parameter != '\0') parts.back() += fmt::format(" ({})", result.parameter);
     }
     parts.push_back(fmt::format("{} in its result", format_magnitude(worst)));
-    return fmt::format("{} in {}, {} of micro-batch {}: the largest magnitude is {}", result.op, part,
-                       backward_ ? "backward" : "forward", micro_batch_, fmt::join(parts, ", "));
+    // An entry of a forward also computes the backward of the head.
+    const char* pass = layer == num_layers_ ? "" : backward_ ? "backward of " : "forward of ";
+    return fmt::format("{} in {}, {}micro-batch {}; largest magnitudes: {}", result.op, part, pass, micro_batch_,
+                       fmt::join(parts, ", "));
   }
 
   // Returns the magnitude of an input before the operation, which may have written a result over it.

@@ -21,6 +21,8 @@ constexpr std::string_view kPyTorch = "2026-11-25-pytorch";
 constexpr std::string_view kStructure = "2026-11-25-structure";
 constexpr std::string_view kFourH200s = "2026-11-26-four-h200";
 constexpr std::string_view kDocuments = "2026-11-26-documents";
+constexpr std::string_view kLargeVocabulary = "2026-11-26-large-vocabulary";
+constexpr std::string_view kTwoGpus = "2026-11-26-two-gpus";
 
 constexpr MeshShape kOne;
 constexpr MeshShape kTwo{.shard = 2};
@@ -29,6 +31,7 @@ constexpr MeshShape kFour{.shard = 4};
 constexpr MeshShape kTwoStages{.shard = 2, .pipeline = 2};
 constexpr MeshShape kFourStages{.pipeline = 4};
 constexpr MeshShape kTensorTwo{.tensor = 2};
+constexpr MeshShape kContextTwo{.context = 2};
 constexpr MeshShape kTensorFour{.tensor = 4};
 constexpr MeshShape kReplicatedTensors{.replicate = 2, .tensor = 2};
 constexpr MeshShape kReplicatedShards{.replicate = 2, .shard = 2};
@@ -172,6 +175,33 @@ constexpr MeasuredRun kRuns[] = {
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
      "parallel.data_parallel_replicate=2",
      14883, 15297, kFourH200s},
+    {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16", 46104, 45649, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=bfloat16", 47652, 47583, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise", 58327, 56780, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=fp8_tensorwise", 61497, 60278, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_delayed", 60195, 57701, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=fp8_delayed", 62505, 61317, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_delayed precision.lm_head=fp8_backward",
+     60957, 59792, kLargeVocabulary},
+    {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=fp8_delayed precision.lm_head=fp8_backward",
+     64832, 63684, kLargeVocabulary},
+    {"h200", kOne, k2B,
+     "training.global_batch_size=2 precision.linear=fp8_delayed precision.lm_head=fp8_backward "
+     "precision.fast_accumulation=all",
+     62981, 61584, kLargeVocabulary},
+    {"h200", kOne, k2B,
+     "training.global_batch_size=16 precision.linear=fp8_delayed precision.lm_head=fp8_backward "
+     "precision.fast_accumulation=all",
+     66905, 65721, kLargeVocabulary},
+    {"h200", kTwo, k8B,
+     "model.num_layers=8 data.seq_len=65536 training.micro_batch_size=1 activation_checkpointing.mode=full "
+     "parallel.accumulate_unsharded=false parallel.reshard_after_forward=true training.global_batch_size=2",
+     21141, 19512, kTwoGpus},
+    {"h200", kContextTwo, k8B,
+     "model.num_layers=8 data.seq_len=65536 training.micro_batch_size=1 activation_checkpointing.mode=full "
+     "parallel.accumulate_unsharded=false parallel.reshard_after_forward=true training.global_batch_size=1 "
+     "parallel.context_parallel=2",
+     20387, 19141, kTwoGpus},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16", 43971, 44216, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=16 precision.linear=bfloat16", 45667, 46827, kAttention},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise", 53928, 53422, kAttention},
@@ -208,6 +238,10 @@ constexpr MeasuredRun kRuns[] = {
      65644, kDocuments, false, 1024},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise data.document_mask=true", 59720,
      59295, kDocuments, false, 4096},
+    {"h100", kTwo, k8B,
+     "model.num_layers=8 data.seq_len=65536 training.micro_batch_size=1 activation_checkpointing.mode=full "
+     "parallel.accumulate_unsharded=false parallel.reshard_after_forward=true training.global_batch_size=2",
+     20359, 19272, kTwoGpus},
 };
 
 }  // namespace
@@ -258,13 +292,16 @@ std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& 
 }
 
 std::string describe(const PredictionRange& range) {
-  const auto percent = [](double error) { return fmt::format("{:+.1f}%", 100 * error); };
-  std::string text = fmt::format("{} to {} wps, by errors of {} to {} in {} measured runs on up to {} GPUs",
-                                 with_thousands_separators(std::llround(range.low_wps)),
-                                 with_thousands_separators(std::llround(range.high_wps)), percent(range.smallest_error),
-                                 percent(range.largest_error), range.runs, range.gpus);
-  if (!range.not_measured.empty()) text += fmt::format("; not measured: {}", fmt::join(range.not_measured, ", "));
-  return text;
+  const auto percent = [](double error) {
+    return fmt::format("{:.1f}% too {}", std::abs(100 * error), error < 0 ? "slow" : "fast");
+  };
+  const std::string wps = fmt::format("{} to {} wps", with_thousands_separators(std::llround(range.low_wps)),
+                                      with_thousands_separators(std::llround(range.high_wps)));
+  const std::string runs = fmt::format("{} measured runs on up to {} GPUs were predicted {} to {}", range.runs,
+                                       range.gpus, percent(range.smallest_error), percent(range.largest_error));
+  if (range.not_measured.empty()) return fmt::format("{}, because {}", wps, runs);
+  return fmt::format("unknown, not measured: {}; {}, which would give {}", fmt::join(range.not_measured, ", "), runs,
+                     wps);
 }
 
 }  // namespace octavo

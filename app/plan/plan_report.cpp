@@ -19,7 +19,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kShownItems = 10;  // Number of items of memory and of a step that are printed without --all.
-constexpr double kSecondsADay = 86400;
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 
@@ -232,26 +231,30 @@ Table search_table(const PlanReport& report) {
     const StepPrediction& step = *found.prediction;
     const ActivationCheckpointing& checkpointing = found.memory.checkpointing;
     const bool priced = report.price_per_gpu_hour > 0;
-    const OrderedJson price =
-        priced ? OrderedJson(cost_of_billion(report.price_per_gpu_hour, step.wps)) : OrderedJson();
     table.row()
         .add({"changes"}, differences(report.plan, found))
         .add({"wps", "wps", 8, ","}, step.wps)
         .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.use.mfu)
         .add({"mesh"}, mesh_json(found.mesh));
-    for (const MeshAxis& axis : kMeshAxes)
-      table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
+    for (const MeshAxis& axis : kMeshAxes) {
+      const bool varies = std::any_of(report.found.begin(), report.found.end(),
+                                      [&](const Plan& plan) { return plan.mesh.*axis.size > 1; });
+      if (varies) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
+    }
     table.add({"", "schedule", -14}, schedule_text(found))
         .add({"", "recompute", -12}, checkpointing_text(checkpointing))
         .add({"checkpointing"}, name_of(config_names::kMode, checkpointing.mode))
         .add({"ratio"}, checkpointing.ratio)
-        .add({"reshard_after_forward", "gather again", 12}, found.memory.sharding.reshard_after_forward)
-        .add({"accumulate_unsharded", "reduce once", 11}, found.memory.sharding.accumulate_unsharded)
+        .add({"reshard_after_forward", "reshard_after_forward", 21}, found.memory.sharding.reshard_after_forward)
+        .add({"accumulate_unsharded", "accumulate_unsharded", 20}, found.memory.sharding.accumulate_unsharded)
         .add({"micro_batch_size", "micro-batch", 11}, found.config.training.micro_batch_size)
         .add({"step_ms", "step ms", 9, "{:.1f}"}, step.step_s * 1e3)
         .add({"total_bytes", "GiB", 6, "{:.1f}", 1.0 / static_cast<double>(kGiB)}, found.memory.total_bytes())
-        .add({priced ? "dollars_per_billion_tokens" : "", "dollars/1e9", 11, "{:.2f}"}, price)
-        .add({"bound", "most of it", -1}, cost_kind_name(step.bound));
+        .add({"bound", "most of it", -10}, cost_kind_name(step.bound));
+    if (priced) {
+      table.add({"dollars_per_billion_tokens", "dollars/1e9", 11, "{:.2f}"},
+                cost_of_billion(report.price_per_gpu_hour, step.wps));
+    }
   }
   return table;
 }
@@ -346,7 +349,8 @@ void print_stages(const Plan& plan) {
   if (plan.mesh.pipeline == 1) return;
   if (const std::optional<StepPrediction>& p = plan.prediction) {
     std::cout << fmt::format(
-        "pipeline stage {} decides; a stage waits for {:.1f}% of a step on average, and a transfer takes {:.2f} ms\n",
+        "pipeline stage {} is the slowest; a stage waits for {:.1f}% of a step on average, and a transfer takes {:.2f} "
+        "ms\n",
         p->slowest_stage(), 100 * p->bubble(), p->stage_transfer_s * 1e3);
   }
   std::cout << stage_table(plan).text() << "\n";
@@ -366,10 +370,10 @@ void print_goodput(const RunEstimate& run, const std::string& dollars) {
     return;
   }
   std::cout << fmt::format(
-      "with a failure every {} on average: {:.2f} days ({}){}, goodput {:.1f}% with restarts of {} and a save every "
+      "with a failure every {} on average: {}{}, goodput {:.1f}% with restarts of {} and a save every "
       "{:.0f} steps; {:.1f}% with a save every {:.0f} steps\n",
-      between, run.wall_seconds() / kSecondsADay, format_duration(run.wall_seconds()), dollars, 100 * run.goodput,
-      format_duration(run.restart_s), run.steps_between_saves, 100 * run.best_goodput, run.best_steps_between_saves);
+      between, format_duration(run.wall_seconds()), dollars, 100 * run.goodput, format_duration(run.restart_s),
+      run.steps_between_saves, 100 * run.best_goodput, run.best_steps_between_saves);
 }
 
 void print_run(const PlanReport& r) {
@@ -383,8 +387,7 @@ void print_run(const PlanReport& r) {
   }
   const RunEstimate run = estimate(r);
   const double price = r.price_per_gpu_hour;
-  std::cout << fmt::format(" in {:.2f} days ({}), {:.1f} GPU-hours", run.seconds / kSecondsADay,
-                           format_duration(run.seconds), run.gpu_hours);
+  std::cout << fmt::format(" in {}, {:.1f} GPU-hours", format_duration(run.seconds), run.gpu_hours);
   if (price > 0) {
     std::cout << fmt::format(", {:.2f} dollars; {:.2f} dollars per billion tokens", run.gpu_hours * price,
                              cost_of_billion(price, r.plan.prediction->wps));
@@ -453,6 +456,11 @@ void print_plan(const PlanReport& r, bool all) {
   print_run(r);
 }
 
-void print_search(const PlanReport& r) { std::cout << search_table(r).text(); }
+void print_search(const PlanReport& r) {
+  std::cout << search_table(r).text();
+  if (r.found.empty()) return;
+  const std::string changes = differences(r.plan, r.found.front());
+  std::cout << "the fastest: " << (changes.empty() ? "the config as it is" : changes) << "\n";
+}
 
 }  // namespace octavo

@@ -9,6 +9,7 @@
 #include "app/config/config_names.h"
 #include "app/inputs/model_path.h"
 #include "app/memory/memory_choice.h"
+#include "app/memory/mesh_choice.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -24,6 +25,13 @@ bool is_valid(const Config& config, int64_t gpus) {
     return false;
   }
   return true;
+}
+
+// Returns the powers of two up to `most`, and `other`.
+std::set<int64_t> powers_of_two(int64_t most, int64_t other) {
+  std::set<int64_t> numbers = {other};
+  for (int64_t power = 1; power <= most; power *= 2) numbers.insert(power);
+  return numbers;
 }
 
 // A candidate of the search, which may not fit into memory.
@@ -55,13 +63,16 @@ class Search {
     MeshShape mesh;
     for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
     chunks_ = {2, 4, std::max<int64_t>(config.parallel.pipeline_chunks, 2)};
-    std::set<int64_t> pipelines = {mesh.pipeline};
-    for (int64_t stages = 1; stages <= config.model.num_layers; stages *= 2) pipelines.insert(stages);
+    const std::set<int64_t> pipelines = powers_of_two(config.model.num_layers, mesh.pipeline);
+    const std::set<int64_t> contexts = powers_of_two(max_context_parallel(config), mesh.context);
     for (const int64_t pipeline : pipelines) {
-      mesh.pipeline = pipeline;
-      for (const int64_t tensor : {1, 2, 4, 8}) {
-        mesh.tensor = tensor;
-        add_meshes(mesh);
+      for (const int64_t context : contexts) {
+        for (const int64_t tensor : {1, 2, 4, 8}) {
+          mesh.pipeline = pipeline;
+          mesh.context = context;
+          mesh.tensor = tensor;
+          add_meshes(mesh);
+        }
       }
     }
   }
@@ -175,11 +186,11 @@ class Search {
 
   // Properties that increase the memory, apart from activation checkpointing.
   struct Needs {
-    int64_t tensor, pipeline, chunks, replicate, micro_batch_size;
+    int64_t tensor, context, pipeline, chunks, replicate, micro_batch_size;
     bool keeps_weights, keeps_gradients, zero_bubble;
     bool at_most(const Needs& o) const {
-      return tensor == o.tensor && pipeline == o.pipeline && chunks == o.chunks && replicate <= o.replicate &&
-             micro_batch_size <= o.micro_batch_size && keeps_weights <= o.keeps_weights &&
+      return tensor == o.tensor && context == o.context && pipeline == o.pipeline && chunks == o.chunks &&
+             replicate <= o.replicate && micro_batch_size <= o.micro_batch_size && keeps_weights <= o.keeps_weights &&
              keeps_gradients <= o.keeps_gradients && zero_bubble <= o.zero_bubble;
     }
   };
@@ -187,6 +198,7 @@ class Search {
   // Returns whether the config fits if all blocks are recomputed, which takes the least memory.
   bool can_fit(Config config, const MeshShape& mesh) {
     const Needs needs{.tensor = mesh.tensor,
+                      .context = mesh.context,
                       .pipeline = mesh.pipeline,
                       .chunks = config.parallel.pipeline_chunks,
                       .replicate = mesh.replicate,

@@ -38,12 +38,12 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
 
 // Returns the fastest plans that fit, at most `count`. The search covers all meshes with 1, 2, 4 or 8 tensor-parallel
-// ranks, numbers of pipeline stages and micro-batches that are powers of two, all schedules of pipeline stages, of
-// which interleaved has 2 or 4 chunks, and all modes of activation checkpointing (for mode block, the smallest number
-// of blocks that fits). It also covers keeping gathered weights or gathering them again, and reducing gradients per
-// micro-batch or, if that is faster, once per step. The global batch and all other keys stay as configured. Memory is
-// planned only for candidates that are fast enough to be among the results. Plans whose step takes `at_most_s` or
-// longer are omitted. Requires target.machine.
+// ranks, with 1 to max_context_parallel() ranks per sequence, and with numbers of pipeline stages and micro-batches
+// that are powers of two. It covers all schedules of pipeline stages, of which interleaved has 2 or 4 chunks, and all
+// modes of activation checkpointing (for mode block, the smallest number of blocks that fits). It also covers keeping
+// gathered weights or gathering them again, and reducing gradients per micro-batch or, if that is faster, once per
+// step. The global batch and all other keys stay as configured. Memory is planned only for candidates that are fast
+// enough to be among the results. Plans whose step takes `at_most_s` or longer are omitted. Requires target.machine.
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
                                double at_most_s = std::numeric_limits<double>::infinity());
 

@@ -65,8 +65,7 @@ bool Console::has_colors() const {
 void Console::print(std::string_view line, bool warning) {
   const std::lock_guard lock(mutex_);
   const bool colored = warning && colors_;
-  std::string text(colored ? kYellow : "");
-  text += line;
+  std::string text = fmt::format("{}{}{}", colored ? kYellow : "", warning ? "warning: " : "", line);
   if (colored) text += kPlain;
   write_line(text + "\n");
 }

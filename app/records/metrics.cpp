@@ -107,8 +107,8 @@ std::string console_line(const MetricRow& row, double eta_seconds) {
     line += fmt::format("  validation_loss {:.4f}", unsigned_nan(*loss));
   if (const auto use = row.get("utilization")) line += fmt::format("  utilization {:.1f}%", 100 * *use);
   if (const auto bubble = row.get("pipeline_bubble")) {
-    line +=
-        fmt::format("  bubble {:.1f}%, stage {:.0f} is the slowest", 100 * *bubble, row.at("pipeline_slowest_stage"));
+    line += fmt::format("  bubble {:.1f}%, pipeline stage {:.0f} is the slowest", 100 * *bubble,
+                        row.at("pipeline_slowest_stage"));
   }
   std::vector<std::string> marks;
   if (const auto z = row.get("loss_z")) marks.push_back(fmt::format("loss spike z {:.1f}", *z));

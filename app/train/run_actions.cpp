@@ -102,9 +102,9 @@ void RunActions::give_up(int64_t step) {
   account_final_save();
   if (parts_.runtime.group().is_root()) write_goodput(true);
   throw AgreedError(
-      fmt::format("the loss or the gradient norm of {} is not finite or a spike, for more steps in a row than "
-                  "training.max_skipped_steps; the last checkpoint is {}",
-                  describe_steps(good_.step + 1, step), checkpoints.last()));
+      fmt::format("the loss or the gradient norm of {} is not finite or a spike; training.max_skipped_steps allows {} "
+                  "such steps in a row; the last checkpoint is {}",
+                  describe_steps(good_.step + 1, step), parts_.config.training.max_skipped_steps, checkpoints.last()));
 }
 
 void RunActions::roll_back(Next to, int64_t spike) {

@@ -142,8 +142,8 @@ class GuardsTest(Scratch):
                 result = self.noisy("optimizer.lr=1e30", "optimizer.grad_clip=0", ranks=ranks, log=log, code=FAILED,
                                     max_skipped_steps=most)
                 line = result.octavo_lines()[0]
-                found = re.search(r"of steps? (\d+)(?: to (\d+))? is not finite or a spike, for more steps in a row than "
-                                  r"training.max_skipped_steps; the last checkpoint is (\S+)$", line)
+                found = re.search(r"of steps? (\d+)(?: to (\d+))? is not finite or a spike; "
+                                  rf"training.max_skipped_steps allows {most} such steps in a row; the last checkpoint is (\S+)$", line)
                 self.assertTrue(found, line)
                 first = int(found[1])
                 last = first + most + (DEVICE != "cpu")  # A GPU already computes the next step.

@@ -34,7 +34,7 @@ class NonfiniteTest(Scratch):
     def explained(self, result):
         """Returns operation, layer, pass, magnitudes, rank and samples that the log names."""
         found = re.findall(r"step 1 was computed again with the same weights, and the first result that is not finite is that of (\S+) in "
-                           r"layer (\d+), (forward|backward) of micro-batch 0: the largest magnitude is (.+) in its result"
+                           r"layer (\d+), (forward|backward) of micro-batch 0; largest magnitudes: (.+) in its result"
                            r"(?: \(rank (\d+) on \S+\))?; octavo inspect CONFIG.yaml --samples (\d+:\d+) --text prints the samples\n", result.out)
         self.assertEqual(len(found), 1, result.out)
         self.assertEqual(result.out.count("computed again"), 1, result.out)

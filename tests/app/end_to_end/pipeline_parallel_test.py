@@ -73,7 +73,7 @@ class PipelineParallelTest(Meshes):
             self.assertGreater(metrics[step]["pipeline_bubble"], 0)
             self.assertLess(metrics[step]["pipeline_bubble"], 1)
             self.assertIn(metrics[step]["pipeline_slowest_stage"], (0, 1))
-        self.assertRegex(result.out + result.err, r"step 2/5 .*  bubble \d+\.\d%, stage [01] is the slowest")
+        self.assertRegex(result.out + result.err, r"step 2/5 .*  bubble \d+\.\d%, pipeline stage [01] is the slowest")
         trace = json.loads((self.dir / "log" / "trace_step_00000005.json").read_text())["traceEvents"]
         names = {event["pid"]: event["args"]["name"] for event in trace if event["name"] == "process_name"}
         for rank, name in names.items():

@@ -119,7 +119,7 @@ class PlanTest(Scratch):
         self.assertIn(plan["mesh_reason"] + "\nreplicate 8 x shard 8 x tensor 1;", self.run_octavo("plan", *arguments).out)
         short = self.plan(*arguments, "--gpu-memory", "24GiB")
         self.assertEqual(short["mesh"], {"pipeline": 1, "replicate": 1, "shard": 64, "context": 1, "tensor": 1})
-        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one replica: a replica on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
+        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one replica: a replica on each of 8 nodes does not fit: [\d.]+ of 24.00 GiB per rank, 1.50 kept free\Z")
         given = self.plan(*arguments, "parallel.data_parallel_shard=16")
         self.assertEqual(given["mesh"], {"pipeline": 1, "replicate": 4, "shard": 16, "context": 1, "tensor": 1})
         self.assertNotIn("mesh_reason", given)

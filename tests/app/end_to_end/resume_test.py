@@ -230,8 +230,8 @@ class ResumeTest(Resuming):
                                   (1, "checkpoint.allow_changes=[data]", "training.steps=8"),
                                   (1, "training.steps=4", "training.global_batch_size=16")):
             with self.subTest(overrides=overrides):
-                mentions = ["step_00000004: this config would change what the run computes", "(step 4 has the learning rate ",
-                            " instead of the learning rate 0.0003 and 8 sequences)", "schedule]", overrides[-1].split("=")[0] + " "]
+                mentions = ["step_00000004: this config would change what the run computes", "(step 4 has ",
+                            " instead of ", "schedule]", overrides[-1].split("=")[0] + " "]
                 self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
         out = self.train(config, ALLOW_SCHEDULE).out

@@ -69,10 +69,15 @@ TEST_F(MemoryAdvice, WhateverIsFoundFits) {
 TEST_F(MemoryAdvice, MoreRanksWhereKeysAreNotEnough) {
   const FittingChange more = change({}, 1, 80);
   EXPECT_EQ(more.ranks, 4);
-  EXPECT_EQ(more.overrides, "training.global_batch_size=512");
+  EXPECT_EQ(more.overrides, "");
+  EXPECT_EQ(more.words(1), "4 ranks");
   EXPECT_TRUE(fits_with({}, more, 80));
   const FittingChange stated = change({"parallel.data_parallel_shard=1"}, 1, 80);
-  EXPECT_EQ(stated.overrides, "training.global_batch_size=512 parallel.data_parallel_shard=4");
+  EXPECT_EQ(stated.overrides, "parallel.data_parallel_shard=4");
+  EXPECT_EQ(stated.words(1), "4 ranks and parallel.data_parallel_shard=4");
+  const FittingChange larger = change({"training.global_batch_size=2"}, 1, 80);
+  EXPECT_EQ(larger.overrides, "training.global_batch_size=8");
+  EXPECT_EQ(larger.ranks, 4);
   EXPECT_TRUE(fits_with({"parallel.data_parallel_shard=1"}, stated, 80));
 }
 
@@ -86,9 +91,10 @@ TEST_F(MemoryAdvice, TheMessageNamesWhatIsNeededAndWhatThereIs) {
   const Config config = load({"activation_checkpointing.mode=none"});
   const MemoryPlan plan = plan_memory(config, config.parallel.mesh_shape(8), {.memory_bytes = 80 * kGiB}, group_);
   const std::string message = unfitting_message(plan, config.model.num_layers, "a=b");
-  const std::string needed = fmt::format("needs {:.1f} GiB", gib(plan.total_bytes() + 1536 * (kGiB / 1024)));
-  for (const std::string& part : {needed, std::string("80.0 GiB are available"), plan.items.front().name,
-                                  std::string("mode none"), std::string("it would fit with a=b")}) {
+  const std::string needed = fmt::format("needs {:.1f} GiB", gib(plan.total_bytes()));
+  for (const std::string& part :
+       {needed, std::string("1.5 more must stay free, but 80.0 GiB are available"), plan.items.front().name,
+        std::string("mode none"), std::string("it would fit with a=b")}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
   }
 }

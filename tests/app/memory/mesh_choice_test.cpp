@@ -39,9 +39,9 @@ TEST_F(MeshChoiceTest, AReplicaOnEachNodeIfItFits) {
 
 TEST_F(MeshChoiceTest, OneReplicaIfMemoryAllowsNoMore) {
   expect_mesh(choose({}, 32, 8, 24 * kGiB), 1, 32,
-              "all ranks shard one replica: a replica on each of 4 nodes does not fit, ");
+              "all ranks shard one replica: a replica on each of 4 nodes does not fit: ");
   expect_mesh(choose({}, 64, 8, 80 * kGiB, "llama3_70b_8gpu.yaml"), 1, 64,
-              "all ranks shard one replica: a replica on each of 8 nodes does not fit, ");
+              "all ranks shard one replica: a replica on each of 8 nodes does not fit: ");
 }
 
 // Searches for a memory size at which replicas would require more recomputation.
@@ -78,7 +78,7 @@ TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
 }
 
 TEST_F(MeshChoiceTest, NodesWithoutAReplica) {
-  const std::string none = "all ranks shard one replica: the ranks of a node cannot shard a replica among them";
+  const std::string none = "all ranks shard one replica: a node has one rank of each tensor-parallel place";
   expect_mesh(choose({}, 4, 1, 140 * kGiB), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4,

@@ -123,7 +123,7 @@ TEST_P(NonfiniteSearchRanks, ABrokenWeightIsFoundAndNothingChanges) {
       const std::string name = fmt::format("model.layers.{}.{}", layer, weight);
       const float before = searched.spoil(name, nan);
       const std::string found = searched.search(number);
-      EXPECT_TRUE(found.starts_with(fmt::format("{} in layer {}, forward of micro-batch 0: ", op, layer)))
+      EXPECT_TRUE(found.starts_with(fmt::format("{} in layer {}, forward of micro-batch 0; ", op, layer)))
           << name << ": " << found;
       EXPECT_NE(found.find("nan in its weight"), std::string::npos) << found;
       searched.spoil(name, before);

@@ -153,16 +153,16 @@ TEST_P(NonfiniteSearchTest, NamesTheOperationThatReadsABrokenWeight) {
     float value;
     const char* expected;
   } kCases[] = {
-      {"model.layers.1.mlp.gate_proj.weight", kNan, "gate_up in layer 1, forward of micro-batch 0: "},
-      {"model.layers.1.mlp.up_proj.weight", 1e38f, "gate_up in layer 1, forward of micro-batch 0: "},
-      {"model.layers.0.self_attn.k_proj.weight", kNan, "qkv in layer 0, forward of micro-batch 0: "},
-      {"model.layers.1.self_attn.o_proj.weight", kNan, "o in layer 1, forward of micro-batch 0: "},
-      {"model.layers.0.mlp.down_proj.weight", kNan, "down in layer 0, forward of micro-batch 0: "},
-      {"model.layers.1.input_layernorm.weight", kNan, "rms_norm_forward in layer 1, forward of micro-batch 0: "},
+      {"model.layers.1.mlp.gate_proj.weight", kNan, "gate_up in layer 1, forward of micro-batch 0; "},
+      {"model.layers.1.mlp.up_proj.weight", 1e38f, "gate_up in layer 1, forward of micro-batch 0; "},
+      {"model.layers.0.self_attn.k_proj.weight", kNan, "qkv in layer 0, forward of micro-batch 0; "},
+      {"model.layers.1.self_attn.o_proj.weight", kNan, "o in layer 1, forward of micro-batch 0; "},
+      {"model.layers.0.mlp.down_proj.weight", kNan, "down in layer 0, forward of micro-batch 0; "},
+      {"model.layers.1.input_layernorm.weight", kNan, "rms_norm_forward in layer 1, forward of micro-batch 0; "},
       {"model.layers.0.post_attention_layernorm.weight", kNan, "rms_norm_forward in layer 0, forward of micro-batch "},
-      {"model.embed_tokens.weight", kNan, "embedding_forward in the embedding, forward of micro-batch 0: "},
-      {"model.norm.weight", kNan, "rms_norm_forward in the head, forward of micro-batch 0: "},
-      {"lm_head.weight", kNan, "lm_head in the head, forward of micro-batch 0: "}};
+      {"model.embed_tokens.weight", kNan, "embedding_forward in the embedding, forward of micro-batch 0; "},
+      {"model.norm.weight", kNan, "rms_norm_forward in the head, micro-batch 0; "},
+      {"lm_head.weight", kNan, "lm_head in the head, micro-batch 0; "}};
   SearchedModel model(GetParam());
   EXPECT_TRUE(std::isfinite(model.step(1).first));
   for (const auto& broken : kCases) {
@@ -193,7 +193,7 @@ TEST_P(NonfiniteSearchTest, NamesAnOperationOfTheBackward) {
   model.set("model.layers.0.mlp.down_proj.weight", 1e38f);
   model.upload(1);
   const std::string found = model.found(1);
-  EXPECT_CONTAINS(found, " in layer 0, backward of micro-batch 0: ");
+  EXPECT_CONTAINS(found, " in layer 0, backward of micro-batch 0; ");
 }
 
 // A search in the batch of the last step, or of the one before, leaves state and results as they were.
@@ -228,7 +228,7 @@ TEST_P(NonfiniteSearchTest, SearchesInTheBatchBeforeTheLast) {
   model.state().batch.upload(batch);
   model.set("model.embed_tokens.weight", kNan, 8 * hidden, 9 * hidden);
   EXPECT_EQ(model.found(1), "nothing");
-  EXPECT_CONTAINS(model.found(1, true), "embedding_forward in the embedding, forward of micro-batch 1: ");
+  EXPECT_CONTAINS(model.found(1, true), "embedding_forward in the embedding, forward of micro-batch 1; ");
 }
 
 std::vector<SearchCase> search_cases() {

@@ -111,7 +111,7 @@ TEST_F(StepObserverTest, TheFirstStepThatIsNotFiniteIsExplained) {
     const std::string log = testing::internal::GetCapturedStdout();
     const char* expected =
         "step 2 was computed again with the same weights, and the first result that is not finite is that of "
-        "rms_norm_forward in layer 1, forward of micro-batch 0: the largest magnitude is ";
+        "rms_norm_forward in layer 1, forward of micro-batch 0; largest magnitudes: ";
     EXPECT_EQ(log.find(expected) != std::string::npos, locates) << log;
     EXPECT_EQ(log.find("; octavo inspect CONFIG.yaml --samples 4:6 --text prints the samples") != std::string::npos,
               locates)

@@ -66,7 +66,9 @@ TEST(PredictionRange, FollowsFromTheErrorsOfTheMachine) {
   EXPECT_EQ(range.runs, 2);
   EXPECT_EQ(range.gpus, 4);
   EXPECT_TRUE(range.not_measured.empty());
-  EXPECT_EQ(describe(range), "1,000 to 1,158 wps, by errors of -5.0% to +10.0% in 2 measured runs on up to 4 GPUs");
+  EXPECT_EQ(
+      describe(range),
+      "1,000 to 1,158 wps, because 2 measured runs on up to 4 GPUs were predicted 5.0% too slow to 10.0% too fast");
 }
 
 TEST(PredictionRange, OfPipelineStagesFollowsFromRunsWithStages) {
