@@ -186,8 +186,8 @@ class Fsdp {
   struct Slot {
     explicit Slot(Device device) : filled(device), free(device) {}
     void enlarge(int64_t more) { bytes = std::max(bytes, more); }
-    int64_t bytes = 0;    // Size in bytes, that of the slot's largest unit.
-    Tensor memory;        // Memory of the slot. Undefined in a group of one rank.
+    int64_t bytes = 0;  // Size in bytes, that of the slot's largest unit.
+    Tensor memory;      // Memory of the slot. Undefined in a group of one rank.
     // Unit whose weights the slot holds, or whose gradient is being written and not yet reduced. -1: none.
     int64_t unit = -1;
     bool fresh = false;   // Whether the weights were gathered and not yet used.

@@ -60,8 +60,8 @@ PredictionRange prediction_range(double wps, std::string_view machine, const Mes
 std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
                                                 const Cluster& cluster);
 
-// Returns a text such as "15,900 to 17,300 wps, because 22 measured runs on up to 4 GPUs were predicted 3.2% too slow to
-// 5.4% too fast". If something was not measured, the text begins with "unknown, not measured: several nodes; ".
+// Returns a text such as "15,900 to 17,300 wps, because 22 measured runs on up to 4 GPUs were predicted 3.2% too slow
+// to 5.4% too fast". If something was not measured, the text begins with "unknown, not measured: several nodes; ".
 std::string describe(const PredictionRange& range);
 
 }  // namespace octavo

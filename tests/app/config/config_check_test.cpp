@@ -78,7 +78,8 @@ TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
   expect_invalid({"parallel.tensor_parallel=3", "parallel.data_parallel_shard=2", "parallel.data_parallel_replicate=1"},
                  "is 3, expected a divisor of model.num_heads 4; 2 or 4 on another number of ranks would work", 6);
   expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=480", "precision.linear=fp8_tensorwise"},
-                 "model.intermediate_size, the input width of down, on each of parallel.tensor_parallel 4 ranks is 120", 4);
+                 "model.intermediate_size, the input width of down, on each of parallel.tensor_parallel 4 ranks is 120",
+                 4);
   validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
 }
 

@@ -122,10 +122,10 @@ class TerminalTest(Scratch):
             arguments = ("train", config, f"logging.color={key}", "checkpoint.resume=never", "logging.fp8_stats_every=1")
             code, text = self.terminal(*arguments, **variables).finish()
             self.assertEqual(code, DONE, text)
-            self.assertEqual("\x1b[33mlogging.fp8_stats_every is 1" in text, colored, text)
+            self.assertEqual("\x1b[33mwarning: logging.fp8_stats_every is 1" in text, colored, text)
             self.assertEqual(bool(STYLE.search(text)), colored, text)
         out = self.run_octavo(*arguments).out
-        self.assertIn("\x1b[33mlogging.fp8_stats_every is 1", out)
+        self.assertIn("\x1b[33mwarning: logging.fp8_stats_every is 1", out)
         self.assertNotIn(CLEAR, out)
         self.assertIn("step 2/2  loss ", out)
         out = self.run_octavo(*arguments[:2], "checkpoint.resume=never").out
