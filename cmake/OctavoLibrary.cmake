@@ -64,4 +64,6 @@ function(octavo_embed name function)
   add_custom_command(OUTPUT ${source} DEPENDS ${script} ${ARGN} VERBATIM
                      COMMAND ${CMAKE_COMMAND} -DFUNCTION=${function} -DOUTPUT=${source} "-DFILES=${ARGN}" -P ${script})
   target_sources(octavo_${name} PRIVATE ${source})
+  # clang-tidy reads joined files before anything is built.
+  set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

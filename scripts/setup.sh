@@ -56,7 +56,7 @@ esac
 # Octavo trains without these. The plot, the format check and the lint are skipped if they are missing.
 optional="
 cmd clang-format|clang-format
-cmd clang-tidy|clang-tidy
+cmd clang-tidy-19|clang-tidy-19
 py matplotlib|python3-matplotlib
 "
 

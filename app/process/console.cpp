@@ -1,6 +1,7 @@
 #include "app/process/console.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
