@@ -144,7 +144,7 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
     const ProfilerRange range(*stream_, "micro-batch");
     const int64_t micro_batch = entries[i].micro_batch;
     for (; i < entries.size() && entries[i].micro_batch == micro_batch; ++i) {
-      run(entries[i], i + 1 < entries.size() ? &entries[i + 1] : nullptr, step);
+      run_entry(entries[i], i + 1 < entries.size() ? &entries[i + 1] : nullptr, step);
     }
   }
 }
@@ -168,7 +168,7 @@ void Llama::send(StepEntry::Kind kind, const Work& work) {
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
 // two stages that wait for each other's transfers would wait forever. The GPU waits so when it loads a kernel for its
 // first run, and warm_up() has loaded all of them.
-void Llama::run(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
+void Llama::run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);
   const Chunk& chunk = chunk_of(entry);
@@ -215,13 +215,13 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
   pipeline_->warm_up();
-  warm_up(batch, {.first = true, .last = !several});
-  if (several) warm_up(batch, {.first = false, .last = true});
+  warm_up_micro_batch(batch, {.first = true, .last = !several});
+  if (several) warm_up_micro_batch(batch, {.first = false, .last = true});
   forget_micro_batches();
 }
 
 // The first chunk comes last, because its backward reduces the gradients of the norms of all chunks.
-void Llama::warm_up(const MicroBatch& batch, const MicroBatchPlace& place) {
+void Llama::warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& place) {
   for (const Chunk& chunk : chunks_ | std::views::reverse) {
     const Layers layers = layers_of_each_kind(chunk);
     const Work work{

@@ -205,11 +205,11 @@ class Llama {
     return {.chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .layers = chunk.layers};
   }
   // `next` is the entry after this one. Null: none.
-  void run(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
+  void run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
   void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);
   void send(StepEntry::Kind kind, const Work& work);
-  void warm_up(const MicroBatch& batch, const MicroBatchPlace& place);
+  void warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& place);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work, bool saves_operands);
   void backward_weights(const Work& work);

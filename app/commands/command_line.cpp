@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 #include <optional>
 
 #include "app/commands/commands.h"
+#include "app/config/config_keys.h"
 #include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
@@ -12,6 +14,23 @@
 namespace octavo {
 
 namespace {
+
+// Prints an option as "--gpus INT (from 1 to 1048576; default: 8)".
+class HelpFormatter : public CLI::Formatter {
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";  // A flag.
+    const std::string type = option->get_type_name();
+    const size_t colon = type.find(':');
+    std::vector<std::string> notes;
+    if (option->get_required()) notes.emplace_back("required");
+    if (colon != std::string::npos) notes.push_back(type.substr(colon + 1));
+    const std::string fallback = option->get_default_str();
+    if (!fallback.empty() && fallback != "[]") notes.push_back("default: " + fallback);
+    const bool several = option->get_expected_max() == CLI::detail::expected_max_vector_size;
+    return fmt::format(" {}{}{}", type.substr(0, colon), several ? " ..." : "",
+                       notes.empty() ? "" : fmt::format(" ({})", fmt::join(notes, "; ")));
+  }
+};
 
 // Refuses empty values, because an unset variable in a script must not be taken for a path or for no value.
 void refuse_empty_texts(CLI::App& app) {
@@ -42,12 +61,30 @@ constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--sweep", "scripts/bench_sweep.py"},
 };
 
+// Returns the config key that an option of another program may mean: training.steps for "--steps". Empty if there is
+// none, or several.
+std::string config_key_of(const std::string& option) {
+  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  std::string found;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.name != name && key.name != fmt::format("{}.{}", key.section(), name)) continue;
+    if (!found.empty()) return "";
+    found = key.name;
+  }
+  return found;
+}
+
 // Describes an argument that `command` does not accept.
 std::string describe_extra(const CLI::App& command, const std::string& extra) {
   if (!extra.starts_with('-')) return fmt::format("the argument '{}' is one too many", extra);
   const std::string name = extra.substr(0, extra.find('='));
   for (const auto& [retired, replacement] : kRetiredOptions) {
     if (name == retired) return fmt::format("the option {} was removed; use {}", name, replacement);
+  }
+  if (const std::string key = config_key_of(name);
+      command.get_option_no_throw("overrides") != nullptr && !key.empty()) {
+    return fmt::format("there is no option {}; did you mean the config key {}=VALUE?", name, key);
   }
   std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options()) {
@@ -95,6 +132,7 @@ Command on_root(std::function<int()> work) {
 CommandLine::CommandLine(CLI::App& app, StartupTimer& timer, Console& console)
     : app_(app), timer_(timer), console_(console) {
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.option_defaults()->always_capture_default()->disable_flag_override();
   app.footer("octavo COMMAND --help prints the options of a command, their defaults and an example.");
   for (const auto add_command : kCommands) add_command(*this);

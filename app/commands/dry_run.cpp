@@ -153,6 +153,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.gpus);
   resolve_device(config, target.device.device);
   log_info("{}", start_title(arguments.config.path));
+  log_info("dry run for {}", describe_ranks(target));
   check_data(config, group);
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);

@@ -70,10 +70,8 @@ std::string moved_stage(const Config& before, const Config& now, int64_t steps_d
   if (was.stage.number == 0 || is.stage.number == 0 || was.stage.steps_before != is.stage.steps_before) return "";
   if (was.data.origin.sample == is.data.origin.sample) return "";
   return fmt::format(
-      "this config would change stages that are done: stage {} would begin at sample {} instead of {}; expected the "
-      "batch sizes and the data.skip of the checkpoint in these stages, and changes of them only under `stages`, in "
-      "the "
-      "items of later stages",
+      "this config would change stages that are done: stage {} would begin at sample {} instead of {}; give other "
+      "batch sizes or another data.skip only under `stages`, in the items of later stages",
       is.stage.number, is.data.origin.sample, was.data.origin.sample);
 }
 

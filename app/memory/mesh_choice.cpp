@@ -69,7 +69,9 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
                                              ranks_per_node, same_samples)};
   }
   if (ranks_per_node == sharded.tensor) {
-    return {sharded, all_shard + "a node has one rank of each tensor-parallel place, so its ranks could shard nothing"};
+    return {sharded, all_shard + fmt::format("parallel.tensor_parallel takes all ranks of a node ({}), so a node would "
+                                             "have a single shard",
+                                             ranks_per_node)};
   }
   MeshShape copies = sharded;
   copies.replicate = ranks / ranks_per_node;

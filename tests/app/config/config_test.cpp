@@ -1,4 +1,4 @@
-// Tests of reading a config: every key, overrides, errors, and writing it again.
+// Tests of reading a config: every key, overrides, and writing it again.
 #include "app/config/config.h"
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "app/config/config_keys.h"
-#include "app/config/other_names.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {
@@ -266,17 +265,6 @@ TEST_F(ConfigTest, OverridesMakeSectionsThatTheFileLacks) {
   EXPECT_EQ(config.model.rope_scaling->original_max_position_embeddings, 8192);
 }
 
-TEST_F(ConfigTest, BadOverridesAreNamed) {
-  expect_error("device: cpu\n", {"'training.steps'", "no '='"}, {"training.steps"});
-  expect_error("device: cpu\n", {"empty key"}, {"=5"});
-  expect_error("device: cpu\n", {"empty key"}, {"training..steps=5"});
-  expect_error("device: cpu\n", {"the argument 'data.train=[{path: x}' is not valid YAML"}, {"data.train=[{path: x}"});
-  expect_error("device: cpu\n", {"command line: training.steps is 'x'"}, {"training.steps=x"});
-  expect_error("device: cpu\n", {"command line: unknown key training.step", "training.steps"}, {"training.step=5"});
-  expect_error("device: cpu\n", {"device.kind=1", "not a section"}, {"device.kind=1"});
-  expect_error("data: {train: [a]}\n", {"a list", "not a section"}, {"data.train.path=1"});
-}
-
 TEST_F(ConfigTest, PresetFieldsCanBeOverridden) {
   const Config config = load("model: {preset: llama3_1b, hidden_size: 1024}\n");
   EXPECT_EQ(config.model.head_dim, 32);
@@ -323,57 +311,6 @@ TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
   expect_error("data: {train: [{path: []}]}\n", {"data.train.path is a list", "a list of paths"});
 }
 
-TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
-  expect_error("training:\n  step: 5\n", {"small.yaml:2", "unknown key training.step", "did you mean training.steps?"});
-  expect_error("optimiser: {lr: 1}\n", {"unknown key optimiser", "did you mean optimizer?"});
-  expect_error("model: {hiden_size: 8}\n", {"model.hiden_size", "model.hidden_size?"});
-  expect_error("model: {rope_scaling: {facter: 8}}\n", {"model.rope_scaling.facter", "model.rope_scaling.factor?"});
-  expect_error("global_batch_size: 8\n", {"unknown key global_batch_size", "training.global_batch_size?"});
-  expect_error("optimizer: {xyz: 1}\n",
-               {"unknown key optimizer.xyz; optimizer has the keys type, ", "lr, min_lr_ratio"});
-  expect_error("model: {rope_scaling: {a: 8}}\n",
-               {"unknown key model.rope_scaling.a; model.rope_scaling has the keys "});
-  expect_error("optimizer: {a: 8}\n", {"unknown key optimizer.a; optimizer has the keys "});
-  expect_error("data: {validaton: x}\n", {"data.validation?"});
-}
-
-TEST_F(ConfigTest, NamesOfOtherProgramsLeadToTheKey) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"optimizer.learning_rate=1", "Octavo's name for it is optimizer.lr"},
-      {"training.max_norm=1", "Octavo's name for it is optimizer.grad_clip"},
-      {"train.steps=5", "did you mean training.steps?"},
-      {"lr_scheduler.warmup_steps=5", "Octavo's name for it is optimizer.warmup_steps"},
-      {"training.eval-iters=5", "Octavo's name for it is validation.batches"},
-      {"precision.fp8_recipe=delayed", "Octavo's name for it is precision.linear"},
-      {"checkpoint.interval=5", "Octavo's name for it is checkpoint.every"},
-      {"model.num_attention_heads=8", "Octavo's name for it is model.num_heads"},
-      {"optimizer.min_lr=1e-5", "Octavo's name for it is optimizer.min_lr_ratio, which is relative to optimizer.lr"},
-      {"model.dropout=0.1", "unknown key model.dropout; Octavo trains without dropout"},
-      {"training.gradient_accumulation_steps=4", "follows from training.global_batch_size"}};
-  for (const auto& [argument, hint] : cases) expect_error("device: cpu\n", {hint}, {argument});
-}
-
-TEST_F(ConfigTest, EveryOtherNameLeadsToAKeyThatExists) {
-  for (const OtherName& other : other_names()) {
-    const auto is_it = [&](const ConfigKey& key) { return key.name == other.key; };
-    const bool has_key = std::any_of(config_keys().begin(), config_keys().end(), is_it);
-    EXPECT_TRUE(has_key || (std::string_view(other.key).empty() && *other.note != '\0')) << other.name;
-    EXPECT_EQ(find_other_name(other.name), &other) << other.name;
-  }
-  EXPECT_EQ(find_other_name("training.steps_"), nullptr);
-  EXPECT_EQ(find_other_name("data.my_dataset"), nullptr);
-}
-
-TEST_F(ConfigTest, AllErrorsAreReportedTogether) {
-  const std::string message = error_of("training: {step: 5, seed: -1}\noptimizer: {lr: fast}\ndata: {lanes: 3}\n");
-  for (const char* part :
-       {"unknown key training.step;", "training.seed is '-1'", "optimizer.lr is 'fast'", "data.lanes was removed"})
-    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-  EXPECT_EQ(std::count(message.begin(), message.end(), kErrorSeparator), 3);
-  expect_invalid({"optimizer.decay_steps=5", "data.train=[]"}, "data.train names no dataset");
-  expect_invalid({"optimizer.decay_steps=5", "data.train=[]"}, "optimizer.decay_steps is 5");
-}
-
 TEST_F(ConfigTest, WholeNumbersMayHaveAnExponent) {
   EXPECT_EQ(load("training: {steps: 1e3}\n").training.steps, 1000);
   EXPECT_EQ(load("training: {steps: 2.5E4}\n").training.steps, 25000);
@@ -398,141 +335,6 @@ TEST_F(ConfigTest, PathsTakeTheHomeDirectoryAndTheEnvironment) {
   expect_error("logging: {dir: '${OCTAVO_TEST_DATA}/x'}\n",
                {"needs the environment variable OCTAVO_TEST_DATA, which is not set"});
   expect_error("logging: {dir: '${OCTAVO'}\n", {"logging.dir is the string \"${OCTAVO\", expected a path"});
-}
-
-TEST_F(ConfigTest, WrongTypesNameKeyAndText) {
-  expect_error("training:\n  steps: many\n", {"small.yaml:2: training.steps is 'many'", "expected an integer"});
-  for (const char* text : {"3e-2", "1.5e0", "1.e3", "1e99", "1e", "e3", "1_000", "3.0", "0x10", "010", "true", "+5",
-                           "5 steps", "99999999999999999999"})
-    expect_error(fmt::format("training: {{steps: {}}}\n", text), {"training.steps", text, "expected an integer"});
-  expect_error("training: {steps: \"5\"}\n", {"the string \"5\"", "expected an integer"});
-  expect_error("training: {steps: [5]}\n", {"training.steps is a list"});
-  expect_error("training: {deterministic: yes}\n", {"training.deterministic is 'yes'", "expected true or false"});
-  expect_error("training: {deterministic: 1}\n", {"expected true or false"});
-  expect_error("checkpoint: {async: \"true\"}\n", {"checkpoint.async is the string", "expected true or false"});
-  for (const char* text : {"fast", "nan", ".inf", "inf", "1e999", "0x1p3", "1,5", "true"})
-    expect_error(fmt::format("optimizer: {{lr: '{}'}}\n", text), {"optimizer.lr", text, "expected a number"});
-  expect_error("optimizer: {lr: nan}\n", {"optimizer.lr is 'nan'"});
-  expect_error("optimizer: {lr: 1e999}\n", {"optimizer.lr is '1e999'"});
-  expect_error("checkpoint: {dir: {a: 1}}\n", {"checkpoint.dir is a map"});
-  expect_error("checkpoint: {dir: \"\"}\n", {"checkpoint.dir", "expected a path"});
-  expect_error("checkpoint: {dir: \"a\\0b\"}\n", {"small.yaml:1: the value ", "a\\x00b", " has a NUL byte"});
-  expect_error("training: 5\n", {"training is '5'", "expected a section"});
-  expect_error("training: [5]\n", {"training is a list", "expected a section"});
-  expect_error("model: {rope_scaling: 8}\n", {"model.rope_scaling is '8'", "expected a section"});
-}
-
-TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
-  const std::vector<std::string> wrong = {"model.hidden_size=-1",
-                                          "model.num_layers=0",
-                                          "model.vocab_size=3000000000",
-                                          "model.rope_theta=0",
-                                          "model.rms_norm_eps=-1e-5",
-                                          "data.seq_len=0",
-                                          "data.reader_threads=0",
-                                          "data.resume_from_sample=-1",
-                                          "data.skip=[[3, 3]]",
-                                          "data.skip=[[3]]",
-                                          "data.skip=5",
-
-                                          "data.bos_id=-1",
-                                          "data.seed=-1",
-                                          "training.steps=0",
-                                          "training.micro_batch_size=0",
-                                          "training.global_batch_size=-8",
-                                          "optimizer.lr=0",
-                                          "optimizer.lr=-1e-3",
-                                          "optimizer.min_lr_ratio=1.5",
-                                          "optimizer.warmup_steps=-1",
-                                          "optimizer.betas=[0.9, 1.0]",
-                                          "optimizer.betas=[-0.1, 0.9]",
-                                          "optimizer.betas=[0.9]",
-                                          "optimizer.betas=0.9",
-                                          "optimizer.eps=0",
-                                          "optimizer.weight_decay=-1",
-                                          "optimizer.grad_clip=-1",
-                                          "precision.bf16_first_layers=-1",
-                                          "logging.every=0",
-                                          "logging.fp8_stats_every=-1",
-                                          "logging.slow_rank_every=-1",
-                                          "logging.trace.step=-1",
-                                          "activation_checkpointing.ratio=2",
-                                          "parallel.data_parallel_shard=0",
-                                          "parallel.data_parallel_shard=-2",
-                                          "parallel.tensor_parallel=0",
-                                          "validation.batches=0"};
-  for (const std::string& text : wrong) {
-    const std::string key = text.substr(0, text.find('='));
-    expect_error("device: cpu\n", {"command line: " + key + " is ", "expected"}, {text});
-  }
-}
-
-// With such values the optimizer would divide zero by zero or never change a weight.
-TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
-  EXPECT_EQ(load("optimizer: {eps: 1e-40, lr: 1e38, ema_decay: 0.9999999}\n").optimizer.ema_decay, 0.9999999);
-  expect_error("optimizer: {eps: 1e-50}\n", {"optimizer.eps is '1e-50'", "a number above 0 as float32"});
-  expect_error("optimizer: {lr: 1e39}\n", {"optimizer.lr is '1e39'", "a number above 0 as float32"});
-  expect_error("training: {z_loss: 1e300}\n", {"training.z_loss is '1e300'", "0 or a number above 0 as float32"});
-  expect_error("optimizer: {ema_decay: 0.99999999999}\n", {"optimizer.ema_decay", "below 1 as float32"});
-  expect_error("optimizer: {betas: [0.9, 0.99999999999]}\n", {"optimizer.betas", "below 1 as float32"});
-}
-
-// If 0 disables what a key controls, small positive values of the key must not be rounded to 0.
-TEST_F(ConfigTest, ZeroDisablesAndNothingElseRoundsToIt) {
-  const Config config = load(
-      "optimizer: {grad_clip: 0, weight_decay: 0.0}\nparallel: {timeout_s: 0}\ncheckpoint: {every_minutes: 0.01}\n"
-      "training: {z_loss: 1e-40, loss_spike_z: 1}\n");
-  EXPECT_EQ(config.optimizer.grad_clip, 0);
-  EXPECT_EQ(config.parallel.timeout_s, 0);
-  EXPECT_EQ(config.checkpoint.every_minutes, 0.01);
-  EXPECT_EQ(config.training.z_loss, 1e-40);
-  expect_error("optimizer: {grad_clip: 1e-320}\n",
-               {"optimizer.grad_clip is '1e-320'", "expected 0 or a number above 0 as float32"});
-  expect_error("data: {train: [{path: a, weight: 1e-60}]}\n", {"data.train.weight is '1e-60'", "expected 0 or"});
-  expect_error("parallel: {timeout_s: 1e-320}\n",
-               {"parallel.timeout_s is '1e-320'", "expected 0 or a number of at least 1 as float32"});
-  expect_error("parallel: {timeout_s: 0.9}\n", {"parallel.timeout_s is '0.9'"});
-  expect_error("checkpoint: {every_minutes: 1e-9}\n",
-               {"checkpoint.every_minutes is '1e-9'", "expected 0 or a number of at least 0.01 as float32"});
-  expect_error("training: {loss_spike_z: 0.5}\n", {"training.loss_spike_z is '0.5'", "a number of at least 1"});
-  expect_error("training: {loss_spike_z: 0}\n", {"training.loss_spike_z is '0'", "a number of at least 1"});
-}
-
-TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
-  expect_error("model: {preset: llama3_9b}\n", {"model.preset is 'llama3_9b'", "llama3_8b", "llama3_405b"});
-  expect_error("model: {preset: [llama3_8b]}\n", {"model.preset is a list", "llama3_8b"});
-  expect_error("data: {shuffle: random}\n", {"data.shuffle is 'random'", "lcg, none"});
-  expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd, inverse_sqrt"});
-  expect_error("optimizer: {ema_decay: 1}\n", {"optimizer.ema_decay is '1'", "at least 0 and below 1"});
-  expect_error("optimizer: {state_dtype: float16}\n",
-               {"optimizer.state_dtype is 'float16'", "float32, bfloat16, float8"});
-  expect_error("precision: {linear: fp8}\n", {"fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise"});
-  expect_error("activation_checkpointing: {mode: some}\n", {"auto, none, selective, block, full"});
-  expect_error("device: gpu\n", {"small.yaml:1: device is 'gpu'", "auto, cpu, cuda"});
-}
-
-TEST_F(ConfigTest, BadFilesAreNamed) {
-  EXPECT_THROW(load_config((dir_ / "absent.yaml").string()), InputError);
-  EXPECT_THROW(load_config(dir_.string()), InputError);
-  expect_error("", {"small.yaml is empty"});
-  expect_error("# nothing but a comment\n", {"small.yaml is empty"});
-  expect_error("just text\n", {"small.yaml holds 'just text'", "map of sections"});
-  expect_error("- a\n- b\n", {"small.yaml holds a list"});
-  expect_error("training:\n  steps: [1, 2\nmodel: {}\n", {"small.yaml, line 3, column", "not valid YAML"});
-  expect_error("data:\n  train: [{path: a}, {path: ${HOME}/b}]\n",
-               {"small.yaml, line 2, column 30 has ${ without quotes", "\"${NAME}/corpus\""});
-  expect_error("device: cpu\n", {"the argument 'data.train=[${HOME}/x]' has ${ without quotes"},
-               {"data.train=[${HOME}/x]"});
-  expect_error("training:\n\tsteps: 1\n", {"small.yaml, line 2", "not valid YAML"});
-  expect_error("training:\n  steps: 1\n  steps: 2\n", {"small.yaml:3", "'steps' is given twice"});
-  expect_error("training: {steps: 1}\ntraining: {seed: 2}\n", {"small.yaml:2", "'training' is given twice"});
-  expect_error("device: cpu\n---\ndevice: cuda\n", {"more text after its first YAML document"});
-  for (const char* text : {"{device: cpu}, x", "[a], b", "{device: cpu}, x}"})
-    expect_error(text, {"expected a single document"});
-  expect_error("data: {tokenizer: \"\xff\"}\n", {":1: the value", "\\xff", "is invalid UTF-8"});
-  expect_error("\xc3: 1\n", {":1: the key '\\xc3' is invalid UTF-8"});
-  expect_error("? [a]\n: 1\n", {"a key is a list"});
-  expect_error("training: &loop\n  steps: *loop\n", {"nested"});
 }
 
 std::string text_of(const ConfigKey& key, const Config& config) {
@@ -579,75 +381,6 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
     EXPECT_EQ(to_json(config_from_json(nlohmann::json::parse(json.dump()))), json);
     EXPECT_EQ(to_json(load(to_yaml(config))), json) << to_yaml(config);
   }
-}
-
-TEST_F(ConfigTest, RetiredKeysAreReadFromCheckpointsOnly) {
-  expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes was removed", "windows"});
-  expect_error("logging: {links_every: 0}\n", {"small.yaml:1", "logging.links_every was removed", "slow_rank_every"});
-  expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas was removed", "NCCL_MAX_CTAS"});
-  expect_error("parallel: {nccl_memory: copy_engine}\n",
-               {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is no longer a valid value", "registered"});
-  expect_error("parallel: {tensor_parallel_chunks: 2}\n", {"parallel.tensor_parallel_chunks was removed", "fastest"});
-  // The config has retired keys with their old defaults.
-  const Config dumped = load(std::string(kTrainable) +
-                             "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain, "
-                             "overlap_multiprocessors: 0, tensor_parallel_chunks: 1}\n");
-  ASSERT_EQ(dumped.notes.size(), 4U);
-  EXPECT_EQ(dumped.parallel.nccl_memory, NcclMemory::kPlain);
-  EXPECT_NE(dumped.notes[0].find("logging.links_every was removed and is ignored"), std::string::npos);
-  // A suggestion never names a retired key.
-  for (const char* key : {"lane", "unheard_of"}) {
-    const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
-    EXPECT_EQ(message.find("lanes"), std::string::npos) << message;
-  }
-  nlohmann::json json = to_json(load(kTrainable));
-  const nlohmann::json without = json;
-  json["data"]["lanes"] = 64;
-  json["parallel"]["nccl_memory"] = "copy_engine";
-  EXPECT_EQ(to_json(config_from_json(json)), without);
-}
-
-TEST_F(ConfigTest, OldNamesOfKeysAreRead) {
-  const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
-  const std::string wsd = model + "optimizer: {schedule: wsd, decay: sqrt}\n";
-  const Config config = load(wsd, {"training.check_every=4"});
-  EXPECT_EQ(config.optimizer.decay_type, Decay::kSqrt);
-  EXPECT_EQ(config.training.corruption_check_every, 4);
-  ASSERT_EQ(config.notes.size(), 2U);
-  EXPECT_NE(config.notes[0].find("optimizer.decay is named optimizer.decay_type now"), std::string::npos);
-  EXPECT_NE(config.notes[1].find("command line: training.check_every"), std::string::npos);
-  // The last value counts, whether it has the old or the new name.
-  EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear"}).optimizer.decay_type, Decay::kLinear);
-  EXPECT_EQ(load(wsd, {"optimizer.decay_type=linear", "optimizer.decay=sqrt"}).optimizer.decay_type, Decay::kSqrt);
-  // Checkpoints and stages may have old names too.
-  nlohmann::json json = to_json(config);
-  json["training"]["check_every"] = 7;
-  json["training"].erase("corruption_check_every");
-  EXPECT_EQ(config_from_json(json).training.corruption_check_every, 7);
-  const Config staged = load(model + "stages: [{steps: 4}, {steps: 4, optimizer: {schedule: wsd, decay: sqrt}}]\n");
-  EXPECT_EQ(staged.stages[1].changes.at("optimizer.decay_type"), "sqrt");
-}
-
-TEST_F(ConfigTest, OldAndNewNameOfAKeyTogetherAreRefused) {
-  const std::string model = "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\n";
-  const auto refused = [&](const std::string& rest, const std::vector<std::string>& overrides = {}) {
-    try {
-      load(model + rest, overrides);
-    } catch (const InputError& error) {
-      const std::string message = error.what();
-      EXPECT_NE(message.find("optimizer.decay and optimizer.decay_type, its new name, are both given"),
-                std::string::npos)
-          << message;
-      return true;
-    }
-    return false;
-  };
-  EXPECT_TRUE(refused("optimizer: {schedule: wsd, decay: sqrt, decay_type: linear}\n"));
-  EXPECT_TRUE(refused("optimizer: {schedule: wsd, decay_type: sqrt, decay: sqrt}\n"));
-  EXPECT_TRUE(
-      refused("stages: [{steps: 4}, {steps: 4, optimizer: {schedule: wsd, decay: sqrt, decay_type: linear}}]\n"));
-  EXPECT_TRUE(refused("", {"optimizer={decay: sqrt, decay_type: linear}"}));
-  EXPECT_FALSE(refused("optimizer: {schedule: wsd, decay_type: linear}\n", {"optimizer.decay=sqrt"}));
 }
 
 TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {

@@ -302,6 +302,8 @@ class BadPlaceTest(BadInput):
             (("bench", self.path, "--steps"), "--steps has no value, expected one (see octavo bench --help)"),
             (("bench", self.path, "--json=5"), "--json has a value, expected none (see octavo bench --help)"),
             (("bench", self.path, "--stpes", "5"), "there is no option --stpes; did you mean --steps? (see octavo bench --help)"),
+            (("train", self.path, "--global-batch-size", "8"),
+             "there is no option --global-batch-size; did you mean the config key training.global_batch_size=VALUE? (see octavo train --help)"),
             (("train", self.path, "--json"),
              "there is no option --json, expected --help, --dry-run, --gpus, --gpus-per-node, --machine (see octavo train --help)"),
             (("import", "a", "b", "c"), "the argument 'c' is one too many (see octavo import --help)"),

@@ -37,6 +37,7 @@ class DryRunTest(Corpus):
 
     def test_needs_neither_gpus_nor_ranks(self):
         config = self.config(self.corpus, device="cuda", parallel={"tensor_parallel": 2})
+        self.assertIn("\ndry run for 4 ranks on ", self.dry_run(config, "--gpus", 4))
         self.assertIn("  mesh        4 ranks on ", self.dry_run(config, "--gpus", 4))
         self.assertIn("  mesh        2 ranks on ", self.dry_run(config))
         self.refused("train", config, "--dry-run", ranks=2, mentions=["started on 2 ranks", "--gpus"])

@@ -34,10 +34,12 @@ class Hosts(Resuming):
 
 class ManyHostsMemoryTest(Hosts):
     def endless(self):
+        """Returns a config of a run whose second checkpoint on disk comes long after the first, so that a test that waits for the first
+        ends the run in between."""
         return self.ten_steps(
             training={"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
             optimizer={"schedule": "constant"},
-            checkpoint={"every": 10, "async": True, "in_memory": True, "in_memory_every": 2},
+            checkpoint={"every": 100, "async": True, "in_memory": True, "in_memory_every": 2},
         )
 
     def lose(self, ranks, config, lost, lines):
@@ -59,10 +61,10 @@ class ManyHostsMemoryTest(Hosts):
                     shutil.rmtree(self.dir / name, ignore_errors=True)
                 self.start_hosts(3)
                 config = self.endless()
-                self.lose(ranks, config, lost, 15)
+                self.lose(ranks, config, lost, 115)
                 steps = {path.name for name in self.hosts.names for path in self.kept(name)}
                 step = int(max(steps)[5:])
-                self.assertGreater(step, 10)
+                self.assertGreater(step, 100)
                 names = self.hosts.names
                 if len(again) == len(ranks):
                     self.hosts.bring_back(lost)
@@ -82,26 +84,26 @@ class ManyHostsMemoryTest(Hosts):
         self.start_hosts(3)
         config = self.endless()
         process = self.start_on([1, 1, 1], "train", config)
-        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 15, process)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 115, process)
         for name in ("host1", "host2"):
             self.hosts.cut_power(name)
         process.kill()  # mpirun would wait for messages of the lost hosts.
         self.finish(process)
         for name in ("host1", "host2"):
             self.hosts.bring_back(name)
-        result = self.train_on([1, 1, 1], config, "training.steps=18")
-        self.assertIn("resuming checkpoints/step_00000010", result.out)
+        result = self.train_on([1, 1, 1], config, "training.steps=118")
+        self.assertIn("resuming checkpoints/step_00000100", result.out)
 
     def test_a_host_that_was_away_brings_nothing_old(self):
         """The checkpoint in the memory of host1 is newer than the newest one on disk, but it belongs to a run that was replaced since."""
         self.start_hosts(2)
         config = self.endless()
-        self.lose([1, 1], config, "host0", 15)
+        self.lose([1, 1], config, "host0", 115)
         self.assertTrue(self.kept("host1"))
         self.hosts.bring_back("host0")
-        self.train_on([1], config, "training.steps=12", "checkpoint.resume=never", names=["host0"])
-        result = self.train_on([1, 1], config, "training.steps=16")
-        self.assertIn("resuming checkpoints/step_00000012", result.out)
+        self.train_on([1], config, "training.steps=112", "checkpoint.resume=never", names=["host0"])
+        result = self.train_on([1, 1], config, "training.steps=116")
+        self.assertIn("resuming checkpoints/step_00000112", result.out)
 
 
 class LaunchedHosts(Hosts):

@@ -78,7 +78,7 @@ TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
 }
 
 TEST_F(MeshChoiceTest, NodesWithoutAReplica) {
-  const std::string none = "all ranks shard one replica: a node has one rank of each tensor-parallel place";
+  const std::string none = "all ranks shard one replica: parallel.tensor_parallel takes all ranks of a node";
   expect_mesh(choose({}, 4, 1, 140 * kGiB), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4,
