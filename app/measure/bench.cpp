@@ -85,7 +85,10 @@ std::vector<double> Bench::time_forward_backward(int64_t steps) {
   const StepBatches batches{.count = micro_batches,
                             .micro_batch = [this](int64_t i) { return state_.batch.micro_batch(i); },
                             .scale = 1 / tokens};
-  return time(steps, [&] { state_.model.run(entries_of_step(state_), batches); });
+  return time(steps, [&] {
+    state_.model.run(entries_of_step(state_), batches);
+    state_.parameters.fsdp().finish_reductions();
+  });
 }
 
 ProfiledStep Bench::profile_step() {
