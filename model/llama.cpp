@@ -168,7 +168,8 @@ void Llama::send(StepEntry::Kind kind, const Work& work) {
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
 // two stages that wait for each other's transfers would wait forever. The GPU waits so when it loads a kernel for its
 // first run. warm_up() has loaded the kernels of a step. Kernels that only some steps run, such as those of FP8
-// statistics, are first run in the first forward or backward of a chunk, when no other stage waits for this one.
+// statistics, are first run in the first forward or backward of a chunk, when the stages that this one waits for do not
+// wait for it.
 void Llama::run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
   const int64_t number = entry.micro_batch;
   const MicroBatch batch = step.micro_batch(number);

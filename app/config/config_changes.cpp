@@ -63,10 +63,9 @@ std::string schedule_difference(const Config& before, const Config& now, int64_t
   }
 }
 
-// Returns the reason why the current stage would begin at another sample, or an empty text if it would not.
-std::string moved_stage(const Config& before, const Config& now, int64_t steps_done) {
-  const int64_t next = std::min({steps_done + 1, before.total_steps(), now.total_steps()});
-  const Config was = config_of_step(before, next), is = config_of_step(now, next);
+// Returns the reason why a stage, with the configs `was` and `is`, would begin at another sample, or an empty text if
+// it would not.
+std::string moved_stage(const Config& was, const Config& is) {
   if (was.stage.number == 0 || is.stage.number == 0 || was.stage.steps_before != is.stage.steps_before) return "";
   if (was.data.origin.sample == is.data.origin.sample) return "";
   return fmt::format(
@@ -97,16 +96,16 @@ std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now
 }
 
 std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done) {
-  if (std::string moved = moved_stage(before, now, steps_done); !moved.empty()) return moved;
   const auto& allowed = now.checkpoint.allow_changes;
   const auto is_allowed = [&](KeyClass some) {
     return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
   };
   const int64_t next = std::min(steps_done + 1, before.total_steps());
-  std::vector<ConfigChange> refused =
-      changes_where(config_of_step(before, next), config_of_step(now, next), [&](const ConfigKey& key) {
-        return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);
-      });
+  const Config was = config_of_step(before, next), is = config_of_step(now, next);
+  if (std::string moved = moved_stage(was, is); !moved.empty()) return moved;
+  std::vector<ConfigChange> refused = changes_where(was, is, [&](const ConfigKey& key) {
+    return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);
+  });
   std::string difference;
   if (!is_allowed(KeyClass::kSchedule)) difference = schedule_difference(before, now, steps_done);
   if (!difference.empty()) {

@@ -49,12 +49,12 @@ std::vector<Change> changes_to_try(const Config& config) {
                        [dtype = dtype](Config& c) { c.optimizer.state_dtype = dtype; }});
   }
   // Ranks that share a sequence exchange less than ranks that divide the layers, but need a long one.
-  constexpr int64_t kMaxRanks = 8;
   for (int64_t ranks = 2 * config.parallel.context_parallel; ranks <= max_context_parallel(config); ranks *= 2) {
     changes.push_back({fmt::format("parallel.context_parallel={}", ranks),
                        [ranks](Config& c) { c.parallel.context_parallel = ranks; }});
   }
-  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMaxRanks; ranks *= 2) {
+  constexpr int64_t kMaxTensorParallel = 8;
+  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMaxTensorParallel; ranks *= 2) {
     changes.push_back({fmt::format("parallel.tensor_parallel={}", ranks),
                        [ranks](Config& c) { c.parallel.tensor_parallel = ranks; }});
   }

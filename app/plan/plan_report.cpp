@@ -237,9 +237,9 @@ Table search_table(const PlanReport& report) {
         .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.use.mfu)
         .add({"mesh"}, mesh_json(found.mesh));
     for (const MeshAxis& axis : kMeshAxes) {
-      const bool varies = std::any_of(report.found.begin(), report.found.end(),
-                                      [&](const Plan& plan) { return plan.mesh.*axis.size > 1; });
-      if (varies) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
+      const bool used = std::any_of(report.found.begin(), report.found.end(),
+                                    [&](const Plan& plan) { return plan.mesh.*axis.size > 1; });
+      if (used) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
     }
     table.add({"", "schedule", -14}, schedule_text(found))
         .add({"", "recompute", -12}, checkpointing_text(checkpointing))

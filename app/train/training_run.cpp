@@ -111,7 +111,7 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   data_report_.reset();
   loader_.reset();
   Config config = config_;
-  if (config.stage.number > 0) {
+  if (config.stage.number > 0 && !rolled_back_.empty()) {
     const auto stage = static_cast<size_t>(config.stage.number - 1);
     config.data.origin = stage_configs(whole_config(config_), rolled_back_)[stage].data.origin;
   }

@@ -1,6 +1,6 @@
 """Tests that kill a run with SIGKILL at random moments. It must resume by itself every time and give the results of an uninterrupted run.
 
-OCTAVO_KILL_CYCLES sets the number of kills, 60 by default. OCTAVO_KILL_SEED selects other random kills. A nightly run uses:
+OCTAVO_KILL_CYCLES sets the number of kills, a hundred by default. OCTAVO_KILL_SEED selects other random kills. A nightly run uses:
 
     OCTAVO_KILL_CYCLES=1000 OCTAVO_KILL_SEED=2 python3 tests/app/end_to_end_test.py build/octavo KillCyclesTest
 """
@@ -16,7 +16,7 @@ from contextlib import suppress
 from resume_test import Resuming, parent
 from support import AT_ONCE, DONE, checkpoints, metrics_lines
 
-CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "60"))
+CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "100"))
 SEED = int(os.environ.get("OCTAVO_KILL_SEED", "11"))
 
 RANKS = (1, 2, 3, 4)

@@ -225,13 +225,14 @@ class ResumeTest(Resuming):
         config = self.ten_steps(optimizer={"schedule": "cosine"})
         self.train(config, "training.steps=4")
         before = snapshot(self.dir / "checkpoints")
-        for ranks, *overrides in ((1, "training.steps=10"), (1, "training.steps=8", "optimizer.lr=1e-3"),
-                                  (2, "training.steps=8", "optimizer.schedule=linear"),
-                                  (1, "checkpoint.allow_changes=[data]", "training.steps=8"),
-                                  (1, "training.steps=4", "training.global_batch_size=16")):
+        rate = ("(step 4 has the learning rate ", " instead of 0.0003)")
+        for ranks, differs, *overrides in ((1, rate, "training.steps=10"), (1, rate, "training.steps=8", "optimizer.lr=1e-3"),
+                                           (2, rate, "training.steps=8", "optimizer.schedule=linear"),
+                                           (1, rate, "checkpoint.allow_changes=[data]", "training.steps=8"),
+                                           (1, ("(step 4 has 16 instead of 8 sequences)",), "training.steps=4", "training.global_batch_size=16")):
             with self.subTest(overrides=overrides):
-                mentions = ["step_00000004: this config would change what the run computes", "(step 4 has ",
-                            " instead of ", "schedule]", overrides[-1].split("=")[0] + " "]
+                mentions = ["step_00000004: this config would change what the run computes", *differs, "schedule]",
+                            overrides[-1].split("=")[0] + " "]
                 self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
         out = self.train(config, ALLOW_SCHEDULE).out

@@ -1,8 +1,6 @@
 // Compares the best plans with and without pipeline stages that `octavo plan --search` finds, for fast and slow
-// networks. Prints the rows of the table in docs/plan.md, those of all networks if OCTAVO_NETWORKS is set.
+// networks. Prints the table of docs/plan.md.
 #include <gtest/gtest.h>
-
-#include <cstdlib>
 
 #include "app/config/config_names.h"
 #include "core/format.h"
@@ -57,17 +55,11 @@ std::string chunks_of(const Config& config) {
   return parallel.pipeline_chunks == 1 ? std::string(schedule) : fmt::format("{} chunks", parallel.pipeline_chunks);
 }
 
-// A search takes up to ten seconds, so only nightly tests make all rows of the table.
-std::vector<double> networks_gbps() {
-  if (std::getenv("OCTAVO_NETWORKS") != nullptr) return {400, 200, 100};
-  return {200};
-}
-
 TEST(PipelinePlans, BestMeshes) {
   ProcessGroup group;
   std::vector<std::string> rows;
   for (const Case& run : kCases) {
-    for (const double gbps : networks_gbps()) {
+    for (const double gbps : {400.0, 200.0, 100.0}) {
       const Plan without = best_plan(run, gbps, false, group);
       const Plan with = best_plan(run, gbps, true, group);
       const StepPrediction& p = with.prediction.value();
