@@ -89,6 +89,16 @@ class GuardsTest(Scratch):
                 else:
                     self.assert_close(back, clean, 1e-4)
 
+    def test_a_stage_begins_after_the_samples_that_a_rollback_skips(self):
+        write_megatron(self.dir / "other", [[97 + i % 3 for i in range(TOKENS_A_STEP * STEPS)]])
+        train = [{"path": str(self.dir / name)} for name in ("noisy", "other")]
+        stages = f"stages={json.dumps([{'steps': 50}, {'steps': 10, 'data': {'train': train}}])}"
+        self.noisy(stages, f"data.skip=[[{(NOISY_STEP - 1) * BATCH}, {NOISY_STEP * BATCH}]]", log="skips")
+        self.noisy(stages, log="back", on_loss_spike="rollback")
+        self.assertEqual(self.losses("back"), self.losses("skips"))
+        epochs = [self.metrics("back")[step]["epochs"]["noisy"] for step in (49, 50, 51)]
+        self.assertAlmostEqual(epochs[2] - epochs[1], (epochs[1] - epochs[0]) / 2, msg="half of the samples of a step")
+
     def test_a_stop_after_a_spike_saves_no_spike(self):
         """If there is a checkpoint, the signal is sent after the rollback. Before it, the run would stop without rolling back."""
         for every, awaited in ((25, b" are skipped"), (0, b" is a spike, ")):
