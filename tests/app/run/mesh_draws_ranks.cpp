@@ -401,6 +401,7 @@ TEST_P(MeshDraws, WeightGradientsOfStagesWithTensorParallelShards) {
     draw.config.parallel.context_parallel = context;
     draw.config.parallel.accumulate_unsharded = AutoBool::kFalse;
     draw.config.training.global_batch_size = 8;
+    if (is_cuda() && context > 1) draw.config.data.seq_len = 2 * context * kContextChunkUnit;
     expect_equal_to_one_rank(draw, tolerance_of(draw));
   }
 }
@@ -444,16 +445,18 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
         c.parallel.pipeline_layers = {};
         c.precision.linear = LinearPrecision::kBFloat16;
         c.precision.lm_head = LmHeadPrecision::kBFloat16;
+        // Chunks on a GPU have many tokens, so the vocabulary must be larger for their gradients to be exchanged.
+        const bool long_chunks = is_cuda() && context > 1;
         c.model = {.hidden_size = 40 + 7 * context,
                    .intermediate_size = 24 * tensor,
                    .num_layers = 2,
                    .num_heads = tensor,
                    .num_kv_heads = tensor,
                    .head_dim = 32,
-                   .vocab_size = tensor * (991 + replicate),
+                   .vocab_size = tensor * (991 + replicate) * (long_chunks ? 16 : 1),
                    .rope_scaling = std::nullopt};
         c.data.document_mask = false;
-        c.data.seq_len = tensor * 2 * context * (is_cuda() && context > 1 ? kContextChunkUnit : 2);
+        c.data.seq_len = tensor * 2 * context * (long_chunks ? kContextChunkUnit : 2);
         c.training.micro_batch_size = 2;
         const int64_t data_ranks = size_ / tensor / context;
         c.training.global_batch_size = 2 * data_ranks * 3;
