@@ -82,9 +82,9 @@ if(OCTAVO_HAS_CUDA)
   if(EXISTS "${FLASH_ATTENTION_DIR}/hopper/flash_bwd_launch_template.h" AND OCTAVO_CUDA_GENCODE MATCHES 90a
      AND EXISTS "${FLASH_ATTENTION_DIR}/csrc/cutlass/include/cute/tensor.hpp")
     set(OCTAVO_HAS_FLASH_ATTENTION ON)
-    # octavo_flash_attention has the headers of its kernels, compiled as their authors compile them.
-    add_library(octavo_flash_attention INTERFACE)
-    target_include_directories(octavo_flash_attention SYSTEM INTERFACE
+    # The headers of its kernels, compiled as their authors compile them.
+    add_library(octavo_flash_attention_headers INTERFACE)
+    target_include_directories(octavo_flash_attention_headers SYSTEM INTERFACE
                                ${FLASH_ATTENTION_DIR}/hopper ${FLASH_ATTENTION_DIR}/csrc/cutlass/include)
     message(STATUS "FlashAttention: on (${FLASH_ATTENTION_DIR})")
   else()

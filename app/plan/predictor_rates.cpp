@@ -17,10 +17,10 @@ constexpr double kMemoryOverhead_s = 2e-6;
 // Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746
 // TFLOP/s forward and 493 of 550 backward. Within documents the FLOPs take `flops` times as long as without a mask, and
 // moving the inputs and outputs `passes` times takes time in addition. A document moves as much as if it had
-// kTokensOfPartialTiles more tokens. These three were fitted to FlashAttention (kernels/attention/flash_documents.h) in
-// steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on average
-// (docs/benchmarks/2026-11-26-documents.md). The factor 0.85 is a result of the fit and not of a measurement. cuDNN's
-// padded copies were not fitted.
+// kTokensOfPartialTiles more tokens. These three were fitted to FlashAttention
+// (kernels/flash_attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on
+// average (docs/benchmarks/2026-11-26-documents.md). The factor 0.85 is a result of the fit and not of a measurement.
+// cuDNN's padded copies were not fitted.
 struct AttentionCost {
   double overhead_s, in_step, flops, passes;
 };

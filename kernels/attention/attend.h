@@ -1,8 +1,10 @@
-// Attention on GPUs for the sequences of one geometry. Uses FlashAttention-3 (kernels/attention/flash_attention.h) if
-// it has kernels for the heads and no sequence is padded, otherwise cuDNN (kernels/attention/sdpa_plans_cudnn.h).
+// Attention on GPUs for the sequences of one geometry. Uses FlashAttention-3
+// (kernels/flash_attention/flash_attention.h) if it has kernels for the heads and no sequence is padded, otherwise
+// cuDNN (kernels/attention/sdpa_plans_cudnn.h).
 #pragma once
 
-#include "kernels/attention/sdpa_geometry.h"
+#include "core/stream.h"
+#include "kernels/attention_shapes/sdpa_geometry.h"
 
 namespace octavo::cuda {
 

@@ -1,7 +1,7 @@
 #include "build_config.h"
 #include "kernels/attention/attend.h"
-#include "kernels/attention/flash_attention.h"
 #include "kernels/attention/sdpa_plans_cudnn.h"
+#include "kernels/flash_attention/flash_attention.h"
 
 namespace octavo::cuda {
 

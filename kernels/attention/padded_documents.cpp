@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/workspace_parts.h"
+#include "core/workspace_parts.h"
 
 namespace octavo {
 

@@ -1,10 +1,10 @@
 // Attention within documents (kernels/attention/sdpa.h) on GPUs with cuDNN, for heads that FlashAttention has no
-// kernels for (flash_attends in kernels/attention/flash_attention.h).
+// kernels for (flash_attends in kernels/flash_attention/flash_attention.h).
 //
-// A document's run of n tokens on this rank (kernels/attention/documents.h), preceded by m tokens of the document, is
-// an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to
-// m + i. Runs are copied into batches of sequences and padded with zeros. The kernels receive the number of queries and
-// keys of each sequence.
+// A document's run of n tokens on this rank (kernels/attention_shapes/documents.h), preceded by m tokens of the
+// document, is an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends
+// to keys 0 to m + i. Runs are copied into batches of sequences and padded with zeros. The kernels receive the number
+// of queries and keys of each sequence.
 //
 // Runs whose keys fit into one chunk, which includes all runs of whole sequences, go into square batches, whose
 // sequences have as many queries as keys. A square batch of level i holds rows * 2^i sequences of ceil(chunk / 2^i)

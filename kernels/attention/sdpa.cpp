@@ -5,13 +5,13 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "core/workspace_parts.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_documents.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_cpu.h"
-#include "kernels/attention/workspace_parts.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/flash_documents.h"
 
 namespace octavo {
 

@@ -12,7 +12,7 @@
 //
 // Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
 // sequence is one attention whose causal mask is aligned at the last key of the chunk. Attention within documents has
-// launches of several documents (kernels/attention/flash_documents.h) or batches of padded copies
+// launches of several documents (kernels/flash_attention/flash_documents.h) or batches of padded copies
 // (kernels/attention/padded_documents.h). Without documents the length of the chunks of a shared sequence must be a
 // multiple of kContextChunkUnit on GPUs.
 //
@@ -27,95 +27,23 @@
 #include <string>
 
 #include "core/stream.h"
-#include "kernels/attention/documents.h"
+#include "kernels/attention_shapes/sdpa_args.h"
 
 namespace octavo {
 
-struct SdpaShape {
-  int64_t batch = 0;
-  int64_t seq_len = 0;  // Tokens of each sequence on this rank.
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  // Position of this rank among those that share each sequence.
-  ContextRank context = {};
-
-  constexpr int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
-  constexpr int64_t out_width() const { return num_heads * head_dim; }
-  constexpr int64_t kv_width() const { return 2 * num_kv_heads * head_dim; }
-  constexpr int64_t whole_seq_len() const { return seq_len * context.size; }
-  constexpr int64_t chunk_length() const { return seq_len / context.chunks(); }
-  // Returns the shape of one chunk of each sequence, treated as a sequence of its own.
-  constexpr SdpaShape chunk() const { return {batch, chunk_length(), num_heads, num_kv_heads, head_dim}; }
-
-  // Returns the index, among the rank's chunks of the sequence, of the chunk that contains a run of tokens
-  // (kernels/attention/documents.h).
-  constexpr int64_t chunk_of(const Document& run) const { return run.begin % seq_len / chunk_length(); }
-  // Returns the row of the first key that a run attends to, among the rows of all keys. The other keys of the run
-  // follow it. The keys of the run's own tokens are the last ones.
-  constexpr int64_t first_key(const Document& run) const {
-    const int64_t position = context.position(run.begin % seq_len, whole_seq_len());
-    return run.begin / seq_len * whole_seq_len() + position - run.before;
-  }
-  // Returns the index in lse of the first token of a run, for one query head. The elements of the run's other tokens
-  // follow it.
-  constexpr int64_t first_lse(const Document& run, int64_t head) const {
-    const int64_t sequence = chunk_of(run) * batch + run.begin / seq_len;
-    return (sequence * num_heads + head) * chunk_length() + run.begin % chunk_length();
-  }
-  bool operator==(const SdpaShape&) const = default;
-};
-
-struct SdpaForward {
-  SdpaShape shape;
-  Tensor out;  // = [batch * seq_len, out_width]
-  // = [chunks * batch, num_heads, seq_len / chunks] float32: natural logarithm of the sum of exp(s). FlashAttention
-  // within documents has another order of its elements (kernels/attention/flash_documents.h).
-  Tensor lse;
-  Tensor qkv;  // [batch * seq_len, qkv_width], with rotary embedding applied.
-  // [batch * whole_seq_len, kv_width], for shared sequences only. K heads precede v heads; rows are ordered by
-  // position.
-  Tensor kv = {};
-  Documents documents = {};  // Optional documents of this rank's tokens.
-};
+// kernels/attention_shapes/sdpa_args.h has the arguments.
 void sdpa_forward(const SdpaForward& args, Stream& stream);
-
-struct SdpaBackward {
-  SdpaShape shape;
-  // = [batch * seq_len, qkv_width], must not alias qkv. For shared sequences only the columns of the queries are
-  // written.
-  Tensor d_qkv;
-  // = [batch * whole_seq_len, kv_width], for shared sequences only: this rank's term of the gradient, which is a sum
-  // over ranks. Zero for keys that no query of this rank attends to.
-  Tensor d_kv = {};
-  Tensor d_out;    // [batch * seq_len, out_width]
-  Tensor out;      // Attention output of the forward pass.
-  Tensor lse;      // Log-sum-exp of the forward pass.
-  Tensor qkv;      // Same input as in the forward pass.
-  Tensor kv = {};  // Same input as in the forward pass.
-  Documents documents = {};
-};
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
-
-// Rows of keys and values, or of their gradients, with k heads before v heads. They are the rows of `kv`, or the
-// columns of a packed qkv after its queries.
-struct KeyRows {
-  KeyRows(const SdpaShape& s, bool packed, const Tensor& qkv, const Tensor& kv)
-      : rows(packed ? qkv : kv), k_column(packed ? s.out_width() : 0), v_column(k_column + s.kv_width() / 2) {}
-  KeyRows(const SdpaShape& s, const Tensor& qkv, const Tensor& kv) : KeyRows(s, s.context.size == 1, qkv, kv) {}
-
-  Tensor rows;
-  int64_t k_column, v_column;  // Columns where the heads of k and of v begin.
-};
 
 // Returns the size of the scratch that forward or backward needs, whichever is larger. The size is equal on every rank.
 // `within_documents` is for calls with documents, for which cuDNN also needs space for copies of the tensors
 // (kernels/attention/padded_documents.h). cuDNN's plans are built here. On a dry-run stream cuDNN cannot be asked, so
-// its scratch is estimated from measurements, while FlashAttention's scratch (kernels/attention/flash_attention.h) is
-// exact. cuDNN's backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], and needs one number per row. If
-// query heads share kv heads, it also stores d_k and d_v of every query head in bfloat16 (514 MiB for 2 x 8192 tokens,
-// 32 heads of 128, 8 kv heads). The estimate for the deterministic backward is an upper bound: one sum of d_q for every
-// 256 keys with heads of 128, and for every 128 keys with smaller heads (measured: 8.4 GB).
+// its scratch is estimated from measurements, while FlashAttention's scratch
+// (kernels/flash_attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32, [batch, num_heads,
+// seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores d_k and d_v of every
+// query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate for the deterministic
+// backward is an upper bound: one sum of d_q for every 256 keys with heads of 128, and for every 128 keys with smaller
+// heads (measured: 8.4 GB).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // Returns the estimate of cuDNN's scratch on a dry-run stream. Queries attend to `keys` keys, which may be more than

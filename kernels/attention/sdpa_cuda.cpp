@@ -1,14 +1,14 @@
 // Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention
 // (kernels/attention/attend.h) over the keys up to the end of the chunk. A whole sequence is one chunk. Within
-// documents, FlashAttention reads the tokens in place (kernels/attention/flash_documents.h), and cuDNN attends to
+// documents, FlashAttention reads the tokens in place (kernels/flash_attention/flash_documents.h), and cuDNN attends to
 // batches of padded copies (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
 #include "kernels/attention/attend.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/flash_documents.h"
 #include "kernels/attention/padded_documents.h"
+#include "kernels/flash_attention/flash_documents.h"
 #include "kernels/math/sum_terms.h"
 
 namespace octavo::cuda {

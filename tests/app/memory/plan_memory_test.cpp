@@ -7,8 +7,8 @@
 #include "app/config/config_check.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "kernels/attention/flash_attention.h"
 #include "kernels/attention/sdpa.h"
+#include "kernels/flash_attention/flash_attention.h"
 
 namespace octavo {
 

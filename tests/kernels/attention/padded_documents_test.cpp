@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "tests/kernels/attention/document_shares.h"
+#include "tests/kernels/attention_shapes/document_shares.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo::padded_documents_test {

@@ -138,7 +138,7 @@ TEST_F(ContextSdpaParity, WithinDocuments) {
   }
 }
 
-// The documents of some chunks take several launches (kernels/attention/flash_documents.h).
+// The documents of some chunks take several launches (kernels/flash_attention/flash_documents.h).
 TEST_F(ContextSdpaParity, LongChunksWithinDocuments) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{1100, 7, 300}, {3000}, {40, 900, 2500}, {11, 5, 23}}) {
     for (int64_t rank = 0; rank < 2; ++rank) compare({2, 4096, 8, 2, 128}, {.rank = rank, .size = 2}, lengths);

@@ -1,6 +1,7 @@
 // The ops that cuBLASLt and cuDNN run on the GPU against the same ops on the CPU.
 #include "core/error.h"
-#include "kernels/attention/flash_documents.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/flash_attention/flash_documents.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/tuned_algorithms.h"
 #include "tests/kernels/attention/exact_sdpa.h"
@@ -170,8 +171,8 @@ class SdpaParity : public ParityTest {
     sdpa_backward(backward_arguments(shape, t, s, documents), s);
   }
 
-  // Reorders the log-sum-exp on the GPU from its layout within documents (kernels/attention/flash_documents.h) to that
-  // of sequences, or back.
+  // Reorders the log-sum-exp on the GPU from its layout within documents (kernels/flash_attention/flash_documents.h) to
+  // that of sequences, or back.
   void reorder_lse(const SdpaShape& shape, const Twin& lse, bool to_sequences) {
     const std::vector<char> bytes = gpu_bytes(lse);
     std::vector<float> from(static_cast<size_t>(lse.gpu().numel()));
@@ -343,8 +344,8 @@ TEST_F(SdpaParity, WithinDocuments) {
   }
 }
 
-// The documents take several launches and several windows (kernels/attention/flash_documents.h), and several padded
-// batches (kernels/attention/padded_documents.h), the last of which are not full.
+// The documents take several launches and several windows (kernels/flash_attention/flash_documents.h), and several
+// padded batches (kernels/attention/padded_documents.h), the last of which are not full.
 TEST_F(SdpaParity, ManyDocumentsInLongSequences) {
   for (const SdpaShape& shape : {SdpaShape{4, 5003, 2, 1, 64}, {2, 2503, 6, 2, 128}, {3, 2503, 2, 1, 32}}) {
     for (const std::vector<int64_t>& lengths :

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/attention/sdpa.h"
+#include "kernels/attention_shapes/sdpa_args.h"
 
 namespace octavo {
 

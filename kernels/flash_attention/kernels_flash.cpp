@@ -1,8 +1,8 @@
 // Replaces the kernels in a build with OCTAVO_FLASH_ATTENTION=OFF. Such a build plans like any other, but cannot run
 // attention on a GPU.
 #include "core/error.h"
-#include "kernels/attention/flash_kernels.h"
-#include "kernels/attention/flash_ordered_kernels.h"
+#include "kernels/flash_attention/kernels.h"
+#include "kernels/flash_attention/ordered_kernels.h"
 
 namespace octavo::cuda {
 namespace {

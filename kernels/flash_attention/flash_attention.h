@@ -1,11 +1,12 @@
 // FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences, and
-// for documents within them (kernels/attention/flash_documents.h). It takes less time and energy than cuDNN
+// for documents within them (kernels/flash_attention/flash_documents.h). It takes less time and energy than cuDNN
 // (docs/benchmarks/2026-11-23-attention.md). The kernels are compiled from FlashAttention's sources, which
 // scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
 #pragma once
 
 #include "build_config.h"
-#include "kernels/attention/sdpa_geometry.h"
+#include "core/stream.h"
+#include "kernels/attention_shapes/sdpa_geometry.h"
 
 namespace octavo {
 

@@ -1,5 +1,5 @@
-#include "kernels/attention/flash_documents.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/flash_attention/flash_documents.h"
 
 namespace octavo::cuda {
 

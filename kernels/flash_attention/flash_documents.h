@@ -1,10 +1,10 @@
 // Attention within documents (kernels/attention/sdpa.h) with the kernels of FlashAttention-3 for sequences of different
 // lengths, which read and write the tokens in place.
 //
-// A document's run of n tokens on this rank (kernels/attention/documents.h), preceded by m tokens of the document, is
-// an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends to keys 0 to
-// m + i. A launch computes consecutive runs of one window. A window is a chunk of a shared sequence, or as many whole
-// sequences as have about 16,384 tokens together, which keep a GPU busy.
+// A document's run of n tokens on this rank (kernels/attention_shapes/documents.h), preceded by m tokens of the
+// document, is an attention of n queries over m + n keys whose causal mask is aligned at the last key: query i attends
+// to keys 0 to m + i. A launch computes consecutive runs of one window. A window is a chunk of a shared sequence, or as
+// many whole sequences as have about 16,384 tokens together, which keep a GPU busy.
 //
 // Backward adds up gradients in float32 tiles of 64 or 128 rows, and no two documents share a tile. So a launch of
 // backward has at most 32 documents, or one for every 512 tokens of a longer window, which bounds its scratch by the
@@ -20,9 +20,9 @@
 
 #include <vector>
 
-#include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_tiles.h"
-#include "kernels/attention/workspace_parts.h"
+#include "core/workspace_parts.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/tiles.h"
 
 namespace octavo {
 

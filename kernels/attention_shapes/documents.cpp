@@ -1,4 +1,4 @@
-#include "kernels/attention/documents.h"
+#include "kernels/attention_shapes/documents.h"
 
 namespace octavo {
 

@@ -7,10 +7,10 @@
 
 #include "core/cuda_backend.h"
 #include "core/error.h"
-#include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_documents.h"
-#include "kernels/attention/flash_kernels.h"
-#include "kernels/attention/flash_ordered_kernels.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/flash_documents.h"
+#include "kernels/flash_attention/kernels.h"
+#include "kernels/flash_attention/ordered_kernels.h"
 #include "kernels/math/sum_terms.h"
 
 // FlashAttention calls this function before forward within documents, unless its parameters say that the schedule

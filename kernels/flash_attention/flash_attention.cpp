@@ -1,9 +1,9 @@
-#include "kernels/attention/flash_attention.h"
+#include "kernels/flash_attention/flash_attention.h"
 
 #include <algorithm>
 
-#include "kernels/attention/flash_tiles.h"
-#include "kernels/attention/workspace_parts.h"
+#include "core/workspace_parts.h"
+#include "kernels/flash_attention/tiles.h"
 
 namespace octavo {
 

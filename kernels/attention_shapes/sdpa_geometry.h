@@ -5,7 +5,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "kernels/attention/sdpa.h"
+#include "kernels/attention_shapes/sdpa_args.h"
 
 namespace octavo::cuda {
 

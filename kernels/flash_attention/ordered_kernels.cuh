@@ -1,4 +1,4 @@
-// Implementation of kernels/attention/flash_ordered_kernels.h. A block that has added to a sum signals the next block.
+// Implementation of kernels/flash_attention/ordered_kernels.h. A block that has added to a sum signals the next block.
 // FlashAttention-3 signals as soon as the copy engine has read the data to add, so the next block's addition may
 // overtake it. Here the block waits until its addition is complete.
 #pragma once
@@ -15,10 +15,10 @@ CUTE_DEVICE void tma_sums_wait() {
 }  // namespace cute
 
 #define tma_store_wait tma_sums_wait
-#include "kernels/attention/flash_launch.cuh"
+#include "kernels/flash_attention/launch.cuh"
 #undef tma_store_wait
 
-#include "kernels/attention/flash_ordered_kernels.h"
+#include "kernels/flash_attention/ordered_kernels.h"
 
 namespace octavo::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernels/attention/flash_documents.h"
+#include "kernels/flash_attention/flash_documents.h"
 
 #include <algorithm>
 

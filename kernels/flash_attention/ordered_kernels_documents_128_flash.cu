@@ -1,4 +1,4 @@
-#include "kernels/attention/flash_ordered_kernels.cuh"
+#include "kernels/flash_attention/ordered_kernels.cuh"
 
 namespace octavo::cuda {
 

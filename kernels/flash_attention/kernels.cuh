@@ -1,8 +1,8 @@
-// Implementation of kernels/attention/flash_kernels.h.
+// Implementation of kernels/flash_attention/kernels.h.
 #pragma once
 
-#include "kernels/attention/flash_kernels.h"
-#include "kernels/attention/flash_launch.cuh"
+#include "kernels/flash_attention/kernels.h"
+#include "kernels/flash_attention/launch.cuh"
 
 namespace octavo::cuda {
 

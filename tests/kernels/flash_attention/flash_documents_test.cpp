@@ -1,7 +1,7 @@
 // Tests of the division of documents into launches of FlashAttention, and of the order of their tiles.
-#include "kernels/attention/flash_documents.h"
+#include "kernels/flash_attention/flash_documents.h"
 
-#include "tests/kernels/attention/document_shares.h"
+#include "tests/kernels/attention_shapes/document_shares.h"
 
 namespace octavo::flash_documents_test {
 namespace {

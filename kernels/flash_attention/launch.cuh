@@ -6,8 +6,8 @@
 #include <cutlass/kernel_launch.h>
 
 #include "core/cuda_check.h"
-#include "kernels/attention/flash_document_scheduler.cuh"
-#include "kernels/attention/flash_tiles.h"
+#include "kernels/flash_attention/document_scheduler.cuh"
+#include "kernels/flash_attention/tiles.h"
 
 namespace cutlass {
 

@@ -1,4 +1,4 @@
-// Deterministic variant of run_flash_backward (kernels/attention/flash_kernels.h). All sums have a fixed order, so
+// Deterministic variant of run_flash_backward (kernels/flash_attention/kernels.h). All sums have a fixed order, so
 // results are equal bit for bit in every run.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "kernels/attention/flash_kernels.cuh"
+#include "kernels/flash_attention/kernels.cuh"
 
 namespace octavo::cuda {
 

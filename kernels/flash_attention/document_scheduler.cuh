@@ -5,7 +5,7 @@
 
 #include <tile_scheduler.hpp>  // FlashAttention's
 
-#include "kernels/attention/flash_tiles.h"
+#include "kernels/flash_attention/tiles.h"
 
 namespace octavo::cuda {
 
