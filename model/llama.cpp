@@ -345,14 +345,8 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
       gradient = fsdp_->begin_gradient(unit, work.place) ? WeightGradient::kAdd : WeightGradient::kWrite;
     blocks_[layer].backward(c, a.block(layer), a.delta, d_h_amax, gradient);
     fsdp_->release(unit);
-    if (saves_operands) continue;
-    if (tensor_.alone()) {
-      finish_block(layer, work.place);
-    } else {  // The block's weight gradients are deferred too.
-      tensor_.defer([this, layer, place = work.place] { finish_block(layer, place); }, false);
-    }
+    if (!saves_operands) finish_block(layer, work.place);
   }
-  tensor_.run_deferred();
 }
 
 // Must run before the slot of the block's gradients is used for another block, which begin_gradient() does.

@@ -1,7 +1,5 @@
 #include "parallel/tensor_group.h"
 
-#include <utility>
-
 #include "core/error.h"
 
 namespace octavo {
@@ -12,7 +10,6 @@ TensorGroup::TensorGroup(Communicator* ranks, int64_t tokens, Stream& compute)
       compute_(&compute),
       transfers_(Stream::beside(compute)),
       ready_(compute.device()),
-      starting_(compute.device()),
       arrived_(compute.device()) {
   CHECK(tokens_ % size() == 0, "{} tokens are not divisible among {} tensor-parallel ranks", tokens_, size());
 }
@@ -41,37 +38,14 @@ void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const c
   wait();
 }
 
-void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.push_back({std::move(work), covers}); }
-
 void TensorGroup::begin_transfer() {
   ready_.record(*compute_);
   ready_.wait(transfers_);
-  starting_.record(transfers_);
 }
 
-// A matmul that starts before the collective would use all multiprocessors until it ends. So a deferred function waits
-// until the collective is about to start.
 void TensorGroup::wait() {
   arrived_.record(transfers_);
-  if (!deferred_.empty()) {
-    starting_.wait(*compute_);
-    run_next();
-  }
   arrived_.wait(*compute_);
-}
-
-// Runs the next deferred function, and those after it that are short.
-void TensorGroup::run_next() {
-  bool covered = false;
-  while (!deferred_.empty() && !(covered && deferred_.front().covers)) {
-    covered |= deferred_.front().covers;
-    deferred_.front().work();
-    deferred_.pop_front();
-  }
-}
-
-void TensorGroup::run_deferred() {
-  while (!deferred_.empty()) run_next();
 }
 
 void TensorGroup::gather_whole(const Tensor& out, const Tensor& mine, const char* what) {

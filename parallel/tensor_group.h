@@ -4,16 +4,11 @@
 // Tokens are gathered before a matmul whose output features are divided, and partial sums are reduced and scattered
 // after a matmul whose input features are divided.
 //
-// Work that may run later (weight gradients) can be deferred. It is queued next to the following collective that the
-// compute stream would otherwise only wait for.
-//
 // Collectives run on a separate stream; events order it with the given compute stream. All methods are collectives of
 // the group in the sense of Communicator. Callers check alone() and do not call the collectives in a group of one rank.
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <functional>
 
 #include "core/stream.h"
 #include "parallel/communicator.h"
@@ -43,13 +38,6 @@ class TensorGroup {
   // Calls start_reduce_scatter() and then wait().
   void reduce_scatter(const Tensor& share, const Tensor& all, const char* what);
 
-  // Defers `work`, which queues operations on the compute stream, to the next collective that gather() or wait() makes
-  // the compute stream wait for. Each collective takes one deferred function, in order. A function with `covers` false
-  // is short and runs together with the one before it.
-  void defer(std::function<void()> work, bool covers = true);
-  // Runs all deferred functions that are left.
-  void run_deferred();
-
   // Gathers the shards [k] of all ranks in rank order into out [size * k], on the compute stream.
   void gather_whole(const Tensor& out, const Tensor& mine, const char* what);
   // Replace each element with its maximum, or its sum, over ranks, on the compute stream.
@@ -59,7 +47,6 @@ class TensorGroup {
  private:
   void check(const Tensor& all, const Tensor& share) const;
   void begin_transfer();
-  void run_next();
 
   Communicator* ranks_;
   int64_t tokens_;
@@ -67,15 +54,8 @@ class TensorGroup {
   Stream transfers_;
   // Event that is recorded on the compute stream when the input of a collective is ready.
   Event ready_;
-  // Event that is recorded on the transfer stream just before a collective.
-  Event starting_;
   // Event that is recorded on the transfer stream after a collective.
   Event arrived_;
-  struct Deferred {
-    std::function<void()> work;
-    bool covers;
-  };
-  std::deque<Deferred> deferred_;
 };
 
 }  // namespace octavo

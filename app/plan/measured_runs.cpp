@@ -23,6 +23,7 @@ constexpr std::string_view kFourH200s = "2026-11-26-four-h200";
 constexpr std::string_view kDocuments = "2026-11-26-documents";
 constexpr std::string_view kLargeVocabulary = "2026-11-26-large-vocabulary";
 constexpr std::string_view kTwoGpus = "2026-11-26-two-gpus";
+constexpr std::string_view kFourH200sAgain = "2026-11-27-four-h200";
 
 constexpr MeshShape kOne;
 constexpr MeshShape kTwo{.shard = 2};
@@ -104,19 +105,19 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
      "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=3",
-     from_ms(130.90, 4096), 31101, kFourH200s},
+     from_ms(130.90, 4096), 30626, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
      "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=6",
-     from_ms(212.17, 4096), 19144, kFourH200s},
+     from_ms(212.17, 4096), 18743, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
      "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=1",
-     from_ms(185.38, 4096), 22428, kFourH200s},
+     from_ms(185.38, 4096), 22314, kFourH200s},
     {"h200", kTensorFour, k70B,
      "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
      "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.preset=llama3_405b model.num_layers=3",
-     from_ms(366.16, 4096), 11500, kFourH200s},
+     from_ms(366.16, 4096), 11349, kFourH200s},
     {"h200", kFour, k8B, "training.global_batch_size=64 parallel.accumulate_unsharded=false", 16629, 16717, kFourH200s},
     {"h200", kFour, k8B,
      "training.micro_batch_size=1 training.global_batch_size=16 parallel.accumulate_unsharded=false "
@@ -166,15 +167,27 @@ constexpr MeasuredRun kRuns[] = {
     {"h200", kReplicatedTensors, k8B,
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
      "parallel.data_parallel_replicate=2 parallel.data_parallel_shard=1 parallel.tensor_parallel=2",
-     13584, 14433, kFourH200s},
+     13584, 14189, kFourH200s},
     {"h200", kShardedTensors, k8B,
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
      "parallel.tensor_parallel=2",
-     14093, 14905, kFourH200s},
+     14093, 14645, kFourH200s},
     {"h200", kReplicatedShards, k8B,
      "training.micro_batch_size=1 training.global_batch_size=4 optimizer.state_dtype=bfloat16 "
      "parallel.data_parallel_replicate=2",
      14883, 15297, kFourH200s},
+    {"h200", kTensorTwo, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=2 "
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=3",
+     from_ms(247.06, 8192), 33671, kFourH200sAgain},
+    {"h200", kTensorFour, k70B,
+     "training.micro_batch_size=2 training.global_batch_size=2 parallel.tensor_parallel=4 "
+     "optimizer.state_dtype=float32 activation_checkpointing.mode=none model.num_layers=6",
+     from_ms(213.05, 4096), 18743, kFourH200sAgain},
+    {"h200", kFour, k8B,
+     "training.global_batch_size=8 activation_checkpointing.mode=selective parallel.reshard_after_forward=true "
+     "precision.linear=bfloat16",
+     11138, 11219, kFourH200sAgain},
     {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16", 46104, 45649, kLargeVocabulary},
     {"h200", kOne, k2B, "training.global_batch_size=16 precision.linear=bfloat16", 47652, 47583, kLargeVocabulary},
     {"h200", kOne, k2B, "training.global_batch_size=2 precision.linear=fp8_tensorwise", 58327, 56780, kLargeVocabulary},
@@ -224,7 +237,7 @@ constexpr MeasuredRun kRuns[] = {
     {"h100", kOne, k2B, "training.global_batch_size=4 precision.linear=fp8_blockwise", 52905, 55235, kStructure},
     {"h100", kTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise", 53492, 54530, kPyTorch},
     {"h100", kTensorTwo, k2B, "training.global_batch_size=4 precision.linear=fp8_tensorwise parallel.tensor_parallel=2",
-     46180, 46486, kPyTorch},
+     46180, 45581, kPyTorch},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16 data.document_mask=true", 52498, 52107,
      kDocuments, false, 64},
     {"h100", kOne, k2B, "training.global_batch_size=2 precision.linear=bfloat16 data.document_mask=true", 53352, 53833,

@@ -41,8 +41,8 @@ struct LinearSpec {
   Producer input = Producer::kNorm;                    // Op that computes x.
   Producer output_gradient = Producer::kNormBackward;  // Op that computes the gradient of y.
   // Index in LinearScratch::columns, into which the output gradient is cast. Two linears that follow each other in
-  // backward have different slots, because the weight gradient of the first may be deferred until the output gradient
-  // of the second has been cast.
+  // backward have different slots, because LinearBackward::between of the first may cast the output gradient of the
+  // second before the weight gradient of the first is computed.
   size_t gradient_slot = 0;
 };
 

@@ -373,17 +373,10 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
                                                .x_columns = a.input.columns,
                                                .d_y = d_output,
                                                .x = sums ? a.input.gathered : args.x};
-  const bool accumulate = args.weight_gradient == WeightGradient::kAdd;
-  // The weight gradient is needed only at the end of the block's backward, so it can run during the next transfer of
-  // tokens. Without FP8 it cannot if d_y was gathered, because the next transfer overwrites the memory of d_y.
-  const bool defers = !alone() && (is_fp8(o.recipe) || sums);
   if (args.weight_gradient == WeightGradient::kSave) {
     save_operands(a, weight_operands, stream);
-  } else if (defers) {
-    o.tensor->defer(
-        [this, weight_operands, accumulate, &stream] { compute_weight_gradient(weight_operands, accumulate, stream); });
   } else {
-    compute_weight_gradient(weight_operands, accumulate, stream);
+    compute_weight_gradient(weight_operands, args.weight_gradient == WeightGradient::kAdd, stream);
   }
   if (sums) o.tensor->wait();
   if (observer() != nullptr && sums) observe();

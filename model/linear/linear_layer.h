@@ -14,9 +14,7 @@
 // A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
 // takes them.
 //
-// If backward or recomputation makes the columns of x, the same linear of all blocks shares the memory for them. A
-// weight gradient that a tensor-parallel group has deferred may still read it. The first gather of the next block
-// queues that weight gradient, before the next block overwrites the memory.
+// If backward or recomputation makes the columns of x, the same linear of all blocks shares the memory for them.
 //
 // Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is the part of the weight that
 // this rank has. If the outputs are divided, x has this rank's share of the tokens, and y has all tokens and this
@@ -190,8 +188,7 @@ class LinearLayer {
   // Returns whether the backward kernel of the op that computes x can also write input_target(kBackward), so that
   // recompute_input is not needed. A rowwise cast cannot be written so, because its scales come from all tokens.
   bool input_is_by_product() const { return casts_in_one_pass(options_.recipe); }
-  // Computes d_x, and treats the weight gradient as args.weight_gradient says. A tensor-parallel group may defer the
-  // weight gradient (TensorGroup::defer).
+  // Computes d_x, and treats the weight gradient as args.weight_gradient says.
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
 
   // Computes the weight gradient from the operands that backward saved. Adds it to gradient() if `accumulate` is true,

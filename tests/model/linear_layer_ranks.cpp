@@ -173,7 +173,6 @@ class TestedLayer {
       d_y.fill(std::nan(""));
       layer_.backward_weights(a, use_.accumulate, stream_);
     }
-    group_.run_deferred();
   }
 
   // Returns the amaxes of x and d_y over all ranks. The list is empty if the recipe needs no amaxes.

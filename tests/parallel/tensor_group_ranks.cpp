@@ -1,4 +1,4 @@
-// Tests of TensorGroup: which tokens each rank has, and when deferred work runs.
+// Tests of TensorGroup: which tokens each rank has.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -115,26 +115,6 @@ TEST_P(TensorGroupRanks, ReduceScatterBesideOtherWork) {
     EXPECT_TRUE(found.read() == share_of_sum(dtype)) << dtype_name(dtype);
     EXPECT_TRUE(beside.read() == terms(dtype));
   }
-}
-
-// Each collective takes one deferred function that covers, with the short ones after it.
-TEST_P(TensorGroupRanks, CollectivesTakeDeferredWork) {
-  TensorGroup group = make_group();
-  DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
-  DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
-  std::vector<int> ran;
-  const auto defer = [&](int number, bool covers) { group.defer([&ran, number] { ran.push_back(number); }, covers); };
-  for (const int number : {1, 2, 3, 4}) defer(number, number != 2);
-  EXPECT_EQ(ran, std::vector<int>{});
-  group.gather(matrix(all), matrix(share), "tokens");
-  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
-  group.start_reduce_scatter(matrix(share), matrix(all), "sums");
-  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
-  group.wait();
-  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
-  defer(5, true);
-  group.run_deferred();
-  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3, 4, 5}));
 }
 
 // Transfers use the same buffers one after the other, as in the layers of a model.
