@@ -82,7 +82,7 @@ if(OCTAVO_HAS_CUDA)
   if(EXISTS "${FLASH_ATTENTION_DIR}/hopper/flash_bwd_launch_template.h" AND OCTAVO_CUDA_GENCODE MATCHES 90a
      AND EXISTS "${FLASH_ATTENTION_DIR}/csrc/cutlass/include/cute/tensor.hpp")
     set(OCTAVO_HAS_FLASH_ATTENTION ON)
-    # The headers of its kernels, compiled as their authors compile them.
+    # The headers of FlashAttention's kernels, compiled as their authors compile them.
     add_library(octavo_flash_attention_headers INTERFACE)
     target_include_directories(octavo_flash_attention_headers SYSTEM INTERFACE
                                ${FLASH_ATTENTION_DIR}/hopper ${FLASH_ATTENTION_DIR}/csrc/cutlass/include)

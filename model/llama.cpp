@@ -349,7 +349,8 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
   }
 }
 
-// Must run before the slot of the block's gradients is used for another block, which begin_gradient() does.
+// Sums the gradients of replicated kv heads over their ranks, if they are complete, and starts the reduction of the
+// block's gradients.
 void Llama::finish_block(size_t layer, const MicroBatchPlace& place) {
   const size_t unit = unit_of(layer);
   if (kv_copies_ && fsdp_->is_complete(unit, place)) {

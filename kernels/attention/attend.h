@@ -8,6 +8,16 @@
 
 namespace octavo::cuda {
 
+// Kinds of lengths that sequences may have before their padding.
+enum class SdpaLengths : uint8_t {
+  // All sequences have the length of the geometry; there is no padding.
+  kFull,
+  // Each sequence has its own length, with as many queries as keys.
+  kSquare,
+  // Each sequence has its own numbers of queries and keys; the last keys belong to the queries.
+  kAtTheEnd
+};
+
 // Queue one attention on the stream. The stream's workspace is used from byte `begin` on. `pointers` has the address of
 // every tensor of the pass, including the lengths [batch] int32 if sequences have lengths.
 void attend_forward(const SdpaGeometry& geometry, SdpaLengths lengths, SdpaPointers pointers, int64_t begin,

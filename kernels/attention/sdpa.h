@@ -31,7 +31,7 @@
 
 namespace octavo {
 
-// kernels/attention_shapes/sdpa_args.h has the arguments.
+// Compute `out` and `lse`, or the gradients. sdpa_args.h describes each tensor.
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 

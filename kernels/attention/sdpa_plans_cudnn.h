@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "core/arena.h"
-#include "kernels/attention_shapes/sdpa_geometry.h"
+#include "kernels/attention/attend.h"
 
 struct cudnnContext;
 

@@ -31,16 +31,6 @@ struct SdpaGeometry {
   }
 };
 
-// Kinds of lengths that sequences may have before their padding.
-enum class SdpaLengths : uint8_t {
-  // All sequences have the length of the geometry; there is no padding.
-  kFull,
-  // Each sequence has its own length, with as many queries as keys.
-  kSquare,
-  // Each sequence has its own numbers of queries and keys; the last keys belong to the queries.
-  kAtTheEnd
-};
-
 // Names of the tensors of an attention, and the addresses of the tensors by name.
 enum SdpaTensor : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
 using SdpaPointers = std::unordered_map<int64_t, void*>;

@@ -65,7 +65,8 @@ struct FlashBackwardTensors {
 int64_t flash_workspace_bytes(const SdpaShape& shape, int64_t keys);
 
 namespace cuda {
-// Implementations of attend_forward() and attend_backward() (kernels/attention/attend.h) for bfloat16.
+// Queue attention of full sequences in bfloat16. The stream's workspace is used from byte `begin` on. `pointers` has
+// the address of every tensor of the pass.
 void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 }  // namespace cuda
