@@ -119,7 +119,8 @@ void Fsdp::allocate_slots(Arena& arena) {
     arena.overlay({[&](Arena& memory) { allocate_weight_slots(pool, memory); },
                    [&](Arena& memory) { allocate_gradient_slots(*over, memory); }});
     overlaid[*over] = true;
-    for (const size_t u : units_of(options_, *over)) states_[u].overwrites = slots_of(pool, &State::weight_slot);
+    const std::vector<size_t> slots = slots_of(pool, &State::weight_slot);
+    for (const size_t u : units_of(options_, *over)) states_[u].overwrites = slots;
   }
   for (size_t pool = 0; options_.gradients && pool < options_.pools.size(); ++pool) {
     if (!overlaid[pool]) allocate_gradient_slots(pool, arena);

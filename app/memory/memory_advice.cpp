@@ -106,6 +106,7 @@ std::string FittingChange::words(int64_t now) const {
 
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group) {
+  if (config.model.num_layers > kMaxLayersOfAdvice) return {};
   const Fits fits = [&](Config changed, int64_t on_ranks, std::initializer_list<const Change*> made) {
     for (const Change* change : made) change->apply(changed);
     try {

@@ -8,6 +8,10 @@
 
 namespace octavo {
 
+// Largest number of layers for which changes are searched. A search makes up to 250 plans, and the time of a plan is
+// proportional to the layers.
+inline constexpr int64_t kMaxLayersOfAdvice = 512;
+
 // Changes of a config that make it fit.
 struct FittingChange {
   std::string overrides;  // Overrides in the form of the command line.
@@ -17,8 +21,8 @@ struct FittingChange {
 };
 
 // Returns the smallest change that makes `config`, valid for `ranks` ranks, fit into memory: one key if possible,
-// otherwise two keys, otherwise more ranks, with a proportionally larger batch if they cannot divide the batch. `group`
-// is used for planning only. Not a collective.
+// otherwise two keys, otherwise more ranks, with a proportionally larger batch if they cannot divide the batch. Finds
+// no change for models with more than kMaxLayersOfAdvice layers. `group` is used for planning only. Not a collective.
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group);
 

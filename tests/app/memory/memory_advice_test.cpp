@@ -87,6 +87,12 @@ TEST_F(MemoryAdvice, NoneWhereNothingHelps) {
   EXPECT_EQ(none.ranks, 0);
 }
 
+TEST_F(MemoryAdvice, NoSearchForModelsOfAbsurdDepth) {
+  const auto ranks = [&](int64_t layers) { return change({fmt::format("model.num_layers={}", layers)}, 8, 80).ranks; };
+  EXPECT_GT(ranks(kMaxLayersOfAdvice), 8);
+  EXPECT_EQ(ranks(kMaxLayersOfAdvice + 1), 0);
+}
+
 TEST_F(MemoryAdvice, TheMessageNamesWhatIsNeededAndWhatThereIs) {
   const Config config = load({"activation_checkpointing.mode=none"});
   const MemoryPlan plan = plan_memory(config, config.parallel.mesh_shape(8), {.memory_bytes = 80 * kGiB}, group_);
