@@ -4,9 +4,11 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "app/commands/commands.h"
 #include "app/config/config_keys.h"
+#include "app/config/other_names.h"
 #include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
@@ -61,9 +63,9 @@ constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--sweep", "scripts/bench_sweep.py"},
 };
 
-// Returns the config key that an option of another program may mean: training.steps for "--steps". Empty if there is
-// none, or several.
-std::string config_key_of(const std::string& option) {
+// Returns what to write instead of an option that has the name of a config key, here or in another program: "did you
+// mean the config key training.steps=VALUE?" for "--steps". Empty if there is no such key, or several.
+std::string config_key_hint(const std::string& option) {
   std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   std::replace(name.begin(), name.end(), '-', '_');
   std::string found;
@@ -72,7 +74,12 @@ std::string config_key_of(const std::string& option) {
     if (!found.empty()) return "";
     found = key.name;
   }
-  return found;
+  if (!found.empty()) return fmt::format("did you mean the config key {}=VALUE?", found);
+  const OtherName* const other = find_other_name(name);
+  if (other == nullptr) return "";
+  const std::string note = other->note;
+  if (std::string_view(other->key).empty()) return note;
+  return fmt::format("write the config key {}=VALUE{}{}", other->key, note.empty() ? "" : ", ", note);
 }
 
 // Describes an argument that `command` does not accept.
@@ -82,9 +89,9 @@ std::string describe_extra(const CLI::App& command, const std::string& extra) {
   for (const auto& [retired, replacement] : kRetiredOptions) {
     if (name == retired) return fmt::format("the option {} was removed; use {}", name, replacement);
   }
-  if (const std::string key = config_key_of(name);
-      command.get_option_no_throw("overrides") != nullptr && !key.empty()) {
-    return fmt::format("there is no option {}; did you mean the config key {}=VALUE?", name, key);
+  if (const std::string hint = config_key_hint(name);
+      command.get_option_no_throw("overrides") != nullptr && !hint.empty()) {
+    return fmt::format("there is no option {}; {}", name, hint);
   }
   std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options()) {

@@ -1,5 +1,5 @@
 // The names that torchtitan, Megatron-LM and Hugging Face's Trainer use for settings, and the keys of Octavo that
-// correspond to them. Errors for unknown keys use this table.
+// correspond to them. Errors for unknown keys and options use this table.
 #pragma once
 
 #include <span>
@@ -16,8 +16,8 @@ struct OtherName {
 // Returns the table, sorted by Octavo's keys.
 std::span<const OtherName> other_names();
 
-// Returns the row for an unknown key in a config, or null. Hyphens count as underscores. A row that names a section
-// takes precedence over a row without a section.
+// Returns the row for an unknown key, or null. Hyphens count as underscores. A row that names a section takes
+// precedence over a row without a section.
 const OtherName* find_other_name(std::string_view written);
 
 }  // namespace octavo
