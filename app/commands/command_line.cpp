@@ -4,7 +4,6 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "app/commands/commands.h"
 #include "app/config/config_keys.h"
@@ -76,10 +75,7 @@ std::string config_key_hint(const std::string& option) {
   }
   if (!found.empty()) return fmt::format("did you mean the config key {}=VALUE?", found);
   const OtherName* const other = find_other_name(name);
-  if (other == nullptr) return "";
-  const std::string note = other->note;
-  if (std::string_view(other->key).empty()) return note;
-  return fmt::format("write the config key {}=VALUE{}{}", other->key, note.empty() ? "" : ", ", note);
+  return other == nullptr ? "" : with_note(*other, fmt::format("write the config key {}=VALUE", other->key));
 }
 
 // Describes an argument that `command` does not accept.

@@ -188,4 +188,10 @@ const OtherName* find_other_name(std::string_view written) {
   return found;
 }
 
+std::string with_note(const OtherName& row, const std::string& text) {
+  const std::string note = row.note;
+  if (std::string_view(row.key).empty()) return note;
+  return note.empty() ? text : text + ", " + note;
+}
+
 }  // namespace octavo

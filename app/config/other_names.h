@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace octavo {
@@ -19,5 +20,8 @@ std::span<const OtherName> other_names();
 // Returns the row for an unknown key, or null. Hyphens count as underscores. A row that names a section takes
 // precedence over a row without a section.
 const OtherName* find_other_name(std::string_view written);
+
+// Returns `text`, which names the key of the row, followed by the note. If Octavo has no such key, returns the note.
+std::string with_note(const OtherName& row, const std::string& text);
 
 }  // namespace octavo

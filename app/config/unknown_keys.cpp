@@ -50,9 +50,7 @@ const std::string* near_key(const std::string& key, const std::vector<std::strin
 // Returns a suggestion for an unknown key.
 std::string hint(const std::string& key, const std::vector<std::string>& known_keys) {
   if (const OtherName* other = find_other_name(key)) {
-    const std::string note = other->note;
-    if (std::string_view(other->key).empty()) return note;
-    return fmt::format("Octavo's name for it is {}{}", other->key, note.empty() ? "" : ", " + note);
+    return with_note(*other, fmt::format("Octavo's name for it is {}", other->key));
   }
   if (const std::string* near = near_key(key, known_keys)) return fmt::format("did you mean {}?", *near);
   const std::string section(section_of(key));

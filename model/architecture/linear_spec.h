@@ -40,9 +40,9 @@ struct LinearSpec {
   std::vector<MatrixSpec> matrices = {};               // Parameters of which W consists, in the order of its rows.
   Producer input = Producer::kNorm;                    // Op that computes x.
   Producer output_gradient = Producer::kNormBackward;  // Op that computes the gradient of y.
-  // Index in LinearScratch::columns, into which the output gradient is cast. gate_up and down have different slots,
-  // because LinearBackward::between of down casts the output gradient of gate_up before the weight gradient of down is
-  // computed.
+  // Index in LinearScratch::columns, into which the output gradient is cast. Two linears that follow each other in
+  // backward have different slots, because LinearBackward::between of the first may cast the output gradient of the
+  // second before the weight gradient of the first is computed.
   size_t gradient_slot = 0;
 };
 
