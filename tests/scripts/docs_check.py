@@ -1,27 +1,35 @@
 #!/usr/bin/env python3
-"""Runs the commands of the documentation that need no GPU, page by page and in order, in a folder that looks like a checkout.
+"""Runs the commands of the documentation, page by page and in order. Each page has a new folder that looks like a checkout.
 
     docs_check.py OCTAVO [PAGE...]
 
 The first line of a fenced block says what its commands need:
 
-    ```sh run           nothing, so they run here. `sh run tokenizers` needs Python with that package, and is skipped without it
+    ```sh run           nothing. `sh run tokenizers` needs Python with that package, and is skipped without it
     ```sh gpu           a GPU
     ```sh data          more text than a test has
-    ```sh cluster       a cluster, a container engine or the network
+    ```sh cluster       a cluster, a container engine, the network, a GPU's profiler or a run of weeks
     ```sh build         a build of the checkout, which CI tests anyway
+
+Blocks of the first three kinds run on the CPU. The program of the folder is a script that adds the values of SMALL to `train` and `bench`,
+before the page's own values, so a page trains a small model for a few steps. Blocks of the last two kinds are not run. bash parses them,
+their `octavo train` and launchers become dry runs with the same values, and their `octavo config` and `octavo plan` run.
 
 Blocks after the commands quote their output. Each line must occur in the output, in the same order, but lines may be omitted.
 
     ```text output      numbers differ from those of the output by at most a tenth
     ```text shape       numbers may differ, like measured times
 
-The folder has this program, scripts, configs and docs. It also has small versions of the inputs that pages assume, my_project/ and texts/.
-The config of the quick start is reduced to a few steps.
+The folder has this program, scripts, configs and docs. It also has small versions of the inputs that pages assume (make_folder).
 """
 
+import gzip
+import itertools
+import json
 import os
+import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,7 +44,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import python_packages  # noqa: E402
 
 OCTAVO = Path(sys.argv.pop(1)).resolve()
-NEEDS = {"run", "gpu", "data", "cluster", "build"}
+RUN = {"run", "gpu", "data"}
+PARSED = {"cluster", "build"}
 QUOTES = (["text", "output"], ["text", "shape"])
 # Words that users search for, and the page that answers them. README must name each word next to a link to its page.
 SEARCHES = {
@@ -72,10 +81,27 @@ SEARCHES = {
 FIGURE = re.compile(r"(?<![A-Za-z_.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 COMMIT = re.compile(r"commit [0-9a-f]{7,}(-dirty)?")
 TIMEOUT = 300
+# Sizes of a model and a run that take a second on a CPU. The vocabulary stays that of the page, except in benchmarks, which read no text.
+SMALL = ("device=cpu plan.gpus=1 model.hidden_size=32 model.intermediate_size=64 model.num_layers=2 model.num_heads=1 model.num_kv_heads=1 "
+         "model.head_dim=32 data.seq_len=64 training.steps=4 training.global_batch_size=4 training.micro_batch_size=1 "
+         "optimizer.warmup_steps=1 validation.batches=1")
+PROGRAM = """#!/bin/bash
+# Starts octavo. Training and benchmarks get small sizes after the config.
+case "${1:-}" in
+  train) set -- "$1" "${2:-}" %(small)s "${@:3}" ;;
+  bench) set -- "$1" "${2:-}" %(small)s model.vocab_size=512 "${@:3}" ;;
+esac
+exec %(octavo)s "$@"
+"""
+# Arguments that turn a command of a page into a dry run with token files that exist.
+DRY_RUN = ["--dry-run", "data.train=[{path: own/data/train}]", "data.validation=[{path: own/data/held_out}]", "data.tokenizer=byte"]
+# Options whose value is a file or folder that a command creates, and the arguments of `export`.
+OUTPUT = re.compile(r"(?:(?:--output|--hold-out-output|octavo export \S+) |logging\.dir=|checkpoint\.dir=)(\S+)")
 
 
 def pages():
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/internals").glob("*.md"))]
+    folders = [ROOT / "docs", ROOT / "docs/internals"]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/benchmarks/README.md", *(page for folder in folders for page in sorted(folder.glob("*.md")))]
 
 
 def blocks(page):
@@ -108,23 +134,66 @@ def has_packages(names):
     return not python_packages.missing_packages(names) or python_packages.other_python(names) is not None
 
 
+def write_texts(folder):
+    """Writes documents of random words. They have pairs for a tokenizer of 32,000 entries, which the guide trains."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(3, 12))) for _ in range(12000)]
+    documents = [" ".join(draw.choices(words, k=100)) for _ in range(1200)]
+    for name in ("my_project", "texts", "web", "more"):
+        (folder / name).mkdir()
+    for path in [*sorted((ROOT / "core").glob("*.h")), *sorted((ROOT / "data").glob("*.h"))]:
+        shutil.copy(path, folder / "my_project" / path.name)
+    (folder / "texts/documents.jsonl").write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
+    (folder / "web/documents.jsonl.gz").write_bytes(gzip.compress((folder / "texts/documents.jsonl").read_bytes()))
+    (folder / "more/document.txt").write_text(documents[0][::-1])
+
+
+def write_tokenizer(folder):
+    """Writes a tokenizer with a token for each printable character of ASCII."""
+    names = [chr(code) for code in range(32, 127)]
+    special = [{"id": 95 + i, "content": f"<|{name}_of_text|>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+                "normalized": False} for i, name in enumerate(("begin", "end"))]
+    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None, "pre_tokenizer": None,
+                 "post_processor": None, "decoder": {"type": "Fuse"},
+                 "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": []}}
+    (folder / "corpus").mkdir()
+    for path in ("tokenizer.json", "corpus/tokenizer.json"):
+        (folder / path).write_text(json.dumps(tokenizer))
+
+
 def make_folder(folder):
     (folder / "build").mkdir()
-    (folder / "build/octavo").symlink_to(OCTAVO)
+    program = folder / "build/octavo"
+    program.write_text(PROGRAM % {"small": SMALL, "octavo": shlex.quote(str(OCTAVO))})
+    program.chmod(0o755)
     for name in ("scripts", "README.md"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("benchmarks"))
     shutil.copytree(ROOT / "configs", folder / "configs")
-    config = folder / "configs/quickstart.yaml"
-    text = config.read_text()
-    for key, few in (("steps", 4), ("warmup_steps", 2), ("batches", 2)):
-        text, count = re.subn(rf"\b{key}: \d+", f"{key}: {few}", text)
-        assert count, f"{config.name} has no {key}"
-    config.write_text(text)
-    for name in ("my_project", "texts"):
-        (folder / name).mkdir()
-        for path in [*sorted((ROOT / "core").glob("*.h")), *sorted((ROOT / "data").glob("*.h"))]:
-            shutil.copy(path, folder / name / (path.name + (".txt" if name == "texts" else "")))
+    write_texts(folder)
+    write_tokenizer(folder)
+    # CONFIG.yaml is the config of the quick start with its own token files and run folder.
+    (folder / "CONFIG.yaml").write_text((ROOT / "configs/quickstart.yaml").read_text().replace("runs/quickstart", "own"))
+    run(pack_line("own/data"), folder).check_returncode()
+
+
+def pack_line(prefix):
+    return f"octavo pack --input my_project/ --output {prefix}/train --hold-out-every 20 --hold-out-output {prefix}/held_out"
+
+
+def checks(text):
+    """Returns commands that check the arguments of the octavo commands and launchers in a block that is not run."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        for is_operator, words in itertools.groupby(shlex.split(line, comments=True), lambda word: word in ("&&", "||", "|", ";")):
+            command = [] if is_operator else list(words)
+            for i, word in enumerate(command):
+                name, rest = Path(word).name, command[i + 1:]
+                if name in ("launch_mpirun.sh", "launch_slurm.sh"):
+                    name, rest = "octavo", ["train", *(rest[2:] if rest[:1] == ["--restarts"] else rest)]
+                if name == "octavo" and rest[:1] in (["train"], ["config"], ["plan"]):
+                    found.append(shlex.join(["octavo", *rest[:2], *(DRY_RUN if rest[0] == "train" else []), *rest[2:]]))
+    return found
 
 
 def split_figures(line):
@@ -152,6 +221,7 @@ def run(text, folder):
     environment |= {
         "PATH": f"{folder}/build:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
+        "NPROC": "2",
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -173,8 +243,20 @@ class DocsTest(unittest.TestCase):
 
     def test_every_block_says_what_it_needs(self):
         unknown = [f"{page.name}:{line}: sh {' '.join(words)}" for page in pages() for line, words, _ in blocks(page)
-                   if not words or (words[0] not in NEEDS and words not in QUOTES)]
+                   if not words or (words[0] not in RUN | PARSED and words not in QUOTES)]
         self.assertEqual(unknown, [])
+
+    def test_pages_do_not_write_to_the_paths_of_others(self):
+        writers = {}
+        for page in pages():
+            for _, _, text in blocks(page):
+                for path in OUTPUT.findall(text):
+                    writers.setdefault(path, set()).add(page.name)
+        self.assertEqual({path: names for path, names in writers.items() if len(names) > 1}, {})
+
+    def test_commands_that_are_not_run_are_checked(self):
+        text = "sbatch -n 2 \\\n  scripts/launch_slurm.sh --restarts 20 a.yaml x.y=1   # octavo train\nsrun octavo plan 'a b' && octavo train c\nocta train\n"
+        self.assertEqual(checks(text), [shlex.join(["octavo", "train", "a.yaml", *DRY_RUN, "x.y=1"]), "octavo plan 'a b'", shlex.join(["octavo", "train", "c", *DRY_RUN])])
 
     def test_links_lead_somewhere(self):
         dead = []
@@ -200,30 +282,35 @@ class DocsTest(unittest.TestCase):
 
 
 def add_page(page):
-    todo = [block for block in blocks(page) if block[1][:1] == ["run"] or block[1] in QUOTES]
+    todo = blocks(page)
     if not todo:
         return
 
     def test(self):
         with tempfile.TemporaryDirectory(prefix="octavo_docs_") as scratch:
-            make_folder(Path(scratch))
-            output = None
+            folder, output, page_began = Path(scratch), None, time.monotonic()
+            make_folder(folder)
             for line, words, text in todo:
+                where, began = f"{page.name}:{line}", time.monotonic()
                 if words in QUOTES:
-                    self.assertIsNotNone(output, f"{page.name}:{line}: no command has run before this output")
+                    self.assertIsNotNone(output, f"{where}: no command has run before this output")
                     wrong = misquoted(text, output, words[1] == "output")
-                    self.assertIsNone(wrong, f"{page.name}:{line}: not in the output of the commands above it:\n{output[-5000:]}")
+                    self.assertIsNone(wrong, f"{where}: not in the output of the commands above it:\n{output[-5000:]}")
                     continue
                 if not has_packages(words[1:]):
-                    print(f"{page.name}:{line}: left out for want of {' '.join(words[1:])}", file=sys.stderr)
+                    print(f"{where}: left out for want of {' '.join(words[1:])}", file=sys.stderr)
                     continue
-                began = time.monotonic()
-                result = run(text, Path(scratch))
-                output = result.stdout
-                self.assertEqual(result.returncode, 0, f"{page.name}:{line}:\n{text}\n{result.stdout[-3000:]}")
-                print(f"{page.name}:{line}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+                if words[0] in PARSED:
+                    parsed = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+                    self.assertEqual((parsed.returncode, parsed.stderr), (0, ""), where)
+                    text = "\n".join(checks(text))
+                result = run(text, folder)
+                output = result.stdout if words[0] in RUN else None
+                self.assertEqual(result.returncode, 0, f"{where}:\n{text}\n{result.stdout[-3000:]}")
+                print(f"{where}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+            print(f"{page.name}: {time.monotonic() - page_began:.1f} s in total", file=sys.stderr)
 
-    setattr(DocsTest, "test_" + re.sub(r"\W", "_", page.stem), test)
+    setattr(DocsTest, "test_" + re.sub(r"\W", "_", str(page.relative_to(ROOT))), test)
 
 
 for one in [Path(name).resolve() for name in sys.argv[1:]] or pages():
