@@ -4,7 +4,8 @@
 //   kRow       The ranks take the maximum of the amaxes of each row or column that they divide.
 //   kTensor    args.amax is already the amax of the whole matrix.
 //   blockwise  No block extends over two parts, because parts are multiples of 128 wide, and chunks of sequences have
-//              multiples of 128 tokens.
+//              multiples of 128 tokens. The exception is qkv: if a rank's keys are not a multiple of 128 rows, keys and
+//              values share a block, and the scales of both depend on the number of ranks.
 #pragma once
 
 #include "kernels/fp8/fp8.h"
