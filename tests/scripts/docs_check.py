@@ -23,6 +23,7 @@ Blocks after the commands quote their output. Each line must occur in the output
 The folder has this program, scripts, configs and docs. It also has small versions of the inputs that pages assume (make_folder).
 """
 
+import functools
 import gzip
 import itertools
 import json
@@ -134,18 +135,23 @@ def has_packages(names):
     return not python_packages.missing_packages(names) or python_packages.other_python(names) is not None
 
 
-def write_texts(folder):
-    """Writes documents of random words. They have pairs for a tokenizer of 32,000 entries, which the guide trains."""
+@functools.cache
+def documents():
+    """Returns documents of random words. They have enough pairs for a tokenizer of 32,000 entries, which the guide trains."""
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(3, 12))) for _ in range(12000)]
-    documents = [" ".join(draw.choices(words, k=100)) for _ in range(1200)]
+    return [" ".join(draw.choices(words, k=100)) for _ in range(1200)]
+
+
+def write_texts(folder):
     for name in ("my_project", "texts", "web", "more"):
         (folder / name).mkdir()
     for path in [*sorted((ROOT / "core").glob("*.h")), *sorted((ROOT / "data").glob("*.h"))]:
         shutil.copy(path, folder / "my_project" / path.name)
-    (folder / "texts/documents.jsonl").write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
-    (folder / "web/documents.jsonl.gz").write_bytes(gzip.compress((folder / "texts/documents.jsonl").read_bytes()))
-    (folder / "more/document.txt").write_text(documents[0][::-1])
+    lines = "".join(json.dumps({"text": document}) + "\n" for document in documents())
+    (folder / "texts/documents.jsonl").write_text(lines)
+    (folder / "web/documents.jsonl.gz").write_bytes(gzip.compress(lines.encode(), 1))
+    (folder / "more/document.txt").write_text("A document that is in no other folder.\n")
 
 
 def write_tokenizer(folder):
@@ -174,11 +180,7 @@ def make_folder(folder):
     write_tokenizer(folder)
     # CONFIG.yaml is the config of the quick start with its own token files and run folder.
     (folder / "CONFIG.yaml").write_text((ROOT / "configs/quickstart.yaml").read_text().replace("runs/quickstart", "own"))
-    run(pack_line("own/data"), folder).check_returncode()
-
-
-def pack_line(prefix):
-    return f"octavo pack --input my_project/ --output {prefix}/train --hold-out-every 20 --hold-out-output {prefix}/held_out"
+    run("octavo pack --input my_project/ --output own/data/train --hold-out-every 20 --hold-out-output own/data/held_out", folder).check_returncode()
 
 
 def checks(text):
