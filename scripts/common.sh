@@ -1,5 +1,15 @@
 # shellcheck shell=bash
-# Sourced by the other scripts. It sets the path of the checkout and defines a few shared functions.
+# Sourced by the other scripts. It prints the help of the script if its first argument asks for it, sets the path of the checkout and
+# defines a few shared functions.
+
+# Prints the comment at the beginning of the script.
+print_help() { sed -n '2,/^[^#]/ { /^#SBATCH\|^# shellcheck/ d; s/^# \{0,1\}//p }' "$0"; }
+case "${1:-}" in
+  -h | --help)
+    print_help
+    exit 0
+    ;;
+esac
 
 # shellcheck disable=SC2034  # used by the scripts that source this file
 OCTAVO_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -20,7 +20,7 @@
 # all nodes share. Nodes in checkpoint.dir/excluded_hosts, which training.on_corruption: exclude writes, are left out until their
 # line is removed. Without --restarts, run the script again after a failure. It resumes from the newest complete checkpoint.
 #
-# After SIGTERM or Ctrl-C to this script the run saves a checkpoint, however long that takes, and the exit code is 3. mpirun
+# After SIGTERM, SIGUSR1 or Ctrl-C to this script the run saves a checkpoint, however long that takes, and the exit code is 3. mpirun
 # itself would kill its ranks 2 seconds after such a signal. But it passes SIGUSR1 on to the ranks on all nodes, so the script
 # sends SIGUSR1. A second Ctrl-C ends the run at once. SIGHUP and a closed standard output do not end it.
 set -euo pipefail
@@ -92,8 +92,8 @@ make_command() {
   make_mpirun "$((nodes * ranks))" "$ranks"
   command=("${MPIRUN[@]}" --map-by "ppr:$ranks:node")
   if [[ -n "${HOSTFILE:-}" ]]; then command+=(--hostfile "$hostfile"); fi
-  # mpirun passes NCCL's variables to other nodes only if they are named.
-  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^NCCL_' || true)
+  # mpirun passes the variables of NCCL, UCX, libfabric and Open MPI to other nodes only if they are named.
+  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(NCCL|UCX|FI|OMPI_MCA)_' || true)
   # shellcheck disable=SC2206  # meant to be split into words
   command+=(${MPIRUN_ARGS:-})
 }
@@ -131,6 +131,7 @@ on_signal() {
 }
 trap 'on_signal TERM' TERM
 trap 'on_signal INT' INT
+trap 'on_signal USR1' USR1
 trap '' HUP PIPE
 
 # mpirun runs in its own session, because Ctrl-C would reach it otherwise. If this script is killed, mpirun is told to end.

@@ -22,17 +22,19 @@
 #SBATCH --exclusive
 #SBATCH --requeue
 set -euo pipefail
-if [[ -z "${SLURM_JOB_ID:-}" ]]; then
-  echo "launch_slurm.sh: this is not a Slurm job: submit it with sbatch --nodes=N --gpus-per-node=8 --ntasks-per-node=8 $0 CONFIG.yaml" >&2
-  exit 2
-fi
 # Slurm runs a copy of this script, so paths start at the directory where sbatch was called. If that is no checkout, the program
 # and its scripts are those of the installation on PATH.
-checkout="${SLURM_SUBMIT_DIR:-.}"
+checkout="${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 program="$checkout/build/octavo"
 if [[ ! -e "$checkout/scripts/launching.sh" ]] && command -v octavo >/dev/null; then
   program="$(readlink -f "$(command -v octavo)")"
   checkout="$(dirname "$program")/../share/octavo"
+fi
+# shellcheck source=scripts/common.sh
+source "$checkout/scripts/common.sh"
+if [[ -z "${SLURM_JOB_ID:-}" ]]; then
+  echo "launch_slurm.sh: this is not a Slurm job: submit it with sbatch --nodes=N --gpus-per-node=8 --ntasks-per-node=8 $0 CONFIG.yaml" >&2
+  exit 2
 fi
 LAUNCHER=launch_slurm.sh
 # shellcheck source=scripts/launching.sh

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the launchers. It defines their options, the exclusion and the check of nodes, and the restarts of a run that died.
+# Sourced by the launchers after common.sh. It defines their options, the exclusion and the check of nodes, and the restarts of a run
+# that died.
 #
 # Options before the config: `--no-check` disables the check of the nodes. `--restarts N` allows N restarts in total, and
 # $MAX_IDLE_RESTARTS in a row without a newer checkpoint than at the failed start, so that a run that always fails ends. Exit
@@ -8,8 +9,12 @@
 MAX_IDLE_RESTARTS=3
 restarts=0
 check_first=yes
-while [[ "${1:-}" == --* ]]; do
+while [[ "${1:-}" == -* ]]; do
   case "$1" in
+    -h | --help)
+      print_help
+      exit 0
+      ;;
     --restarts)
       [[ "${2:-}" =~ ^[0-9]{1,6}$ ]] || {
         echo "$LAUNCHER: --restarts is '${2:-}', expected a number" >&2
@@ -107,8 +112,8 @@ newest_checkpoint() {
 }
 
 # run_with_restarts PROGRAM RUN CONFIG [override...] calls the function RUN with CONFIG and the overrides until RUN sets `status`
-# to a final exit code, or $stopping is set. A run that has written a checkpoint resumes from it, whatever its checkpoint.resume
-# says.
+# to a final exit code, or $stopping is set. If $stopping is set when a killed run would be restarted, `status` is 3. A run that has
+# written a checkpoint resumes from it, whatever its checkpoint.resume says.
 run_with_restarts() {
   local octavo="$1" run="$2" done=0 idle=0 first before now cause from
   shift 2
@@ -118,10 +123,17 @@ run_with_restarts() {
   while true; do
     status=0
     "$run" "$@" "${again[@]}" || status=$?
-    if [[ -n "${stopping:-}" ]] || ((restarts == 0)); then return; fi
     case "$status" in 0 | 2 | 3) return ;; esac
+    ((restarts)) || return 0
     cause="exit code $status"
     if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
+    if [[ -n "${stopping:-}" ]]; then
+      ((status > 128 && done < restarts)) || return 0
+      status=3
+      # SIGUSR1 and SIGTERM end ranks that have not trained yet.
+      [[ "$cause" == SIG@(USR1|TERM) ]] || echo "$LAUNCHER: the run ended by $cause, and the request to stop prevents its restart" >&2
+      return
+    fi
     now="$(newest_checkpoint "$octavo" "$@")"
     if [[ -n "$now" && "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
     # If the first checkpoint is gone, the run has moved those of another run to earlier/ and died before it saved its own.

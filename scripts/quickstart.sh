@@ -65,7 +65,7 @@ plot() {
   local python
   if python="$(python_with matplotlib)"; then
     say "Loss curve"
-    "$python" scripts/plot_metrics.py "$run_dir/metrics.jsonl" --bigram-entropy "$bigram_entropy" --output "$run_dir/loss.png"
+    "$python" scripts/plot_metrics.py "$log_dir/metrics.jsonl" --bigram-entropy "$bigram_entropy" --output "$run_dir/loss.png"
   else
     say "No loss curve: Python's matplotlib is not installed (apt-get install python3-matplotlib)"
   fi
@@ -73,8 +73,8 @@ plot() {
 
 sample() {
   local checkpoint
-  checkpoint="$(find "$run_dir/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1)"
-  [[ -n "$checkpoint" ]] || die "no checkpoint in $run_dir/checkpoints"
+  checkpoint="$(find "$checkpoint_dir" -maxdepth 1 -name 'step_*' | sort | tail -n 1)"
+  [[ -n "$checkpoint" ]] || die "no checkpoint in $checkpoint_dir"
   say "A sample from $checkpoint"
   "$octavo" generate "$checkpoint" --prompt $'#ifndef _LINUX_' --max-tokens 600 --temperature 0.7
   echo
@@ -82,8 +82,8 @@ sample() {
 
 compare() {
   local loss training_loss
-  loss="$(python3 scripts/plot_metrics.py "$run_dir/metrics.jsonl" --print-validation)"
-  training_loss="$(python3 scripts/plot_metrics.py "$run_dir/metrics.jsonl" --print-training)"
+  loss="$(python3 scripts/plot_metrics.py "$log_dir/metrics.jsonl" --print-validation)"
+  training_loss="$(python3 scripts/plot_metrics.py "$log_dir/metrics.jsonl" --print-training)"
   say "Result after $((SECONDS - built_at)) s"
   printf 'training loss     %s nats a byte, the mean of the last tenth of the logged steps\n' "$training_loss"
   printf 'validation loss   %s nats a byte, of windows spread over all held-out files\n' "$loss"
@@ -93,8 +93,14 @@ compare() {
   echo "The model predicts held-out code better than any table of byte pairs could."
 }
 
+for argument in "$@"; do
+  [[ "$argument" == [!-]*=* ]] || refuse "the argument is '$argument', expected section.key=value"
+done
 build
 built_at=$SECONDS
+# A wrong override is refused here, before the last run is deleted.
+log_dir="$("$octavo" config configs/quickstart.yaml "$@" --value logging.dir)"
+checkpoint_dir="$("$octavo" config configs/quickstart.yaml "$@" --value checkpoint.dir)"
 rm -rf "$run_dir"
 mkdir -p "$run_dir/data"
 pack

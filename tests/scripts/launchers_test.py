@@ -1,8 +1,11 @@
-"""Tests that scripts/launch_*.sh refuse bad input with one sentence and exit code 2."""
+"""Tests that scripts refuse bad input with one sentence and exit code 2 and print their help, and what the launchers do with signals and
+variables of the environment. A stand-in replaces mpirun."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -33,6 +36,63 @@ class LaunchersTest(ScratchTest):
         job = {"SLURM_JOB_ID": "1", "SLURM_SUBMIT_DIR": str(ROOT)}
         self.refuse("launch_slurm.sh", mentions="no config is given", **job)
         self.refuse("launch_slurm.sh", "c.yaml", mentions="/nowhere/octavo is not there", **job | {"OCTAVO": "/nowhere/octavo"})
+
+    def test_help_is_printed_and_nothing_is_done(self):
+        scripts = sorted(set((ROOT / "scripts").glob("*.sh")) - {ROOT / "scripts/common.sh", ROOT / "scripts/launching.sh"})
+        self.assertGreater(len(scripts), 8)
+        lines = [(script, "--help") for script in scripts] + [(ROOT / "scripts/launch_mpirun.sh", "--restarts", "3", "-h")]
+        for script, *arguments in lines:
+            with self.subTest(script.name, arguments=arguments):
+                result = subprocess.run([script, *arguments], cwd=self.root, capture_output=True, text=True, check=False)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                comment = script.read_text().split("\n")[1:]
+                self.assertEqual(result.stdout.split("\n")[0], comment[0].removeprefix("# "))
+                self.assertNotIn("set -euo", result.stdout)
+                self.assertNotIn("shellcheck", result.stdout)
+
+    def test_the_quick_start_refuses_before_it_builds_or_deletes(self):
+        for argument in ("--fast", "-x", "steps", "--steps=5"):
+            self.refuse("quickstart.sh", argument, mentions=f"the argument is '{argument}', expected section.key=value")
+
+
+class StandIn(ScratchTest):
+    def launch(self, mpirun, *options, **variables):
+        """Starts launch_mpirun.sh with an mpirun that is the given script."""
+        (self.root / "bin").mkdir(exist_ok=True)
+        path = self.root / "bin/mpirun"
+        path.write_text(f"#!/bin/bash\n{mpirun}")
+        path.chmod(0o755)
+        environment = os.environ | {"OCTAVO": "/bin/true", "NPROC": "1", "PATH": f"{path.parent}:{os.environ['PATH']}"} | variables
+        return subprocess.Popen([ROOT / "scripts/launch_mpirun.sh", "--no-check", *options, "c.yaml"], cwd=self.root, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_variables_of_the_network_are_passed_on(self):
+        out, _ = self.launch('printf "%s\\n" "$@"', NCCL_DEBUG="WARN", UCX_TLS="rc", FI_PROVIDER="efa", OMPI_MCA_btl="tcp,self", OTHER_UCX_="x").communicate()
+        lines = out.splitlines()
+        passed = {lines[i + 1] for i, line in enumerate(lines) if line == "-x"}
+        self.assertLessEqual({"NCCL_DEBUG", "UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl"}, passed)
+        self.assertNotIn("OTHER_UCX_", passed)
+
+    def test_signals_make_the_ranks_save(self):
+        for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
+            with self.subTest(name):
+                started = self.root / name
+                launcher = self.launch(f"trap 'exit 3' USR1\ntouch {started}\nwhile :; do read -rt 0.05 <> <(:); done\n")
+                while not started.exists() and launcher.poll() is None:
+                    time.sleep(0.01)
+                launcher.send_signal(getattr(signal, name))
+                _, errors = launcher.communicate()
+                self.assertEqual(launcher.returncode, 3, errors)
+                self.assertIn(f"{name}: the ranks are told to save", errors)
+
+    def test_a_signal_when_a_killed_run_would_be_restarted(self):
+        """This mpirun signals the launcher and ends as if a rank had been killed, or had failed to save."""
+        for options, code, expected in ((("--restarts", "5"), 137, 3), ((), 137, 137), (("--restarts", "0"), 137, 137), (("--restarts", "5"), 1, 1)):
+            with self.subTest(options=options, code=code):
+                launcher = self.launch(f"trap '' USR1\nkill -TERM $PPID\nsleep 0.2\nexit {code}\n", *options)
+                _, errors = launcher.communicate()
+                self.assertEqual(launcher.returncode, expected, errors)
+                self.assertEqual("ended by SIGKILL, and the request to stop" in errors, expected == 3)
 
 
 if __name__ == "__main__":
