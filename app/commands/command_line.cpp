@@ -62,6 +62,32 @@ constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--sweep", "scripts/bench_sweep.py"},
 };
 
+// Names that other programs have for commands, and what to use here.
+constexpr std::pair<const char*, const char*> kOtherCommands[] = {
+    {"convert", "octavo import, or octavo export"},
+    {"pretrain", "octavo train"},
+    {"preprocess", "octavo pack for bytes, or scripts/tokenize_hf.py for a Hugging Face tokenizer"},
+    {"sample", "octavo generate"},
+    {"tokenize", "octavo pack for bytes, or scripts/tokenize_hf.py for a Hugging Face tokenizer"},
+};
+
+std::string no_such_command(const std::string& written, const std::vector<std::string>& known) {
+  for (const auto& [name, replacement] : kOtherCommands) {
+    if (written == name) return fmt::format("there is no command {}; use {}", written, replacement);
+  }
+  return no_such("command", written, known);
+}
+
+// Returns the name of the argument without an option for which `option` was probably meant, such as config for
+// --config, --config-file or --job.config_file. Empty if there is none.
+std::string argument_meant(const CLI::App& command, const std::string& option) {
+  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  name = name.substr(name.rfind('.') + 1);
+  name = name.substr(0, name.find_first_of("-_"));
+  const CLI::Option* const found = command.get_option_no_throw(name);
+  return found != nullptr && found->get_positional() ? name : "";
+}
+
 // Returns what to write instead of an option that has the name of a config key, here or in another program: "did you
 // mean the config key training.steps=VALUE?" for "--steps". Empty if there is no such key, or several.
 std::string config_key_hint(const std::string& option) {
@@ -84,6 +110,10 @@ std::string describe_extra(const CLI::App& command, const std::string& extra) {
   const std::string name = extra.substr(0, extra.find('='));
   for (const auto& [retired, replacement] : kRetiredOptions) {
     if (name == retired) return fmt::format("the option {} was removed; use {}", name, replacement);
+  }
+  if (const std::string argument = argument_meant(command, name); !argument.empty()) {
+    return fmt::format("there is no option {}; write the {} without an option, directly after octavo {}", name,
+                       argument, command.get_name());
   }
   if (const std::string hint = config_key_hint(name);
       command.get_option_no_throw("overrides") != nullptr && !hint.empty()) {
@@ -108,9 +138,11 @@ std::string describe_in(const CLI::App& command, const CLI::ParseError& error) {
     if (sentence.ends_with(" flag override")) return fmt::format("--{} has a value, expected none", option);
     return option + " is given several times, expected once";
   }
+  // A misspelt option may be the reason why a required one is missing.
+  const bool may_be_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                            dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   const std::vector<std::string> extras = command.remaining();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) return sentence;
-  return describe_extra(command, extras.front());
+  return may_be_extra && !extras.empty() ? describe_extra(command, extras.front()) : sentence;
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {
@@ -163,7 +195,7 @@ std::string CommandLine::describe(const CLI::ParseError& error, const std::strin
   }
   const std::vector<std::string> names = command_names(app_);
   return (first_argument.empty() ? fmt::format("there is no command, expected {}", fmt::join(names, ", "))
-                                 : no_such("command", first_argument, names)) +
+                                 : no_such_command(first_argument, names)) +
          " (see octavo --help)";
 }
 
@@ -174,7 +206,7 @@ void add_help(CommandLine& line) {
     const CLI::App& app = line.app();
     const std::vector<std::string> names = command_names(app);
     const bool is_known = std::find(names.begin(), names.end(), name) != names.end();
-    CHECK_INPUT(name.empty() || is_known, "{} (see octavo --help)", no_such("command", name, names));
+    CHECK_INPUT(name.empty() || is_known, "{} (see octavo --help)", no_such_command(name, names));
     std::cout << (name.empty() ? app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal)
                                : app.get_subcommand(name)->help("octavo"));
     return kExitDone;

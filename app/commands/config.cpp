@@ -32,9 +32,12 @@ constexpr const char* kMarkdownIntroduction = R"(# Config
 A config is a YAML file with the sections below. `section.key=value` on the command line overrides a key of the file.
 
 - `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults. `--json` prints them as
-  JSON.
+  JSON. It reads the shape of the model from the checkpoint or from `model.init_from` as the run would.
 - `octavo config WORD` prints the keys with WORD in their name or description.
 - An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
+- A dotted name, such as `training.steps: 100`, is also read in the file, at the top, in a section and in a stage. A key that is given twice
+  is refused. YAML's merge key `<<: *anchor` is read, and tags other than those of YAML's core schema are refused.
+- The value of an override is YAML. Quotes inside of the argument keep a `#` in it: `logging.dir='"runs/a #1"'`.
 - Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an
   environment variable. Integers may have an exponent, such as `1e3`.
 
@@ -110,7 +113,7 @@ void print_other_names() {
   }
 }
 
-// Returns whether the argument of `octavo config` is a word to search for, and not the path of a config.
+// Returns whether the argument of `octavo config` is empty or a word to search for, and not the path of a config.
 bool is_filter(const std::string& argument) {
   std::error_code error;
   return argument.find_first_of("=/") == std::string::npos && !argument.ends_with(".yaml") &&
@@ -118,32 +121,48 @@ bool is_filter(const std::string& argument) {
 }
 
 // Returns the config that a run would use. bos and eos stay auto if the token files are not on this machine.
-Config resolved_config(const ConfigArguments& arguments) {
-  Config config = load_config(arguments.path, arguments.overrides);
-  find_former_checkpoints(config);
-  try {
-    resolve_document_tokens(config, Purpose::kTrain);
-  } catch (const UnreadableFile&) {
-  }
+Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
+  Config config;
+  group.agree([&] {
+    config = load_config(arguments.path, arguments.overrides);
+    find_former_checkpoints(config);
+  });
+  complete_model(config, group, Purpose::kTrain);
+  group.agree([&] {
+    try {
+      resolve_document_tokens(config, Purpose::kTrain);
+    } catch (const UnreadableFile&) {
+    }
+  });
   return config;
 }
 
-int run_config(const ConfigCommandArguments& arguments) {
-  if (arguments.config.path.empty()) {
-    print_keys(arguments.markdown ? kMarkdown : kText);
-    if (arguments.markdown) print_other_names();
-  } else if (arguments.value.empty() && !arguments.json && arguments.config.overrides.empty() &&
-             is_filter(arguments.config.path)) {
-    print_keys(kText, arguments.config.path);
-  } else {
-    const Config config = resolved_config(arguments.config);
+// Prints the values of a config on rank 0.
+int print_values(const ConfigCommandArguments& arguments, ProcessGroup& group) {
+  const Config config = resolved_config(arguments.config, group);
+  const auto print = [&] {
     if (arguments.json) {
       std::cout << to_json_text(config);
     } else {
       std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
     }
-  }
+    return kExitDone;
+  };
+  return on_root(print)(group);
+}
+
+// Prints the keys, or those that match the word in `arguments`.
+int print_keys(const ConfigCommandArguments& arguments) {
+  print_keys(arguments.markdown ? kMarkdown : kText, arguments.config.path);
+  if (arguments.markdown) print_other_names();
   return kExitDone;
+}
+
+int run_config(const ConfigCommandArguments& arguments, ProcessGroup& group) {
+  const bool lists_keys = arguments.value.empty() && !arguments.json && arguments.config.overrides.empty() &&
+                          is_filter(arguments.config.path);
+  if (lists_keys) return on_root([&] { return print_keys(arguments); })(group);
+  return print_values(arguments, group);
 }
 
 }  // namespace
@@ -152,7 +171,8 @@ void add_config(CommandLine& line) {
   auto& arguments = line.arguments<ConfigCommandArguments>();
   CLI::App* config = line.add(
       "config", "print every config key, the keys that match a word, or all values of a config as YAML",
-      on_root([&] { return run_config(arguments); }), "octavo config configs/quickstart.yaml training.steps=100");
+      [&](ProcessGroup& group) { return run_config(arguments, group); },
+      "octavo config configs/quickstart.yaml training.steps=100");
   auto* path = config->add_option("config", arguments.config.path,
                                   "CONFIG.yaml, or a WORD to search in names and descriptions of keys");
   add_overrides(config, arguments.config.overrides, "section.key=value, overrides the file");

@@ -5,8 +5,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 #include <sstream>
-#include <unordered_set>
 
 #include "core/error.h"
 #include "core/files/input_file.h"
@@ -25,6 +26,7 @@ constexpr int kMaxDepth = 16;
 // Limits that allow tens of thousands of datasets and keep reading a config below a second and about 300 MB.
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxNodes = 100'000;
+constexpr size_t kMaxKeys = 1000;  // Limit of the keys of one map.
 constexpr size_t kMaxKeyBytes = 200;
 constexpr const char* kCommandLine = "command line";
 
@@ -39,9 +41,66 @@ struct Origin {
   }
 };
 
-void check_key_length(std::string_view key, const std::string& where) {
+// Checks a key of a map, or the name before the '=' of an override.
+void check_key(std::string_view key, const std::string& where) {
   CHECK_INPUT(key.size() <= kMaxKeyBytes, "{}: the key '{}' is {} bytes long, expected at most {}", where,
               printable(key, kMaxDescribedText), key.size(), size_t{kMaxKeyBytes});
+  const bool has_empty_part =
+      key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string_view::npos;
+  CHECK_INPUT(!has_empty_part, "{}: '{}' is an empty key or has an empty part, expected a name such as training.steps",
+              where, printable(key));
+}
+
+// Returns `value` nested in one map per part of the dotted `key`. `where` is the place of these maps.
+ConfigNode wrap_in_maps(const std::string& key, ConfigNode value, const std::string& where) {
+  const size_t dot = key.rfind('.');
+  ConfigNode map;
+  map.kind = Kind::kMap;
+  map.where = where;
+  map.keys.push_back(key.substr(dot + 1));  // The whole key if there is no dot.
+  map.children.push_back(std::move(value));
+  return dot == std::string::npos ? map : wrap_in_maps(key.substr(0, dot), std::move(map), where);
+}
+
+enum class Repeated : uint8_t { kReplaces, kIsRefused };
+
+// Merges `value` into `target`, the node with the full name `name`. Two maps are merged key by key. Any other value
+// replaces the target or is refused.
+void merge(ConfigNode& target, ConfigNode value, Repeated repeated, const std::string& name = "") {
+  if (target.kind != Kind::kMap || value.kind != Kind::kMap) {
+    CHECK_INPUT(repeated == Repeated::kReplaces, "{}: the key '{}' is given twice, the other time at {}", value.where,
+                name, target.where);
+    target = std::move(value);
+    return;
+  }
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const auto found = std::find(target.keys.begin(), target.keys.end(), value.keys[i]);
+    if (found != target.keys.end()) {
+      merge(target.children[static_cast<size_t>(found - target.keys.begin())], std::move(value.children[i]), repeated,
+            name.empty() ? *found : fmt::format("{}.{}", name, *found));
+    } else {
+      CHECK_INPUT(target.keys.size() < kMaxKeys, "{}: a map has more than {} keys, expected fewer", value.where,
+                  size_t{kMaxKeys});
+      target.keys.push_back(value.keys[i]);
+      target.children.push_back(std::move(value.children[i]));
+    }
+  }
+}
+
+// Adds an entry to a map. A dotted key stands for nested maps, so that every key of a tree is a single name.
+void add_entry(ConfigNode& map, const std::string& key, ConfigNode value) {
+  check_key(key, value.where);
+  std::string where = value.where;
+  merge(map, wrap_in_maps(key, std::move(value), where), Repeated::kIsRefused);
+}
+
+// Tags that only name the kind of a value, which its own rule checks.
+bool is_known_tag(const std::string& tag) {
+  constexpr std::string_view kCore = "tag:yaml.org,2002:";
+  constexpr std::string_view kKinds[] = {"str", "int", "float", "bool", "null", "seq", "map"};
+  if (tag.empty() || tag == "?" || tag == "!") return true;
+  return tag.starts_with(kCore) &&
+         std::find(std::begin(kKinds), std::end(kKinds), tag.substr(kCore.size())) != std::end(kKinds);
 }
 
 // Builds the tree of a YAML document. The tree contains a replica of each alias, so that a short document can expand to
@@ -54,9 +113,9 @@ class TreeBuilder {
   ConfigNode build(const YAML::Node& yaml, int depth = 0) {
     ConfigNode node;
     node.where = origin_.at(yaml.Mark());
-    CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
-    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} expands to more than {} lists, maps and values, expected a smaller config",
-                origin_.document, int64_t{kMaxNodes});
+    count(node.where, depth);
+    CHECK_INPUT(is_known_tag(yaml.Tag()), "{}: the tag {} is not read, expected a value without a tag", node.where,
+                printable(yaml.Tag(), kMaxDescribedText));
     if (yaml.IsScalar()) {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
@@ -70,7 +129,8 @@ class TreeBuilder {
       for (const auto& item : yaml) node.children.push_back(build(item, depth + 1));
     } else if (yaml.IsMap()) {
       node.kind = Kind::kMap;
-      add_map_entries(yaml, depth, node);
+      std::set<std::string> known;
+      add_map_entries(yaml, depth, node, known);
     } else if (is_written_out(yaml)) {
       node.text = "null";
     }
@@ -89,17 +149,38 @@ class TreeBuilder {
     return false;
   }
 
-  void add_map_entries(const YAML::Node& yaml, int depth, ConfigNode& node) {
-    std::unordered_set<std::string_view> known;
+  // Counts a node at `where` and checks the limits.
+  void count(const std::string& where, int depth) {
+    CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", where, int{kMaxDepth});
+    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} expands to more than {} lists, maps and values, expected a smaller config",
+                origin_.document, int64_t{kMaxNodes});
+  }
+
+  // Adds the entries of `yaml` to `node`, except for keys in `known`, which has the keys of the maps into which `yaml`
+  // is merged. Then merges the values of the merge key <<, as https://yaml.org/type/merge.html defines it.
+  void add_map_entries(const YAML::Node& yaml, int depth, ConfigNode& node, std::set<std::string>& known) {
+    std::set<std::string> own;
+    std::vector<YAML::Node> merged;
     for (const auto& entry : yaml) {
       const std::string where = origin_.at(entry.first.Mark());
       CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
       const std::string& key = entry.first.Scalar();
-      check_key_length(key, where);
       CHECK_INPUT(is_utf8(key), "{}: the key '{}' is invalid UTF-8", where, printable(key));
-      CHECK_INPUT(known.insert(key).second, "{}: the key '{}' is given twice", where, key);
-      node.children.push_back(build(entry.second, depth + 1));
-      node.keys.push_back(key);
+      CHECK_INPUT(own.insert(key).second, "{}: the key '{}' is given twice", where, printable(key));
+      if (key == "<<" && entry.first.Tag() != "!") {
+        merged = entry.second.IsSequence() ? std::vector<YAML::Node>(entry.second.begin(), entry.second.end())
+                                           : std::vector<YAML::Node>{entry.second};
+        for (const YAML::Node& map : merged)
+          CHECK_INPUT(map.IsMap(), "{}: the merge key << has another value than a map or a list of maps", where);
+      } else if (known.insert(key).second) {
+        ConfigNode value = build(entry.second, depth + 1);
+        value.where = where;
+        add_entry(node, key, std::move(value));
+      }
+    }
+    for (const YAML::Node& map : merged) {
+      count(origin_.at(map.Mark()), depth + 1);
+      add_map_entries(map, depth + 1, node, known);
     }
   }
 
@@ -152,32 +233,22 @@ ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   }
 }
 
-void merge(ConfigNode& target, ConfigNode value) {
-  if (target.kind != Kind::kMap || value.kind != Kind::kMap) {
-    target = std::move(value);
-    return;
-  }
-  for (size_t i = 0; i < value.keys.size(); ++i) {
-    const auto found = std::find(target.keys.begin(), target.keys.end(), value.keys[i]);
-    if (found != target.keys.end()) {
-      merge(target.children[static_cast<size_t>(found - target.keys.begin())], std::move(value.children[i]));
-    } else {
-      target.keys.push_back(value.keys[i]);
-      target.children.push_back(std::move(value.children[i]));
+// Returns the comment at the end of `text`, or an empty text. `value` is the parsed text. The text in front of a
+// comment has the same value, while the text in front of a # in a quoted value is not valid YAML. Only looks at the
+// first kMaxParsed places with a #.
+constexpr int kMaxParsed = 100;
+std::string comment_in(const std::string& text, const ConfigNode& value, const Origin& origin) {
+  int parsed = 0;
+  for (size_t begin = text.find('#'); begin != std::string::npos && parsed < kMaxParsed;
+       begin = text.find('#', begin + 1)) {
+    if (begin > 0 && std::isspace(static_cast<unsigned char>(text[begin - 1])) == 0) continue;
+    ++parsed;
+    try {
+      if (parse_yaml(text.substr(0, begin), origin) == value) return text.substr(begin);
+    } catch (const InputError&) {  // The # is part of a value.
     }
   }
-}
-
-// Returns `value` nested in one map per part of the dotted `key`.
-ConfigNode wrap_in_maps(const std::string& key, ConfigNode value) {
-  const size_t dot = key.rfind('.');
-  const std::string last = dot == std::string::npos ? key : key.substr(dot + 1);
-  ConfigNode map;
-  map.kind = Kind::kMap;
-  map.where = kCommandLine;
-  map.keys.push_back(last);
-  map.children.push_back(std::move(value));
-  return dot == std::string::npos ? map : wrap_in_maps(key.substr(0, dot), std::move(map));
+  return "";
 }
 
 void check_path_is_open(const ConfigNode& root, const std::string& key, const std::string& override_text) {
@@ -242,8 +313,7 @@ ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string&
   if (json.is_object()) {
     node.kind = Kind::kMap;
     for (const auto& [key, value] : json.items()) {
-      node.keys.push_back(key);
-      node.children.push_back(node_from_json(value, where));
+      add_entry(node, key, node_from_json(value, where));
     }
   } else if (json.is_array()) {
     node.kind = Kind::kList;
@@ -262,17 +332,21 @@ void apply_override(ConfigNode& root, const std::string& override_text) {
   const size_t equals = override_text.find('=');
   CHECK_INPUT(equals != std::string::npos, "the argument '{}' has no '=', expected section.key=value", override_text);
   const std::string key = override_text.substr(0, equals);
-  const bool has_empty_part =
-      key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
-  CHECK_INPUT(!has_empty_part, "the argument '{}' has an empty key, expected section.key=value", override_text);
-  check_key_length(key, kCommandLine);
-  check_path_is_open(root, key, override_text);
   const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
-  ConfigNode value = parse_yaml(override_text.substr(equals + 1), origin);
+  check_key(key, kCommandLine);
+  check_path_is_open(root, key, override_text);
+  const std::string text = override_text.substr(equals + 1);
+  ConfigNode value = parse_yaml(text, origin);
+  const std::string comment = comment_in(text, value, origin);
+  CHECK_INPUT(
+      comment.empty(),
+      "the argument '{}' ends with the YAML comment '{}', expected no comment, or quotes inside of the argument "
+      "around a value with '#': '{}=\"VALUE\"'",
+      override_text, comment, key);
   // An empty section would discard all keys that the file sets in it. An empty key is checked by its own rule.
   CHECK_INPUT(value.kind != Kind::kNull || key.find('.') != std::string::npos,
               "the argument '{}' is empty, expected a value", override_text);
-  merge(root, wrap_in_maps(key, std::move(value)));
+  merge(root, wrap_in_maps(key, std::move(value), kCommandLine), Repeated::kReplaces);
 }
 
 }  // namespace octavo

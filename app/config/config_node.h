@@ -19,10 +19,11 @@ struct ConfigNode {
   // Text of a scalar as written. A null has the text "null" if it was written out, else an empty text.
   std::string text;
   bool is_string = false;            // Whether a scalar is quoted or tagged, and therefore never a number or a boolean.
-  std::vector<std::string> keys;     // Keys of a map in the order of `children`, without duplicates.
+  std::vector<std::string> keys;     // Keys of a map in the order of `children`, without dots and duplicates.
   std::vector<ConfigNode> children;  // Values of a map, or items of a list, in the order written.
   std::string where;                 // Place of origin for messages: "config.yaml:12" or "command line".
 
+  bool operator==(const ConfigNode&) const = default;
   // Returns the value of a key of this map. Returns null if there is no such key, or if this node is not a map.
   const ConfigNode* find(std::string_view key) const;
   // Returns the node of a full name such as "training.steps". Returns null if there is none.
@@ -35,17 +36,18 @@ struct ConfigNode {
 
 // Reads a file with one YAML document whose root is a map. Throws an InputError that names the file, and line and
 // column if known. The file is refused if it is missing, unreadable, empty or too large, if it has a syntax error, a
-// duplicate key, another root or several documents, or if its aliases expand to too many nodes. Takes at most about a
-// second and 300 MB.
+// duplicate key, an unknown tag, another root or several documents, or if its aliases expand to too many nodes. A
+// dotted key stands for nested maps, and the maps of a merge key (<<) are merged. Takes at most about a second and 300
+// MB.
 ConfigNode node_from_file(const std::string& path);
 
-// Converts a JSON value. `where` names its origin in messages.
+// Converts a JSON value. `where` names its origin in messages. A dotted key stands for nested maps.
 ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 // Applies the override `section.key=value` to a tree. Names of any depth are accepted, and the value is parsed as YAML.
 // A map is merged into an existing map key by key; any other value replaces the old one. Throws an InputError that
-// names the override if it has no '=', an empty key, a value that is not valid YAML, or a key inside of a scalar or a
-// list.
+// names the override if it has no '=', an empty key, a value that is not valid YAML or ends with a comment, or a key
+// inside of a scalar or a list.
 void apply_override(ConfigNode& root, const std::string& override_text);
 
 }  // namespace octavo

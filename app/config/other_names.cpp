@@ -164,6 +164,7 @@ constexpr OtherName kOtherNames[] = {
     {"pipeline_parallel_degree", "parallel.pipeline_parallel", ""},
     {"pipeline_model_parallel_size", "parallel.pipeline_parallel", ""},
     {"virtual_pipeline_model_parallel_size", "parallel.pipeline_chunks", ""},
+    {"enable_wandb", "", "scripts/wandb_sync.py sends the metrics of a run to Weights & Biases"},
     {"compile", "", "Octavo's kernels are compiled when it is built"},
 };
 

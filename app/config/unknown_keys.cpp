@@ -58,6 +58,7 @@ std::string hint(const std::string& key, const std::vector<std::string>& known_k
   for (const std::string& known : known_keys) {
     if (section_of(known) == section) siblings += (siblings.empty() ? "" : ", ") + std::string(last_part(known));
   }
+  if (siblings.empty()) return hint(section, known_keys);  // There is no such section.
   return fmt::format("{} has the keys {}", section.empty() ? "a config" : section, siblings);
 }
 

@@ -129,6 +129,23 @@ std::string adopt_initial_model(Config& config, const WeightSource& source) {
   return source.note();
 }
 
+std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose) {
+  // The initial weights of a run that resumes may be gone.
+  if (config.init_from.empty() || (purpose == Purpose::kTrain && adopt_resumed_model(config, group))) return "";
+  const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
+  std::string note;
+  group.agree([&] {
+    // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
+    config.init_from = weights->path().string();
+    if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
+      const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
+      config.checkpoint.resume = is_checkpoint ? config.init_from : "never";
+    }
+    note = adopt_initial_model(config, *weights);
+  });
+  return group.is_root() ? note : "";
+}
+
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose, int64_t planned_ranks) {
   const int64_t ranks = planned_ranks > 0 ? planned_ranks : group.size();
   std::error_code error;
@@ -151,24 +168,11 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     validate(config, ranks, purpose);
   });
   find_former_checkpoints_on_root(config, group, purpose);
-  // The initial weights of a run that resumes may be gone.
-  const bool resumes_with_shape =
-      purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group);
-  const std::unique_ptr<WeightSource> weights =
-      resumes_with_shape ? nullptr : open_same_weights(config.init_from, group);
-  group.agree([&] {
-    if (resumes_with_shape) validate(config, ranks, purpose);
-    if (!weights) return;
-    // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
-    config.init_from = weights->path().string();
-    if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
-      const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
-      config.checkpoint.resume = is_checkpoint ? config.init_from : "never";
-    }
-    const std::string note = adopt_initial_model(config, *weights);
-    if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
-    validate(config, ranks, purpose);
-  });
+  if (!config.init_from.empty()) {
+    const std::string note = complete_model(config, group, purpose);
+    if (!note.empty()) log_line(LogLevel::kWarning, note);
+    group.agree([&] { validate(config, ranks, purpose); });
+  }
   resolve_document_tokens(config, group, purpose);
   return config;
 }

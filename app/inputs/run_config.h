@@ -30,6 +30,11 @@ struct ConfigArguments {
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose,
                        int64_t planned_ranks = 0);
 
+// Completes the shape of the model with that of the checkpoint which a run resumes, or else with that of the weights
+// that config.init_from names (adopt_initial_model). Returns the note of these weights on rank 0. Does nothing without
+// config.init_from. A collective.
+std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose);
+
 // Completes the config with the shape of the weights that config.init_from names (adopt_model). Returns the note of the
 // weights (WeightSource::note). Throws an InputError if the config contradicts the weights.
 std::string adopt_initial_model(Config& config, const WeightSource& source);

@@ -13,6 +13,14 @@ std::vector<std::string> config_warnings(const Config& config, std::span<const D
                     "optimizer.lr {:g}",
                     config.optimizer.warmup_steps, end - begin, config.optimizer.lr));
   }
+  int64_t smaller_batches = 0;
+  for (const BatchPhase& phase : config.training.batch_size_warmup) smaller_batches += phase.steps;
+  if (smaller_batches > 0 && smaller_batches >= config.total_steps()) {
+    warnings.push_back(fmt::format(
+        "training.batch_size_warmup has {} steps, but the run has {} steps, so the batch size never reaches "
+        "training.global_batch_size {}",
+        smaller_batches, config.total_steps(), config.training.global_batch_size));
+  }
   for (size_t i = 0; i < datasets.size(); ++i) {
     const DatasetUse& dataset = datasets[i];
     if (config.data.train[i].max_epochs > 0 || dataset.epochs_at_end <= kManyEpochs) continue;

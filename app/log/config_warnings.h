@@ -14,9 +14,9 @@ namespace octavo {
 // the loss almost as much as new tokens (Muennighoff et al., arXiv 2305.16264, section 6).
 inline constexpr double kManyEpochs = 4;
 
-// Returns one sentence per mistake: a warm-up that does not end before the run, more than kManyEpochs epochs over a
-// dataset without max_epochs, and validation datasets that are never used. `datasets` are those of config.data.train,
-// in its order.
+// Returns one sentence per mistake: a warm-up of the learning rate or batch size that the run does not complete, more
+// than kManyEpochs epochs over a dataset without max_epochs, and validation datasets that are never used. `datasets`
+// are those of config.data.train, in its order.
 std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets);
 
 }  // namespace octavo

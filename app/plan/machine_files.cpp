@@ -1,5 +1,8 @@
 #include "app/plan/machine_files.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "core/error.h"
 #include "core/files/input_file.h"
 
@@ -15,8 +18,10 @@ MachineRates rates_of(const EmbeddedFile& file) {
 
 MachineRates find_machine(const std::string& name_or_path, const char* option) {
   std::string names;
+  std::string lower = name_or_path;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const EmbeddedFile& file : machine_files()) {
-    if (name_or_path == file.name) return rates_of(file);
+    if (lower == file.name && (name_or_path == lower || !path_exists(name_or_path))) return rates_of(file);
     names += (names.empty() ? "" : ", ") + std::string(file.name);
   }
   CHECK_INPUT(path_exists(name_or_path),

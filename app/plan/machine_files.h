@@ -12,8 +12,9 @@ namespace octavo {
 
 std::span<const EmbeddedFile> machine_files();
 
-// Returns the rates in the machine file with that name, or else in the file at that path. Throws an InputError that
-// names `option`, the option or key that gave the name.
+// Returns the rates in the machine file with that name, or else in the file at that path, or else in the machine file
+// with that name in other case, such as H100. Throws an InputError that names `option`, the option or key that gave the
+// name.
 MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
 // Returns the rates of a machine with such a device, or nothing. The file for "NVIDIA H100" also applies to "NVIDIA
 // H100 80GB HBM3".

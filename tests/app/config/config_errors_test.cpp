@@ -34,6 +34,98 @@ TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
   expect_error("data: {validaton: x}\n", {"data.validation?"});
 }
 
+// Every node of a config is consumed by a key, or refused with the line of its key.
+TEST_F(ConfigTest, AKeyThatNamesNothingIsRefusedWhereverItStands) {
+  const std::pair<const char*, int> places[] = {
+      // A config with a place for an entry, and the line of this place.
+      {"{}: 1\n", 1},
+      {"device: cpu\n{}:\n  - 1\n", 2},
+      {"training:\n  steps: 5\n  {}: 1\n", 3},
+      {"precision:\n  guard:\n    {}: {{a: 1}}\n", 3},
+      {"model:\n  rope_scaling:\n    factor: 8\n    {}: 1\n", 4},
+      {"data:\n  train:\n  - path: a\n  - path: b\n    {}: 1\n", 5},
+      {"data:\n  validation:\n    path: a\n    {}:\n", 4},
+      {"training:\n  batch_size_warmup:\n  - batch_size: 1\n    steps: 2\n    {}: 1\n", 5},
+      {"stages:\n- steps: 5\n- steps: 5\n  {}: 1\n", 4},
+      {"stages:\n- steps: 5\n  data:\n    {}: 1\n", 4},
+      {"stages:\n- steps: 5\n  data:\n    train:\n    - path: a\n      {}: 1\n", 6},
+      {"base: &base\n  {}: 1\ntraining:\n  <<: *base\n", 2}};
+  for (const auto& [place, line] : places) {
+    for (const char* name : {"nosuch", "no.such", "no.such.key", "nosuch.steps", ".nosuch", "nosuch.", "a..b", "\"\"",
+                             ".training.steps", "steps.steps", "model.model.preset"}) {
+      const std::string message = error_of(fmt::format(fmt::runtime(place), name));
+      EXPECT_NE(message.find(fmt::format("small.yaml:{}: ", line)), std::string::npos) << place << name << message;
+    }
+  }
+  // These names are keys, but not in such a place.
+  expect_error("training:\n  training.steps: 5\n", {"small.yaml:2: unknown key training.training.steps"});
+  expect_error("stages: [{steps: 5, checkpoint.every: 5}]\n", {"unknown key stages.checkpoint"});
+  expect_error("device: cpu\n",
+               {"command line: unknown key metrics.enable_tensorboard; Octavo's name for it is logging."},
+               {"metrics.enable_tensorboard=true"});
+  expect_error("device: cpu\n", {"unknown key metrics.every_x; a config has the keys model, data"},
+               {"metrics={enable_tensorboard: true, every_x: 1}"});
+}
+
+TEST_F(ConfigTest, DottedKeysAreAppliedLikeOverrides) {
+  const auto json = [&](const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+    return to_json(load(kTrainable + yaml, overrides));
+  };
+  const nlohmann::json expected =
+      json("", {"precision.guard.every=7", "model.rope_scaling.factor=4", "optimizer.betas=[0.5, 0.6]"});
+  EXPECT_EQ(json("precision.guard.every: 7\nmodel.rope_scaling.factor: 4\noptimizer.betas: [0.5, 0.6]\n"), expected);
+  EXPECT_EQ(json("precision: {guard.every: 7}\nmodel.rope_scaling: {factor: 4}\n\"optimizer.betas\": [0.5, 0.6]\n"),
+            expected);
+  EXPECT_EQ(json("", {"precision={guard.every: 7}", "model={rope_scaling.factor: 4}", "optimizer.betas=[0.5, 0.6]"}),
+            expected);
+  const Config staged = load(
+      "model: {preset: llama3_1b}\ndata: {train: [{path: data/x}]}\nstages:\n- {steps: 4, data.seq_len: 64}\n"
+      "- {steps: 4, optimizer: {lr: 1}, optimizer.decay: sqrt, optimizer.schedule: wsd}\n");
+  EXPECT_EQ(staged.stages[0].changes.at("data.seq_len"), 64);
+  EXPECT_EQ(staged.stages[1].changes.at("optimizer.lr"), 1.0);
+  EXPECT_EQ(staged.stages[1].changes.at("optimizer.decay_type"), "sqrt");
+  EXPECT_EQ(load("data.train.path: a\n").data.train[0].paths, std::vector<std::string>{"a"});
+  for (const char* twice : {"training.steps: 7\n", "training.steps.x: 7\n", "optimizer.warmup_steps: 10\n"})
+    expect_error(kTrainable + std::string(twice), {"small.yaml:5: the key '", "' is given twice"});
+}
+
+TEST_F(ConfigTest, MergeKeysOfYaml) {
+  const Config config = load(
+      "model: {preset: llama3_1b}\ndata:\n  train:\n  - &first {path: a, weight: 2, max_epochs: 3}\n"
+      "  - {<<: *first, path: b}\n  validation:\n  - {<<: [{path: c, weight: 5}, *first], max_epochs: 4}\n"
+      "stages:\n- &stage {steps: 4, data.seq_len: 64}\n- {<<: *stage, steps: 8, training.global_batch_size: 16}\n");
+  EXPECT_EQ(config.data.train[1].paths, std::vector<std::string>{"b"});
+  EXPECT_EQ(config.data.train[1].weight, 2);
+  EXPECT_EQ(config.data.validation[0].paths, std::vector<std::string>{"c"});
+  EXPECT_EQ(config.data.validation[0].weight, 5);
+  EXPECT_EQ(config.data.validation[0].max_epochs, 4);
+  EXPECT_EQ(config.stages[1].steps, 8);
+  EXPECT_EQ(config.stages[1].changes.at("data.seq_len"), 64);
+  expect_error("training:\n  <<: 5\n", {"small.yaml:2: the merge key << has another value"});
+  expect_error("training:\n  <<: [{steps: 5}, 5]\n", {"small.yaml:2: the merge key <<"});
+  expect_error("training:\n  \"<<\": {steps: 5}\n", {"small.yaml:2: unknown key training.<<"});
+  expect_error("training: &loop\n  <<: *loop\n", {"nested"});
+  std::string bomb = "a0: &a0 {x: 1}\n";  // The map a14 merges 8^14 maps.
+  for (int i = 1; i < 15; ++i)
+    bomb += fmt::format("a{0}: &a{0}\n  <<: [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n", i, i - 1);
+  expect_error(bomb, {"expands to more than"});
+}
+
+TEST_F(ConfigTest, TagsAndCommentsThatWouldBeDroppedAreRefused) {
+  EXPECT_EQ(load("training: {steps: !!int 5}\nlogging: {dir: !!str 7}\n").logging.dir, "7");
+  expect_error("training:\n  steps: !env STEPS\n", {"small.yaml:2: the tag !env is not read"});
+  expect_error("data: !include data.yaml\n", {"small.yaml:1: the tag !include"});
+  const std::pair<const char*, const char*> comments[] = {{"logging.dir=a #b", "#b"},
+                                                          {"model.init_from=#b", "#b"},
+                                                          {"data.train=[a, 'b # c'] # d", "# d"},
+                                                          {"logging.dir='a #b' #c # d", "#c # d"}};
+  for (const auto& [argument, comment] : comments)
+    expect_error("device: cpu\n", {fmt::format("ends with the YAML comment '{}'", comment)}, {argument});
+  for (const char* value : {"'a #b'", "\"a #b\""})
+    EXPECT_EQ(load("device: cpu\n", {fmt::format("logging.dir={}", value)}).logging.dir, "a #b");
+  EXPECT_EQ(load("device: cpu # not cuda\n", {"logging.dir=a#b"}).logging.dir, "a#b");
+}
+
 TEST_F(ConfigTest, NamesOfOtherProgramsLeadToTheKey) {
   const std::pair<const char*, const char*> cases[] = {
       {"optimizer.learning_rate=1", "Octavo's name for it is optimizer.lr"},
@@ -45,6 +137,7 @@ TEST_F(ConfigTest, NamesOfOtherProgramsLeadToTheKey) {
       {"checkpoint.interval=5", "Octavo's name for it is checkpoint.every"},
       {"model.num_attention_heads=8", "Octavo's name for it is model.num_heads"},
       {"optimizer.min_lr=1e-5", "Octavo's name for it is optimizer.min_lr_ratio, which is relative to optimizer.lr"},
+      {"metrics.enable_wandb=true", "scripts/wandb_sync.py"},
       {"model.dropout=0.1", "unknown key model.dropout; Octavo trains without dropout"},
       {"training.gradient_accumulation_steps=4", "follows from training.global_batch_size"}};
   for (const auto& [argument, hint] : cases) expect_error("device: cpu\n", {hint}, {argument});

@@ -272,6 +272,7 @@ class BadPlaceTest(BadInput):
             with self.subTest(line):
                 self.refused(*line)
         self.refused("tran", self.path, mentions=["there is no command tran; did you mean train?"])
+        self.refused("tokenize", mentions=["octavo pack", "scripts/tokenize_hf.py"])
         self.refused("conf", mentions=["did you mean config?"])
         self.refused("frobnicate", mentions=["there is no command frobnicate, expected train, evaluate"])
         for line in (("--help",), ("train", "--help"), ("help",), ("help", "train"), ("--version",)):
@@ -312,6 +313,9 @@ class BadPlaceTest(BadInput):
              "there is no option --dropout; Octavo trains without dropout (see octavo train --help)"),
             (("train", self.path, "--json"),
              "there is no option --json, expected --help, --dry-run, --gpus, --gpus-per-node, --machine (see octavo train --help)"),
+            (("train", "--config", self.path), "there is no option --config; write the config without an option, directly after octavo train (see octavo train --help)"),
+            (("generate", "--model-path=x", "--prompt", "y"),
+             "there is no option --model-path; write the model without an option, directly after octavo generate (see octavo generate --help)"),
             (("import", "a", "b", "c"), "the argument 'c' is one too many (see octavo import --help)"),
             (("config", ""), "config is empty, expected a text (see octavo config --help)"),
             (("report", "log", "--output", ""), "--output is empty, expected a text (see octavo report --help)"),

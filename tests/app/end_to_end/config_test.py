@@ -60,4 +60,6 @@ class ConfigCommandTest(Scratch):
         self.refused("config", config, "training.steps=0", mentions=["an integer from 1 to 1000000000"])
         self.refused("config", "absent.yaml", mentions=["absent.yaml"])
         self.refused("config", config, "--markdown", mentions=["--markdown"])
+        for override in ("model.init_from=nowhere", f"model.init_from={self.dir}"):
+            self.assertEqual(self.refused("config", config, override), self.refused("train", config, override))
         self.refused("config", config, "--value", "training.step", mentions=["there is no key training.step"])

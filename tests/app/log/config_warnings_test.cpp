@@ -1,5 +1,6 @@
 #include "app/log/config_warnings.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace octavo {
@@ -32,6 +33,19 @@ TEST(ConfigWarnings, AWarmUpThatIsLongerThanItsSchedule) {
   config.stage = {.number = 2, .steps_before = 60, .run_steps = 100, .own_schedule = true};
   EXPECT_TRUE(warns(config, {}, "the schedule has 40 steps"));
   config.stage.own_schedule = false;
+  EXPECT_TRUE(config_warnings(config, {}).empty());
+}
+
+TEST(ConfigWarnings, AWarmUpOfTheBatchSizeThatIsNotCompleted) {
+  Config config = config_of(100, 0);
+  config.training.batch_size_warmup = {{.batch_size = 2, .steps = 40}, {.batch_size = 4, .steps = 59}};
+  EXPECT_TRUE(config_warnings(config, {}).empty());
+  for (const int64_t steps : {60, 61}) {
+    config.training.batch_size_warmup[1].steps = steps;
+    EXPECT_TRUE(
+        warns(config, {}, fmt::format("training.batch_size_warmup has {} steps, but the run has 100", 40 + steps)));
+  }
+  config.stage = {.number = 1, .steps_before = 0, .run_steps = 200};  // A later stage reaches the full batch size.
   EXPECT_TRUE(config_warnings(config, {}).empty());
 }
 
