@@ -374,7 +374,7 @@ struct ExportArguments {
 
 int run_import(const ImportArguments& arguments) {
   const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint, arguments.overwrite);
-  std::cout << fmt::format("{}: step 0, {} parameters, {}\n", arguments.checkpoint,
+  std::cout << fmt::format("{}: step 0, {} parameters, {}\n", printable(arguments.checkpoint),
                            with_thousands_separators(report.parameters),
                            report.tokenizer ? "with its tokenizer" : "without a tokenizer");
   return kExitDone;
@@ -387,12 +387,12 @@ int run_export(const ExportArguments& arguments) {
                                          .max_shard_bytes = parse_bytes(arguments.shard_size, "--shard-size"),
                                          .overwrite = arguments.overwrite,
                                          .weights = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster});
-  std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", arguments.hf_dir, report.step,
-                           with_thousands_separators(report.parameters), arguments.dtype,
+  std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", printable(arguments.hf_dir),
+                           report.step, with_thousands_separators(report.parameters), arguments.dtype,
                            static_cast<double>(report.bytes) / 1e9, report.files.size());
   if (!report.tokenizer_elsewhere.empty()) {
     std::cout << fmt::format("the checkpoint contains no tokenizer, so none was exported; its config names {}\n",
-                             report.tokenizer_elsewhere);
+                             printable(report.tokenizer_elsewhere));
   }
   return kExitDone;
 }

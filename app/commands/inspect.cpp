@@ -92,14 +92,12 @@ int run_inspect(const InspectArguments& arguments) {
   CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
               "inspecting the config {} needs --samples A:B", arguments.target);
   if (is_directory_at(arguments.target) && path_exists(arguments.target + "/metrics.jsonl")) {
-    const nlohmann::ordered_json description = describe_run(arguments.target);
+    const RunRecords run = read_run(arguments.target);
+    const nlohmann::ordered_json goodput = read_goodput(arguments.target);
     const bool for_people = !arguments.json && ::isatty(STDOUT_FILENO) == 1;
-    if (for_people) {
-      std::cout << run_table(read_run(arguments.target), description.value("goodput", nlohmann::ordered_json()))
-                << std::flush;
-    } else {
-      std::cout << description.dump(2) << std::endl;
-    }
+    const std::string text =
+        for_people ? run_table(run, goodput) : printable_json(describe_run(run, goodput), 2) + "\n";
+    std::cout << text << std::flush;
     return kExitDone;
   }
   if (is_directory_at(arguments.target)) {

@@ -9,6 +9,7 @@
 #include "app/report/report_page.h"
 #include "core/error.h"
 #include "core/files/output_file.h"
+#include "core/printable.h"
 
 namespace octavo {
 
@@ -22,12 +23,14 @@ struct ReportArguments {
   int64_t watch_s = 0;
 };
 
+// Reads the runs in the folders `dirs`. A folder that is no run stands for the runs in its folders.
 std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs) {
   std::vector<RunRecords> runs;
-  runs.reserve(dirs.size());
   for (const std::string& dir : dirs) {
-    runs.push_back(read_run(dir));
-    CHECK_INPUT(!runs.back().metrics.empty(), "{}/metrics.jsonl has no step", dir);
+    for (const std::string& folder : run_folders(dir)) {
+      runs.push_back(read_run(folder));
+      CHECK_INPUT(!runs.back().metrics.empty(), "{}/metrics.jsonl has no step", folder);
+    }
   }
   return runs;
 }
@@ -45,8 +48,8 @@ int run_report(const ReportArguments& arguments) {
     file.finish();
     file.rename();
     if (first || !watches) {
-      std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}", arguments.output, runs.size(), runs.size() == 1 ? "" : "s",
-                               static_cast<double>(page.size()) / 1e6,
+      std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}", printable(arguments.output), runs.size(),
+                               runs.size() == 1 ? "" : "s", static_cast<double>(page.size()) / 1e6,
                                watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "")
                 << "\n"
                 << std::flush;
@@ -63,8 +66,9 @@ void add_report(CommandLine& line) {
   CLI::App* report = line.add("report", "write charts of one or several runs as one HTML file",
                               on_root([&] { return run_report(arguments); }));
   report
-      ->add_option("runs", arguments.runs,
-                   "RUN..., the logging.dir of each run; losses are compared with the first run")
+      ->add_option(
+          "runs", arguments.runs,
+          "RUN..., the logging.dir of each run, or a folder that contains them; losses are compared with the first run")
       ->required();
   report->add_option("--output", arguments.output, "FILE.html to write")->required();
   report

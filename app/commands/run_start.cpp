@@ -1,5 +1,7 @@
 #include "app/commands/run_start.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <exception>
 #include <vector>
@@ -36,11 +38,13 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
                                    format_duration(seconds), step.step_s * 1e3, machine.name,
                                    with_thousands_separators(std::llround(step.wps)));
     if (const auto range = prediction_range(step.wps, run, machine, cluster)) {
-      text += fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
-                          with_thousands_separators(std::llround(range->high_wps)));
+      text += range->not_measured.empty()
+                  ? fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
+                                with_thousands_separators(std::llround(range->high_wps)))
+                  : fmt::format(" (range unknown, not measured: {})", fmt::join(range->not_measured, ", "));
     }
     if (run.mesh.ranks() > cluster.gpus_per_node) {
-      text += fmt::format(", and {:g} Gbit/s per GPU between machines", cluster.network_gbps);
+      text += fmt::format(", and an assumed {:g} Gbit/s per GPU between machines", cluster.network_gbps);
     }
     return text;
   } catch (const std::exception& error) {  // Ignored, because a run does not need the prediction.

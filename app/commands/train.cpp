@@ -192,8 +192,8 @@ void add_train(CommandLine& line) {
                              : run_train(target.config, group, line.timer(), line.console());
   };
   CLI::App* train =
-      line.add("train", "train a model, or resume its training; use mpirun for several ranks", run,
-               "mpirun -n 8 octavo train configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
+      line.add("train", "train a model, or resume its training; scripts/launch_mpirun.sh starts several ranks", run,
+               "scripts/launch_mpirun.sh configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
   add_config_arguments(train, target.config);
   auto* dry_run = train->add_flag("--dry-run", arguments.dry_run,
                                   "check everything, print the start screen and what would be resumed, and write "

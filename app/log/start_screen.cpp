@@ -100,12 +100,12 @@ std::string validation_text(const StartFacts& facts) {
 std::string steps_text(const StartFacts& facts) {
   const TrainingConfig& training = facts.config.training;
   const int64_t seq_len = facts.config.data.seq_len;
-  const int64_t step_tokens = training.global_batch_size * seq_len;
   const BatchSchedule batches = training.batch_schedule();
+  const int64_t batch_size = batches.batch_size(training.steps);  // Batch size of the last step.
   const int64_t more = (batches.samples(training.steps) - batches.samples(facts.step)) * seq_len;
   std::string text = fmt::format("{} to {}, {} {} x {} = {} tokens: {} tokens", facts.step + 1, training.steps,
-                                 training.batch_size_warmup.empty() ? "each" : "in the end", training.global_batch_size,
-                                 seq_len, with_thousands_separators(step_tokens), with_thousands_separators(more));
+                                 training.batch_size_warmup.empty() ? "each" : "in the end", batch_size, seq_len,
+                                 with_thousands_separators(batch_size * seq_len), with_thousands_separators(more));
   if (facts.tokens > 0) text += fmt::format(" more, {} in all", with_thousands_separators(facts.tokens + more));
   return text;
 }

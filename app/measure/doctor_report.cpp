@@ -7,6 +7,7 @@
 #include "app/measure/doctor_facts.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/printable.h"
 #include "core/table.h"
 
 namespace octavo {
@@ -127,7 +128,7 @@ void print_report(const DoctorReport& report) {
 
 void print_findings(const DoctorReport& report) {
   for (const Finding& f : report.findings)
-    std::cout << (f.prevents_training ? "PROBLEM  " : "warning  ") << f.text << "\n";
+    std::cout << (f.prevents_training ? "PROBLEM  " : "warning  ") << printable(f.text, 4 * f.text.size()) << "\n";
   std::cout << (report.is_ok() ? "nothing prevents training\n" : "problems prevent training\n");
 }
 

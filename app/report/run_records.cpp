@@ -207,18 +207,54 @@ RunRecords read_run(const std::string& dir) {
   return run;
 }
 
-OrderedJson describe_run(const std::string& dir) {
-  RunRecords run;
-  run.dir = dir;
-  read_metrics(run);
-  OrderedJson description{{"run", dir}};
+LastWarnings last_warnings(const RunRecords& run) {
+  constexpr size_t kNewest = 5;
+  LastWarnings warnings;
+  for (const RunEvent& event : run.events) {
+    if (event.kind == EventKind::kWarning) warnings.newest.push_back(&event);
+  }
+  warnings.count = warnings.newest.size();
+  warnings.newest.erase(warnings.newest.begin(),
+                        warnings.newest.end() - static_cast<std::ptrdiff_t>(std::min(warnings.count, kNewest)));
+  return warnings;
+}
+
+std::vector<std::string> run_folders(const std::string& dir) {
+  const auto is_run = [](const std::string& path) { return path_exists(path + "/metrics.jsonl"); };
+  if (!is_directory_at(dir) || is_run(dir)) return {dir};
+  std::vector<std::string> folders;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end; entry.increment(error)) {
+    if (is_run(entry->path().string())) folders.push_back(entry->path().string());
+  }
+  CHECK_INPUT(!error, "{}: cannot be read: {}", dir, error.message());
+  CHECK_INPUT(!folders.empty(),
+              "{} is not the folder of a run, and contains none: it and its folders have no metrics.jsonl, expected a "
+              "logging.dir of octavo train",
+              dir);
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+OrderedJson describe_run(const RunRecords& run, const OrderedJson& goodput) {
+  OrderedJson description{{"run", run.dir}};
+  if (run.total_steps() > 0) description["total_steps"] = run.total_steps();
   const OrderedJson numbers = OrderedJson::parse(run.last_line);
   for (const auto& [key, value] : numbers.items()) {
     if (value.is_number()) description[key] = value;
   }
-  const std::string goodput = dir + "/" + Goodput::kFileName;
-  if (path_exists(goodput)) description["goodput"] = parse_ordered_json(read_input_file(goodput), goodput);
+  if (const Series& loss = run.metric("loss"); !loss.empty()) description["last_loss"] = tail_mean(loss);
+  const LastWarnings warnings = last_warnings(run);
+  description["warnings"] = run.has_events ? OrderedJson(warnings.count) : OrderedJson();
+  for (const RunEvent* event : warnings.newest)
+    description["last_warnings"].push_back({{"time", event->time}, {"text", event->text}});
+  if (!goodput.is_null()) description["goodput"] = goodput;
   return description;
+}
+
+OrderedJson read_goodput(const std::string& dir) {
+  const std::string path = dir + "/" + Goodput::kFileName;
+  return path_exists(path) ? parse_ordered_json(read_input_file(path), path) : OrderedJson();
 }
 
 }  // namespace octavo

@@ -39,9 +39,23 @@ struct RunRecords {
 // metrics.jsonl or a file cannot be read.
 RunRecords read_run(const std::string& dir);
 
-// Returns what `octavo inspect RUN` reports about the folder `dir`. run is the folder. step, loss, tokens and the other
-// metrics of the last step come from its newest line. goodput is the content of goodput.json, if it exists. Throws an
-// InputError that names a file that cannot be read.
-nlohmann::ordered_json describe_run(const std::string& dir);
+struct LastWarnings {
+  size_t count = 0;                     // Number of warnings in the events of a run.
+  std::vector<const RunEvent*> newest;  // The newest warnings, at most five, in the order of their times.
+};
+LastWarnings last_warnings(const RunRecords& run);
+
+// Returns `dir` if it is the folder of a run, or else the folders in it that are, sorted by name. Throws an InputError
+// if there are none.
+std::vector<std::string> run_folders(const std::string& dir);
+
+// Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.
+// step, loss, tokens and the other metrics of the last step come from its newest line. last_loss is the mean over the
+// last logged steps that reports show too (tail_mean). warnings is the number of warnings, and last_warnings has the
+// newest ones; both are null without events.jsonl. goodput is the content of goodput.json, if it is not null.
+nlohmann::ordered_json describe_run(const RunRecords& run, const nlohmann::ordered_json& goodput);
+
+// Returns the content of goodput.json in the folder of a run, or null if there is none.
+nlohmann::ordered_json read_goodput(const std::string& dir);
 
 }  // namespace octavo

@@ -14,7 +14,6 @@ namespace octavo {
 namespace {
 
 constexpr double kLossWindow = 20;  // Number of logged steps on each side that the smoothed loss averages over.
-constexpr size_t kShownWarnings = 5;
 constexpr const char* kUnknown = "-";
 
 std::string row(const char* name, const std::string& text) { return fmt::format("{:<16}{}\n", name, text); }
@@ -29,9 +28,12 @@ std::string steps_of(const RunRecords& run) {
 
 std::string tokens_of(const Series& tokens) { return tokens.empty() ? kUnknown : number(tokens.back().y); }
 
-std::string loss_of(const Series& smoothed) {
-  if (smoothed.empty()) return kUnknown;
-  return fmt::format("{:.4f} at step {}, smoothed", smoothed.back().y, number(smoothed.back().x));
+// Returns the loss that a report shows too.
+std::string loss_of(const Series& loss) {
+  if (loss.empty()) return kUnknown;
+  const size_t points = tail_points(loss);
+  return fmt::format("{:.4f} at step {}{}", tail_mean(loss), number(loss.back().x),
+                     points == 1 ? "" : fmt::format(", mean of the last {} logged steps", points));
 }
 
 std::string validation_of(const Series& validation, const Series& smoothed) {
@@ -58,16 +60,13 @@ std::string goodput_of(const nlohmann::ordered_json& goodput) {
 
 std::string warnings_of(const RunRecords& run) {
   if (!run.has_events) return row("warnings", kUnknown) + fmt::format("  {}\n", run.events.front().text);
-  std::vector<const RunEvent*> warnings;
-  for (const RunEvent& event : run.events) {
-    if (event.kind == EventKind::kWarning) warnings.push_back(&event);
-  }
-  const size_t shown = std::min(warnings.size(), kShownWarnings);
-  std::string count = with_thousands_separators(static_cast<int64_t>(warnings.size()));
-  if (shown < warnings.size()) count += fmt::format(", the last {} of them:", shown);
+  const LastWarnings warnings = last_warnings(run);
+  const size_t shown = warnings.newest.size();
+  std::string count = with_thousands_separators(static_cast<int64_t>(warnings.count));
+  if (shown < warnings.count) count += fmt::format(", the last {} of them:", shown);
   std::string text = row("warnings", count);
-  for (size_t i = warnings.size() - shown; i < warnings.size(); ++i)
-    text += fmt::format("  {}  {}\n", printable(warnings[i]->time), printable(warnings[i]->text));
+  for (const RunEvent* event : warnings.newest)
+    text += fmt::format("  {}  {}\n", printable(event->time), printable(event->text));
   return text;
 }
 
@@ -76,7 +75,7 @@ std::string warnings_of(const RunRecords& run) {
 std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodput) {
   const Series smoothed = smooth(run.metric("loss"), kLossWindow);
   return row("run", printable(run.dir)) + row("steps", steps_of(run)) + row("tokens", tokens_of(run.metric("tokens"))) +
-         row("loss", loss_of(smoothed)) +
+         row("loss", loss_of(run.metric("loss"))) +
          row("validation loss", validation_of(run.metric("validation_loss"), smoothed)) +
          row("goodput", goodput_of(goodput)) + warnings_of(run);
 }

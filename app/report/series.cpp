@@ -76,9 +76,11 @@ double median_of(Series series) {
   return middle->y;
 }
 
+size_t tail_points(const Series& series) { return std::clamp<size_t>(series.size() / 10, 1, 20); }
+
 double tail_mean(const Series& series) {
   if (series.empty()) return 0;
-  const size_t points = std::clamp<size_t>(series.size() / 10, 1, 20);
+  const size_t points = tail_points(series);
   const double sum = std::accumulate(series.end() - static_cast<std::ptrdiff_t>(points), series.end(), 0.0,
                                      [](double total, const Point& point) { return total + point.y; });
   return sum / static_cast<double>(points);

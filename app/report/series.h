@@ -30,7 +30,9 @@ Series relative_gap(const Series& series, const Series& base);
 
 double median_of(Series series);
 
-// Returns the mean of the last tenth of the points, which are at least 1 and at most 20. 0 if there are none.
+// Returns the number of points in the last tenth of a series that is not empty, at least 1 and at most 20.
+size_t tail_points(const Series& series);
+// Returns the mean of these points. 0 if there are none.
 double tail_mean(const Series& series);
 
 }  // namespace octavo

@@ -40,6 +40,8 @@ class DryRunTest(Corpus):
         self.assertIn("\ndry run for 4 ranks on ", self.dry_run(config, "--gpus", 4))
         self.assertIn("  mesh        4 ranks on ", self.dry_run(config, "--gpus", 4))
         self.assertIn("  mesh        2 ranks on ", self.dry_run(config))
+        time = " ".join(self.dry_run(config, "--gpus", 16, "training.global_batch_size=32", "--machine", "H100").split())
+        self.assertRegex(time, r"by the rates of h100: [\d,]+ wps \(range unknown, not measured: [^)]*several nodes[^)]*\), and an assumed")
         self.refused("train", config, "--dry-run", ranks=2, mentions=["started on 2 ranks", "--gpus"])
 
     def test_refuses_what_the_run_would_refuse(self):

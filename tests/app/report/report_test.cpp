@@ -130,13 +130,46 @@ TEST_F(ReportTest, TheTableOfARun) {
   std::string expected = fmt::format("run             {}\n", dir) +
                          "steps           10 of 2,000\n"
                          "tokens          10,000\n"
-                         "loss            4.2989 at step 10, smoothed\n"
+                         "loss            3.0000 at step 10\n"
                          "validation loss 4.5000 at step 5, where the smoothed loss is 4.3448\n"
                          "goodput         91.3% of 2h 5m, 2 restarts\n"
                          "warnings        7, the last 5 of them:\n";
   for (int step = 3; step <= 7; ++step)
     expected += fmt::format("  2026-11-22T10:00:00.123Z  step {} is \\x1b[31mred\n", step);
   EXPECT_EQ(run_table(read_run(dir), goodput), expected);
+}
+
+// The table, the JSON and a report show the same loss.
+TEST_F(ReportTest, TheLastLossIsTheSameEverywhere) {
+  std::string lines;
+  for (int step = 1; step <= 300; ++step) lines += line(step, step % 2 == 0 ? 4 : 3, ",\"tokens\":1000");
+  const std::string dir = write("run", "metrics.jsonl", lines);
+  write("run", "config.yaml", "training: {steps: 2000}\n");
+  write("run", "events.jsonl",
+        R"({"time":"t","event":"warning","step":9,"text":"slow"})"
+        "\n");
+  const RunRecords run = read_run(dir);
+  const nlohmann::ordered_json json = describe_run(run, {{"goodput", 0.5}});
+  EXPECT_EQ(json.at("step"), 300);
+  EXPECT_EQ(json.at("total_steps"), 2000);
+  EXPECT_EQ(json.at("loss"), 4);
+  EXPECT_EQ(json.at("last_loss"), 3.5);
+  EXPECT_EQ(json.at("warnings"), 1);
+  EXPECT_EQ(json.at("last_warnings")[0].at("text"), "slow");
+  EXPECT_EQ(json.at("goodput").at("goodput"), 0.5);
+  EXPECT_NE(report_page({&run, 1}, 0).find("\"tail_mean\":3.5"), std::string::npos);
+  EXPECT_NE(run_table(run, {}).find("loss            3.5000 at step 300, mean of the last 20 logged steps\n"),
+            std::string::npos);
+}
+
+TEST_F(ReportTest, AFolderOfRunsStandsForTheRunsInIt) {
+  write("all/b", "metrics.jsonl", line(1, 5));
+  write("all/a", "metrics.jsonl", line(1, 5));
+  write("all/corpus", "train.bin", "");
+  const std::string all = (root_ / "all").string();
+  EXPECT_EQ(run_folders(all), (std::vector<std::string>{all + "/a", all + "/b"}));
+  EXPECT_EQ(run_folders(all + "/a"), std::vector<std::string>{all + "/a"});
+  EXPECT_THROW(run_folders(all + "/corpus"), InputError);
 }
 
 TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
