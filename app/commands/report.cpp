@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -23,15 +25,22 @@ struct ReportArguments {
   int64_t watch_s = 0;
 };
 
-// Reads the runs in the folders `dirs`. A folder that is no run stands for the runs in its folders.
-std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs) {
+// Reads the runs in the folders `dirs`. A folder that is no run stands for the runs in its folders. Those that have no
+// step yet are added to `left_out`.
+std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vector<std::string>& left_out) {
   std::vector<RunRecords> runs;
   for (const std::string& dir : dirs) {
     for (const std::string& folder : run_folders(dir)) {
-      runs.push_back(read_run(folder));
-      CHECK_INPUT(!runs.back().metrics.empty(), "{}/metrics.jsonl has no step", folder);
+      RunRecords run = read_run(folder);
+      CHECK_INPUT(!run.metrics.empty() || folder != dir, "{}/metrics.jsonl has no step", folder);
+      if (run.metrics.empty()) {
+        left_out.push_back(folder);
+      } else {
+        runs.push_back(std::move(run));
+      }
     }
   }
+  CHECK_INPUT(!runs.empty(), "{} contains no run that has a step", fmt::join(dirs, ", "));
   return runs;
 }
 
@@ -41,7 +50,8 @@ bool goes_on(const RunRecords& run) { return run.total_steps() == 0 || run.last_
 int run_report(const ReportArguments& arguments) {
   for (bool first = true;; first = false) {
     OutputFile file(arguments.output, kReportPage);
-    const std::vector<RunRecords> runs = read_runs(arguments.runs);
+    std::vector<std::string> left_out;
+    const std::vector<RunRecords> runs = read_runs(arguments.runs, left_out);
     const bool watches = arguments.watch_s > 0 && std::any_of(runs.begin(), runs.end(), goes_on);
     const std::string page = report_page(runs, watches ? arguments.watch_s : 0);
     file.write(page);
@@ -51,8 +61,10 @@ int run_report(const ReportArguments& arguments) {
       std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}", printable(arguments.output), runs.size(),
                                runs.size() == 1 ? "" : "s", static_cast<double>(page.size()) / 1e6,
                                watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "")
-                << "\n"
-                << std::flush;
+                << "\n";
+      for (const std::string& folder : left_out)
+        std::cout << fmt::format("{} is left out, because its metrics.jsonl has no step\n", printable(folder));
+      std::cout << std::flush;
     }
     if (!watches) return kExitDone;
     std::this_thread::sleep_for(std::chrono::seconds(arguments.watch_s));

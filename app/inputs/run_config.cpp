@@ -131,10 +131,11 @@ std::string adopt_initial_model(Config& config, const WeightSource& source) {
 
 std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose) {
   // The initial weights of a run that resumes may be gone.
-  if (config.init_from.empty() || (purpose == Purpose::kTrain && adopt_resumed_model(config, group))) return "";
+  if (purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group)) return "";
   const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
   std::string note;
   group.agree([&] {
+    if (!weights) return;
     // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
     config.init_from = weights->path().string();
     if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
@@ -168,11 +169,9 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     validate(config, ranks, purpose);
   });
   find_former_checkpoints_on_root(config, group, purpose);
-  if (!config.init_from.empty()) {
-    const std::string note = complete_model(config, group, purpose);
-    if (!note.empty()) log_line(LogLevel::kWarning, note);
-    group.agree([&] { validate(config, ranks, purpose); });
-  }
+  const std::string note = complete_model(config, group, purpose);
+  if (!note.empty()) log_line(LogLevel::kWarning, note);
+  group.agree([&] { validate(config, ranks, purpose); });
   resolve_document_tokens(config, group, purpose);
   return config;
 }

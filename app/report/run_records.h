@@ -52,7 +52,8 @@ std::vector<std::string> run_folders(const std::string& dir);
 // Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.
 // step, loss, tokens and the other metrics of the last step come from its newest line. last_loss is the mean over the
 // last logged steps that reports show too (tail_mean). warnings is the number of warnings, and last_warnings has the
-// newest ones; both are null without events.jsonl. goodput is the content of goodput.json, if it is not null.
+// newest ones, if any. warnings is null without events.jsonl. goodput is the content of goodput.json, if it is not
+// null.
 nlohmann::ordered_json describe_run(const RunRecords& run, const nlohmann::ordered_json& goodput);
 
 // Returns the content of goodput.json in the folder of a run, or null if there is none.

@@ -158,8 +158,11 @@ class ReportTest(Scratch):
         self.refused("report", "empty", "--output", "no/such/x.html", mentions=["no/such/x.html"])
         for _ in range(2):  # The second page replaces the first one.
             self.run_octavo("report", "empty", "--output", "x.html")
+        (self.dir / "torn").mkdir()
+        (self.dir / "torn/metrics.jsonl").write_text('{"step":1,"los')
         # The folder of the run's folder stands for the run, and the path of the output is printed without control characters.
         self.assertTrue(self.run_octavo("report", ".", "--output", "\x1b[31mx.html").out.startswith("\\x1b[31mx.html: 1 run, "))
+        self.assertIn("./torn is left out", self.run_octavo("report", ".", "--output", "x.html").out)
         self.assertEqual(document(Page((self.dir / "x.html").read_text()))["runs"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
 
     def test_watch(self):
