@@ -175,9 +175,9 @@ class Comparison:
         self.say(f"{settings.parameters:,} parameters in both; {settings.global_batch} sequences of {settings.seq_len} tokens per step; "
                  f"replicate {settings.replicate}, shard {settings.shard}, tensor {settings.tensor}"
                  + ("; documents of 1,024 tokens on average" if settings.document_mask else ""))
-        self.say(f"linears: Octavo {settings.linear}, PyTorch {'torchao ' + recipe if recipe else settings.compute}")
+        self.say(f"linears: Octavo {settings.linear_format}, PyTorch {'torchao ' + recipe if recipe else settings.compute}")
         if settings.linear.startswith("fp8") and not recipe:
-            self.say("note: torchao is not installed (pip install torchao==0.17.0), so PyTorch runs in bfloat16 only")
+            self.say(f"note: torchao is not installed (pip install torchao==0.17.0), so PyTorch runs in {settings.compute} only")
         for note in settings.notes:
             self.say(f"note: {note}")
 

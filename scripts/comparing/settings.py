@@ -74,6 +74,11 @@ class Settings:
     notes: list = field(default_factory=list)  # Sentences about what differs between the two programs.
 
     @property
+    def linear_format(self):
+        """Number format of Octavo's linears. precision.linear bfloat16 means precision.compute."""
+        return self.compute if self.linear == "bfloat16" else self.linear
+
+    @property
     def local_batch(self):
         """Sequences per step of one data-parallel rank."""
         return self.global_batch // (self.replicate * self.shard)
@@ -114,12 +119,12 @@ def refuse_what_differs(values):
         raise Refused("model.tie_word_embeddings is true with parallel.tensor_parallel above 1, which the PyTorch model does not support")
 
 
-def notes_on(values):
+def notes_on(values, compute):
     notes = []
     if values["precision.linear"] in ("fp8_delayed", "fp8_blockwise"):
         notes.append(f"torchao trains with no recipe like {values['precision.linear']}, so PyTorch runs fp8_tensorwise")
     if values["precision.lm_head"] == "fp8_backward":
-        notes.append("torchao has nothing like precision.lm_head fp8_backward, so PyTorch's output layer runs in bfloat16")
+        notes.append(f"torchao has nothing like precision.lm_head fp8_backward, so PyTorch's output layer runs in {compute}")
     if values["optimizer.state_dtype"] != "float32":
         notes.append(f"Octavo's moments are {values['optimizer.state_dtype']}, PyTorch's float32")
     if values["data.document_mask"]:
@@ -133,9 +138,10 @@ def read_settings(octavo, launcher, config, overrides, device, ranks):
     refuse_what_differs(values)
     plan = json.loads(run_octavo(octavo, "plan", config, *overrides, "--gpus", str(ranks), "--json"))
     mesh = plan["mesh"]
+    compute = values["precision.compute"] or ("bfloat16" if device == "cuda" else "float32")
     settings = Settings(
         octavo=octavo, launcher=launcher, config=config, overrides=overrides, device=device, ranks=ranks,
-        compute=values["precision.compute"] or ("bfloat16" if device == "cuda" else "float32"),
+        compute=compute,
         replicate=mesh["replicate"], shard=mesh["shard"], tensor=mesh["tensor"],
         parameters=plan["parameters"],
         shape=Shape(**{name: values[f"model.{name}"] for name in Shape.__dataclass_fields__}),
@@ -146,7 +152,7 @@ def read_settings(octavo, launcher, config, overrides, device, ranks):
         fp8_all_gather=values["precision.fp8_all_gather"], bf16_first_layers=values["precision.bf16_first_layers"],
         bf16_last_layers=values["precision.bf16_last_layers"], reduce=values["precision.reduce"],
         betas=values["optimizer.betas"], eps=values["optimizer.eps"], weight_decay=values["optimizer.weight_decay"],
-        grad_clip=values["optimizer.grad_clip"], seed=values["training.seed"], notes=notes_on(values))
+        grad_clip=values["optimizer.grad_clip"], seed=values["training.seed"], notes=notes_on(values, compute))
     if settings.local_batch % settings.micro_batch != 0 or settings.local_batch == 0:
         raise Refused(f"training.global_batch_size is {settings.global_batch}, expected a multiple of training.micro_batch_size "
                       f"{settings.micro_batch} times {settings.replicate * settings.shard} data-parallel ranks")

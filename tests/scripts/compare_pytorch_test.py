@@ -64,6 +64,11 @@ class ComparePyTorchTest(ScratchTest):
         self.assertEqual(settings["shape"]["rope_scaling"]["factor"], 8)
         self.assertIn("fp8_tensorwise", settings["notes"][0])
 
+    def test_the_linears_are_in_the_format_that_runs(self):
+        for overrides, linears in (([], "float32"), (["precision.compute=bfloat16"], "bfloat16"), (["precision.linear=fp8_delayed"], "fp8_delayed")):
+            self.write("settings.json", self.compare("--dry-run", "config.yaml", *overrides))
+            self.assertEqual(comparing_settings.Settings.load(self.root / "settings.json").linear_format, linears)
+
     def test_what_cannot_be_compared_is_refused(self):
         for overrides, words in ((["nope=1"], "unknown key"), (["model.qk_norm=true"], "model.qk_norm is True, expected False"),
                                  (["optimizer.type=muon"], "optimizer.type is muon"), (["training.global_batch_size=3"], "global_batch_size"),
