@@ -60,6 +60,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
               would_work(multiples_near(options.global_batch_size, options.num_ranks)));
   CHECK(options.prefetch_depth >= 1, "prefetch_depth is {}, expected at least 1", options.prefetch_depth);
   CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
+  check_windows(stream_, config.train);
   config_.skip = merged_ranges(config.skip);
   restore(state);
   initial_state_ = stream_.state();

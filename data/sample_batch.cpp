@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace octavo {
+
+void check_windows(const SampleStream& stream, std::span<const DatasetSource> sources) {
+  for (size_t d = 0; d < sources.size(); ++d) {
+    const int64_t tokens = stream.num_tokens(static_cast<int64_t>(d));
+    CHECK_INPUT(sources[d].weight == 0 || tokens > stream.seq_len(),
+                "{}: has {} tokens, expected at least data.seq_len + 1 = {}; use more text or a smaller data.seq_len",
+                sources[d].paths.front(), tokens, stream.seq_len() + 1);
+  }
+}
 
 void resize(Batch& batch, int64_t rows, int64_t share) {
   for (std::vector<int32_t>* array : {&batch.inputs, &batch.targets, &batch.document_start}) {

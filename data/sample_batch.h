@@ -1,12 +1,18 @@
-// Turns one sample into one row of a batch, for Loader and ValidationSet.
+// Parts that Loader and ValidationSet share: the check of their datasets, and the conversion of one sample into one row
+// of a batch.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "data/loader.h"
 #include "data/sample_stream.h"
 
 namespace octavo {
+
+// Throws an InputError that names the first file of a dataset of `sources`, those of `stream`, that has fewer than
+// seq_len + 1 tokens. A window would repeat its text. Datasets with weight 0 do not count, because they are never read.
+void check_windows(const SampleStream& stream, std::span<const DatasetSource> sources);
 
 // Resizes the batch to `rows` samples with `share` tokens each.
 void resize(Batch& batch, int64_t rows, int64_t share);

@@ -116,7 +116,7 @@ int64_t SampleStream::num_tokens() const {
 }
 
 double SampleStream::epochs(int64_t dataset, int64_t draws) const {
-  return static_cast<double>(draws) / static_cast<double>(num_windows(dataset));
+  return static_cast<double>(draws) * static_cast<double>(seq_len_ + 1) / static_cast<double>(num_tokens(dataset));
 }
 
 int64_t SampleStream::expected_draws(int64_t dataset, int64_t samples) const {

@@ -66,7 +66,7 @@ class SampleStream {
   int64_t num_windows(int64_t dataset) const { return at(dataset).order.num_windows(); }
   // Returns the number of tokens of one epoch of all datasets with a weight above 0.
   int64_t num_tokens() const;
-  // Returns the number of epochs over a dataset, which may be fractional, after `draws` of its windows were read.
+  // Returns the number of epochs after `draws` windows of a dataset were read: their tokens per token of the dataset.
   double epochs(int64_t dataset, int64_t draws) const;
   // Returns the number of windows taken from a dataset by the first `samples` samples, to within one.
   int64_t expected_draws(int64_t dataset, int64_t samples) const;

@@ -27,9 +27,7 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
     const DatasetSource& source = config.validation[i];
     if (source.weight == 0) continue;
     const SampleStream& stream = streams_.emplace_back(spread, std::vector{source}, options.vocab_size);
-    CHECK_INPUT(stream.num_tokens(0) > stream.seq_len(),
-                "{}: has {} tokens, expected at least data.seq_len + 1 = {} to validate on", source.paths.front(),
-                stream.num_tokens(0), stream.seq_len() + 1);
+    check_windows(stream, {&source, 1});
     // The division avoids a multiplication that could overflow.
     const int64_t windows = stream.num_windows(0);
     const bool all = options.batches > windows / options.global_batch_size;

@@ -31,8 +31,8 @@ struct ValidationOptions {
 // Set of validation samples, used by one thread.
 class ValidationSet {
  public:
-  // Opens the datasets with a weight above 0. Throws an InputError like SampleStream, and one that names the file if a
-  // dataset has fewer than seq_len + 1 tokens.
+  // Opens the datasets with a weight above 0. Throws an InputError like SampleStream and check_windows
+  // (data/sample_batch.h).
   ValidationSet(const DataConfig& config, const ValidationOptions& options);
 
   struct Dataset {

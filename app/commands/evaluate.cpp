@@ -49,6 +49,11 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
   Validator& validator = *inference.state().validator;
   const ValidationLoss result = validator.loss(inference.state().model, [] { return false; }).value();
+  group.agree([&] {
+    CHECK_INPUT(result.loss,
+                "data.document_mask masks every target of data.validation, so there is no loss to compute; expected "
+                "documents of at least two tokens");
+  });
   if (!group.is_root()) return kExitDone;
   const auto line = [](const std::string& what, double loss, int64_t targets) {
     log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, unsigned_nan(loss),
@@ -58,10 +63,11 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   for (size_t d = 0; d < validator.datasets().size(); ++d) {
     const DatasetLoss& dataset = result.by_dataset[d];
     targets += dataset.targets;
-    if (validator.datasets().size() > 1) line(validator.datasets()[d].name, dataset.loss, dataset.targets);
+    if (validator.datasets().size() > 1 && dataset.targets > 0)
+      line(validator.datasets()[d].name, dataset.loss, dataset.targets);
   }
   const std::string of_average = arguments.ema ? ", averaged weights" : "";
-  line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, result.loss, targets);
+  line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, *result.loss, targets);
   return kExitDone;
 }
 

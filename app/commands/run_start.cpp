@@ -13,6 +13,7 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "data/overlap.h"
+#include "data/sample_batch.h"
 
 namespace octavo {
 
@@ -23,6 +24,12 @@ void check_data(const Config& config, ProcessGroup& group) {
     std::vector<DatasetSource> train;
     for (const Config& stage : stages) train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
     check_overlap(train, config.data.validation);
+  });
+  group.agree_on_files("looking at the data of later stages", [&] {
+    for (size_t i = 1; group.is_root() && i < stages.size(); ++i) {
+      const DataConfig& data = stages[i].data;
+      check_windows(SampleStream(data, data.train, /*vocab_size=*/0), data.train);
+    }
   });
   for (const Config& stage : stages) check_same_data("data.train", stage.data.train, group);
   check_same_data("data.validation", config.data.validation, group);

@@ -11,8 +11,8 @@
 
 namespace octavo {
 
-// Throws an InputError if a stage trains on a file that data.validation holds out, or if a rank sees other data than
-// rank 0. A collective.
+// Throws an InputError if a stage trains on a file that data.validation holds out, a later stage has less data than a
+// window, or a rank sees other data than rank 0. A collective.
 void check_data(const Config& config, ProcessGroup& group);
 
 // Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of

@@ -1,5 +1,7 @@
 #include "app/log/data_report.h"
 
+#include <cmath>
+
 #include "app/process/events.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -41,6 +43,14 @@ std::vector<DatasetUse> DataReport::datasets() const {
   return datasets;
 }
 
+// The first token after a whole number of epochs begins an epoch. So a step that ends with the last token of an epoch
+// does not begin the next one.
+std::optional<int64_t> begun_epoch(double before, double now) {
+  const auto epoch = static_cast<int64_t>(std::ceil(now));
+  if (epoch < 2 || epoch <= static_cast<int64_t>(std::ceil(before))) return std::nullopt;
+  return epoch;
+}
+
 void DataReport::log_events(const Batch& batch, int64_t step) {
   const SampleStream& stream = loader_.stream();
   for (const SampleRange& range : batch.skipped) {
@@ -52,9 +62,8 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
     const double before = stream.epochs(d, draws_[i]);
     const double now = stream.epochs(d, batch.state_after.draws[i]);
     draws_[i] = batch.state_after.draws[i];
-    const auto pass = static_cast<int64_t>(now);
-    if (pass > static_cast<int64_t>(before)) {
-      log_event(EventKind::kNote, step, "data {}: epoch {} begins with step {}", stream.name(d), pass + 1, step);
+    if (const std::optional<int64_t> epoch = begun_epoch(before, now)) {
+      log_event(EventKind::kNote, step, "data {}: epoch {} begins with step {}", stream.name(d), *epoch, step);
     }
     const double most = config_.train[i].max_epochs;
     if (most > 0 && before <= most && now > most) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ struct DatasetUse {
   double epochs = 0;         // Number of epochs that the run has done so far.
   double epochs_at_end = 0;  // Number of epochs at the end of the run.
 };
+
+// Returns the last epoch, counted from 1, that begins while the number of epochs rises from `before` to `now`, except
+// the first one.
+std::optional<int64_t> begun_epoch(double before, double now);
 
 class DataReport {
  public:

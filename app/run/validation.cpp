@@ -22,6 +22,17 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .vocab_size = config.model.vocab_size}),
       buffers_(config, runtime.mesh(), arena) {}
 
+std::optional<double> mean_loss(std::span<const ValidationSet::Dataset> datasets, std::span<const DatasetLoss> losses) {
+  double sum = 0;
+  double weights = 0;
+  for (size_t d = 0; d < datasets.size(); ++d) {
+    if (losses[d].targets == 0) continue;
+    sum += datasets[d].weight * losses[d].loss;
+    weights += datasets[d].weight;
+  }
+  return weights > 0 ? std::optional(sum / weights) : std::nullopt;
+}
+
 // Returns the next batch. An invalid token in the data of one rank is an error on all ranks.
 const Batch* Validator::next_batch(size_t dataset) {
   const Batch* batch = nullptr;
@@ -31,15 +42,12 @@ const Batch* Validator::next_batch(size_t dataset) {
 
 std::optional<ValidationLoss> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
   ValidationLoss result;
-  double weights = 0;
   for (size_t d = 0; d < datasets().size(); ++d) {
     const std::optional<DatasetLoss> dataset = dataset_loss(d, model, should_stop);
     if (!dataset) return std::nullopt;
     result.by_dataset.push_back(*dataset);
-    result.loss += datasets()[d].weight * dataset->loss;
-    weights += datasets()[d].weight;
   }
-  result.loss /= weights;
+  result.loss = mean_loss(datasets(), result.by_dataset);
   return result;
 }
 
@@ -64,7 +72,7 @@ std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
   total = runtime_->sum_over_tokens(total);
   targets = runtime_->sum_over_tokens(targets);
   if (targets == 0 && runtime_->group().is_root()) {
-    log_warning("data.validation {}: all targets are masked (data.document_mask), so its loss of 0 says nothing",
+    log_warning("data.validation {}: all targets are masked (data.document_mask), so it is left out of validation_loss",
                 datasets()[dataset].name);
   }
   return DatasetLoss{total / std::max(targets, 1.0), static_cast<int64_t>(targets)};

@@ -1,9 +1,11 @@
 // Computes the validation loss: the mean cross entropy of a model over samples of data.validation, for each dataset,
-// and the mean of all datasets weighted by their weights. Every call uses the same samples, on any number of ranks.
+// and the mean of the datasets with targets, weighted by their weights. Every call uses the same samples, on any number
+// of ranks.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "app/config/config.h"
@@ -28,9 +30,11 @@ struct DatasetLoss {
   int64_t targets = 0;  // Number of targets that the mean is computed over.
 };
 struct ValidationLoss {
-  double loss = 0;
+  std::optional<double> loss;           // Nothing if no dataset has targets.
   std::vector<DatasetLoss> by_dataset;  // Losses in the order of Validator::datasets().
 };
+// Returns the mean of the losses of `datasets` that have targets, weighted by their weights.
+std::optional<double> mean_loss(std::span<const ValidationSet::Dataset> datasets, std::span<const DatasetLoss> losses);
 
 class Validator {
  public:
@@ -38,7 +42,8 @@ class Validator {
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
   // Returns the loss, or nothing if `should_stop` returned true. `should_stop` is a collective and is called before
-  // every micro-batch. After it returned true, only the destructor may be called. A collective.
+  // every micro-batch. After it returned true, only the destructor may be called. A dataset without targets is left out
+  // with a warning that names it. A collective.
   std::optional<ValidationLoss> loss(Llama& model, const std::function<bool()>& should_stop);
   const std::vector<ValidationSet::Dataset>& datasets() const { return samples_.datasets(); }
 

@@ -165,10 +165,11 @@ void TrainingLoop::validate(Step& step, const StopSignals& signals) {
   const auto validation = parts_.validator->loss(parts_.run.model(), [&] { return agree(signals).stop; });
   actions_.account(Goodput::kValidation, begin);
   if (!validation) return;
-  step.row.set("validation_loss", validation->loss);
+  if (validation->loss) step.row.set("validation_loss", *validation->loss);
   NumbersByName by_dataset;
   const auto& datasets = parts_.validator->datasets();
   for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
+    if (validation->by_dataset[d].targets == 0) continue;
     by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
   }
   step.row.set("validation_loss_by_dataset", std::move(by_dataset));

@@ -236,9 +236,13 @@ class BadDataTest(BadInput):
         write_llm_c(self.dir / "shard.bin", [50256, *range(200)])
         self.case("shard.bin", ["shard.bin", 50256])
 
-    def test_too_little_to_validate_on(self):
+    def test_too_little_for_one_window(self):
         write_megatron(self.dir / "short", [[1] * 10])
-        self.refused_untouched(f"data.validation=[{{path: {self.dir}/short}}]", mentions=["short", "33"])
+        short = f"[{{path: {self.dir}/short}}]"
+        later = f"stages=[{{steps: 2}}, {{steps: 2, data: {{train: {short}}}}}]"
+        for override in (f"data.validation={short}", f"data.train={short}", later):
+            with self.subTest(override):
+                self.refused_untouched(override, mentions=["short", "data.seq_len + 1 = 33"])
 
     def test_unreadable_file(self):
         if os.geteuid() == 0:

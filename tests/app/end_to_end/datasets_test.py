@@ -75,7 +75,7 @@ class DatasetsTest(Corpus):
                     losses = entry["loss_by_dataset"]
                     self.assertEqual(sorted(losses), ["letters", "text"])
                     self.assertAlmostEqual((6 * losses["text"] + 2 * losses["letters"]) / 8, entry["loss"], delta=1e-5)
-                    self.assertAlmostEqual(entry["epochs"]["letters"], 2 * step / (902 // 33), delta=1e-9)
+                    self.assertAlmostEqual(entry["epochs"]["letters"], 2 * step * 33 / 902, delta=1e-9)
                     self.assertEqual("validation_loss" in entry, step % 3 == 0)
                     if step % 3 == 0:
                         parts = entry["validation_loss_by_dataset"]

@@ -322,10 +322,15 @@ class VariantsTest(Corpus):
         path, held_out = (write_megatron(self.dir / name, [[token % 256] for token in range(first, first + 200)])
                           for name, first in (("single", 0), ("held_out", 7)))
         config = self.config(path, data={"train": [{"path": path}], "bos_id": None, "eos_id": None, "document_mask": True})
-        result = self.train(config, "training.steps=3", "logging.every=1", f"data.validation=[{{path: {held_out}}}]", "validation.every=2")
+        masked = f"{{path: {held_out}, name: masked}}"
+        result = self.train(config, "training.steps=3", "logging.every=1", "validation.every=2",
+                            f"data.validation=[{masked}, {{path: {self.held_out}, name: text}}]")
         self.assertEqual(len(re.findall("step 1: all targets of samples 0 to \\d+ are masked", result.out + result.err)), 1)
         self.assertEqual((result.out + result.err).count("all targets of samples"), 1)
-        self.assertIn("data.validation held_out: all targets are masked", result.out + result.err)
+        self.assertIn("data.validation masked: all targets are masked", result.out + result.err)
+        validated = self.metrics()[2]
+        self.assertEqual(validated["validation_loss_by_dataset"], {"text": validated["validation_loss"]})
+        self.refused("evaluate", config, f"data.validation=[{masked}]", mentions=["data.document_mask", "data.validation"])
         self.assertEqual(self.losses(), {step: (0.0, 0.0) for step in (1, 2, 3)})
 
     def test_bfloat16_compute(self):
