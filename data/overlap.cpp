@@ -12,20 +12,20 @@
 #include "core/error.h"
 #include "core/files/file_identity.h"
 #include "core/files/input_file.h"
-#include "data/tokens/fingerprint.h"
 #include "data/tokens/token_file.h"
+#include "data/tokens/token_row.h"
 
 namespace octavo {
 namespace {
 
-constexpr int64_t kLastBytes = 4096;
+constexpr int64_t kBlocks = 256;
+constexpr int64_t kBlockTokens = 8192;
 
 using Place = std::pair<dev_t, ino_t>;
 
 struct FileOnDisk {
   std::string path;  // Path of the file with the tokens.
   Place place;
-  int64_t bytes = 0;
 };
 
 FileOnDisk look_up(const std::string& token_file) {
@@ -36,7 +36,7 @@ FileOnDisk look_up(const std::string& token_file) {
     (void)count_tokens(token_file);  // Throws a more specific error for a token file that cannot be read.
     throw UnreadableFile(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
   }
-  return {path, {found.st_dev, found.st_ino}, found.st_size};
+  return {path, {found.st_dev, found.st_ino}};
 }
 
 // Returns the files of all datasets that are read. Throws an InputError if a dataset contains a file twice.
@@ -57,26 +57,31 @@ std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources,
   return files;
 }
 
-std::string last_bytes(const FileOnDisk& file) {
-  const InputFile input(file.path);
-  Checksum checksum;
-  add_file_bytes(checksum, input, std::max<int64_t>(0, file.bytes - kLastBytes), file.bytes);
-  return checksum.hex();
-}
-
-// Compares two files of equal length by their last bytes and their fingerprints.
+// Compares two files of equally many tokens, whatever their formats and dtypes: all tokens of short files, and blocks
+// from the first token to the last of longer ones.
 bool same_content(const FileOnDisk& a, const FileOnDisk& b) {
-  return last_bytes(a) == last_bytes(b) && fingerprint_of({a.path}) == fingerprint_of({b.path});
+  const TokenRow rows[] = {{{a.path}, {}}, {{b.path}, {}}};
+  const int64_t tokens = rows[0].num_tokens();
+  if (tokens != rows[1].num_tokens()) return false;
+  const int64_t blocks = std::min(kBlocks, (tokens + kBlockTokens - 1) / kBlockTokens);
+  std::vector<int32_t> ids[] = {std::vector<int32_t>(static_cast<size_t>(std::min(tokens, kBlockTokens))), {}};
+  ids[1] = ids[0];
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t begin = blocks == 1 ? 0 : spread_block_begin(tokens, kBlockTokens, blocks, i);
+    for (size_t side = 0; side < 2; ++side) rows[side].read(begin, ids[side], {});
+    if (ids[0] != ids[1]) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation) {
   std::map<Place, const FileOnDisk*> by_place;
-  std::multimap<int64_t, const FileOnDisk*> by_size;
+  std::multimap<int64_t, const FileOnDisk*> by_length;
   const std::vector<FileOnDisk> trained = files_on_disk(train, "data.train");
   for (const FileOnDisk& file : trained) {
-    if (by_place.try_emplace(file.place, &file).second) by_size.emplace(file.bytes, &file);
+    if (by_place.try_emplace(file.place, &file).second) by_length.emplace(count_tokens(file.path).tokens, &file);
   }
   const auto refuse = [](const FileOnDisk& file, const FileOnDisk& held_out, const char* relation) {
     throw InputError(
@@ -87,9 +92,11 @@ void check_overlap(const std::vector<DatasetSource>& train, const std::vector<Da
   for (const FileOnDisk& held_out : files_on_disk(validation, "data.validation")) {
     if (const auto found = by_place.find(held_out.place); found != by_place.end())
       refuse(*found->second, held_out, "are the same file");
-    const auto [begin, end] = by_size.equal_range(held_out.bytes);
+    const int64_t tokens = count_tokens(held_out.path).tokens;
+    const auto [begin, end] = by_length.equal_range(tokens);
     for (auto other = begin; other != end; ++other) {
-      if (same_content(*other->second, held_out)) refuse(*other->second, held_out, "have the same content");
+      if (tokens > 0 && same_content(*other->second, held_out))
+        refuse(*other->second, held_out, "have the same content");
     }
   }
 }

@@ -9,12 +9,12 @@ namespace octavo {
 
 // Throws an InputError that names both paths if
 //   - a file of `train` and a file of `validation` are the same file on disk, also through links;
-//   - a file of `train` and a file of `validation` have the same content (size, last bytes and fingerprint,
-//     data/tokens/fingerprint.h);
+//   - a file of `train` and a file of `validation` have the same content: equally many tokens with equal ids, also in
+//     another format or dtype. Up to 2 million tokens are compared completely, longer files by 256 blocks of 8,192;
 //   - a dataset of either list contains one file on disk twice.
 // Two datasets of one list may share files. Datasets with weight 0 do not count, because they are never read. Looks up
-// every file, but reads only files of `train` that are as long as one of `validation`. Throws an UnreadableFile that
-// names a missing file.
+// every file, but reads the tokens only of files of `train` that have as many as one of `validation`. Throws an
+// UnreadableFile that names a missing file.
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation);
 
 }  // namespace octavo

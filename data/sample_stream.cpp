@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "data/sidecar.h"
-#include "data/tokens/fingerprint.h"
 
 namespace octavo {
 namespace {
@@ -60,6 +59,9 @@ Json order_json(const DataConfig& config) {
 
 constexpr const char* kNextSample = "next_sample";
 constexpr const char* kDatasets = "datasets";
+constexpr const char* kModified = "modified_ns";
+
+constexpr size_t kNamedFiles = 3;  // Maximum number of files that a message names.
 
 }  // namespace
 
@@ -75,6 +77,7 @@ void check_stream_state(const Json& state) {
   CHECK_INPUT(state.contains(kDatasets) && state.at(kDatasets).is_array(), "{}: has no list of {}", kWhere, kDatasets);
   for (const Json& dataset : state.at(kDatasets)) {
     for (const char* key : {"tokens", "weight", "windows"}) integer_at(dataset, key, kWhere);
+    if (dataset.contains(kModified)) integer_at(dataset, kModified, kWhere);
   }
 }
 
@@ -105,7 +108,8 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = origin.id});
-    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), std::move(row), order, origin.draws});
+    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), sampled_files(files), std::move(row),
+                         order, origin.draws});
   }
 }
 
@@ -164,6 +168,9 @@ Json SampleStream::state_json(const StreamState& state) const {
                                {"fingerprint", dataset.fingerprint},
                                {"weight", weights_[d]},
                                {"windows", state.draws[d]}});
+    const auto older = [](const SampledFile& a, const SampledFile& b) { return a.modified_ns < b.modified_ns; };
+    const auto newest = std::max_element(dataset.sampled.begin(), dataset.sampled.end(), older);
+    if (newest != dataset.sampled.end()) json[kDatasets].back()[kModified] = newest->modified_ns;
   }
   return json;
 }
@@ -200,7 +207,7 @@ void SampleStream::check_belongs(const Json& json) const {
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
-  const auto& [name, weight, fingerprint, row, order, draws_before] = datasets_[dataset];
+  const auto& [name, weight, fingerprint, sampled, row, order, draws_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
   CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
            row.path(0), row.num_tokens(), tokens);
@@ -215,6 +222,29 @@ void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& 
            "{}: dataset {} has the fingerprint {}, but the loader state was saved with the "
            "fingerprint {}, so the text differs; set data.resume_from_sample to {} to continue with this text",
            row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
+}
+
+std::vector<std::string> SampleStream::modified_since(const Json& json) const {
+  if (json.contains("lanes")) return {};  // State of an earlier version.
+  std::vector<std::string> sentences;
+  const Json& saved = json.at(kDatasets);
+  for (size_t d = 0; d < std::min(datasets_.size(), saved.size()); ++d) {
+    const Dataset& dataset = datasets_[d];
+    if (saved[d].value("fingerprint", Json()) != dataset.fingerprint || !saved[d].contains(kModified)) continue;
+    const int64_t newest = integer_at(saved[d], kModified, kWhere);
+    std::vector<std::string> newer;
+    for (const auto& [path, modified_ns] : dataset.sampled) {
+      if (modified_ns > newest) newer.push_back(path);
+    }
+    if (newer.empty()) continue;
+    const std::span<const std::string> named(newer.data(), std::min(newer.size(), kNamedFiles));
+    sentences.push_back(
+        fmt::format("dataset {}: {} of {} token files were modified after those of the checkpoint: {}{}; only samples "
+                    "of their text were compared, so the run may continue with other text",
+                    dataset.name, newer.size(), dataset.sampled.size(), fmt::join(named, ", "),
+                    newer.size() > kNamedFiles ? ", ..." : ""));
+  }
+  return sentences;
 }
 
 }  // namespace octavo

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "data/config.h"
 #include "data/mixture.h"
+#include "data/tokens/fingerprint.h"
 #include "data/tokens/token_row.h"
 #include "data/window_order.h"
 
@@ -83,19 +84,23 @@ class SampleStream {
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;
-  // Returns a state as JSON, together with the data that it belongs to: the datasets and their fingerprints
+  // Returns a state as JSON, together with the data that it belongs to: the datasets with their fingerprints and times
   // (data/tokens/fingerprint.h) when they were opened, the order, and seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
   // Throws an InputError if the JSON is malformed, and OtherData if it belongs to other datasets, weights, seq_len,
   // order or bos/eos. A dataset without a fingerprint, as earlier versions saved it, is compared by its number of
   // tokens.
   void restore(const nlohmann::json& json);
+  // Returns a sentence for each dataset that has the fingerprint of its dataset in the JSON, but files that were
+  // modified later than those. Only datasets of which the fingerprint samples a part count.
+  std::vector<std::string> modified_since(const nlohmann::json& json) const;
 
  private:
   struct Dataset {
     std::string name;
     double weight = 1;
     std::string fingerprint;
+    std::vector<SampledFile> sampled;  // Files that the fingerprint samples.
     TokenRow row;
     WindowOrder order;
     int64_t draws_before = 0;  // Windows taken by earlier stages.

@@ -93,7 +93,10 @@ int64_t samples_left(const Config& config, int64_t steps_done) {
 std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
                                     bool logs) {
   try {
-    return std::make_unique<Loader>(config.data, options, state);
+    auto loader = std::make_unique<Loader>(config.data, options, state);
+    if (!logs || state == nullptr) return loader;
+    for (const std::string& sentence : loader->stream().modified_since(*state)) log_warning("{}", sentence);
+    return loader;
   } catch (const OtherData& error) {
     const std::vector<KeyClass>& allowed = config.checkpoint.allow_changes;
     if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {

@@ -29,7 +29,8 @@ int64_t samples_left(const Config& config, int64_t steps_done);
 
 // Opens the training data at the loader state of a checkpoint, or at its beginning if `state` is null. If the data
 // differs from the checkpoint's data and checkpoint.allow_changes permits that, the data begins at its first sample,
-// which is logged if `logs` is true. If it does not permit that, throws an InputError.
+// which is logged if `logs` is true. If it does not permit that, throws an InputError. If `logs` is true, also warns of
+// files that may have changed where the fingerprints do not see it (SampleStream::modified_since).
 std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
                                     bool logs);
 

@@ -1,6 +1,9 @@
 #include "data/tokens/fingerprint.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "core/files/file_identity.h"
@@ -60,6 +63,21 @@ class FileRow {
   int64_t bytes_ = 0;
 };
 
+struct FileTime {
+  int64_t bytes = 0;
+  int64_t modified_ns = 0;
+};
+
+// Returns zeros if the file does not exist.
+FileTime look_up(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return {};
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t seconds =
+      std::clamp<int64_t>(found.st_mtim.tv_sec, 0, std::numeric_limits<int64_t>::max() / kSecond - 1);
+  return {found.st_size, seconds * kSecond + found.st_mtim.tv_nsec};
+}
+
 }  // namespace
 
 std::string fingerprint_of(const std::vector<std::string>& paths) {
@@ -73,6 +91,20 @@ std::string fingerprint_of(const std::vector<std::string>& paths) {
   indexes.add_to(checksum);
   tokens.add_to(checksum);
   return checksum.hex();
+}
+
+std::vector<SampledFile> sampled_files(const std::vector<std::string>& paths) {
+  std::vector<SampledFile> files;
+  int64_t index_bytes = 0, token_bytes = 0;
+  for (const std::string& path : paths) {
+    const std::string prefix = token_file_prefix(path);
+    const FileTime index = look_up(prefix + ".idx"), tokens = look_up(prefix + ".bin");
+    index_bytes += index.bytes;
+    token_bytes += tokens.bytes;
+    files.push_back({prefix + ".bin", std::max(index.modified_ns, tokens.modified_ns)});
+  }
+  const bool reads_all = index_bytes <= kFingerprintBytes && token_bytes <= kFingerprintBytes;
+  return reads_all ? std::vector<SampledFile>() : files;
 }
 
 }  // namespace octavo

@@ -26,4 +26,12 @@ inline constexpr int64_t kFingerprintBlocks = 256;  // Number of samples of 32 K
 // probability of the share that is read. Throws an InputError that names a file that cannot be read.
 std::string fingerprint_of(const std::vector<std::string>& paths);
 
+// A token file of which fingerprint_of() reads samples only.
+struct SampledFile {
+  std::string path;         // Path of the file with the tokens.
+  int64_t modified_ns = 0;  // When its tokens or its index were last modified, in nanoseconds since 1970.
+};
+// Returns the token files at `paths` if they are so long that fingerprint_of() only samples them, else nothing.
+std::vector<SampledFile> sampled_files(const std::vector<std::string>& paths);
+
 }  // namespace octavo

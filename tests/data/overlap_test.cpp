@@ -50,6 +50,40 @@ TEST_F(OverlapTest, HeldOutFilesAreFoundByPlaceAndByContent) {
   EXPECT_THROW(check_overlap(sources({"nowhere"}), {}), UnreadableFile);
 }
 
+// Text is equal if its tokens are, in whatever format and dtype, and however it is divided into documents.
+TEST_F(OverlapTest, ContentIsComparedByItsTokens) {
+  constexpr int64_t kLong = 3'000'000;  // So many tokens that only blocks of them are compared.
+  TokenLists text[] = {counting_documents({50, 30}), {std::vector<int32_t>(kLong)}};
+  for (int32_t& token : text[1][0]) token = static_cast<int32_t>(&token - text[1][0].data()) % 251;
+  for (TokenLists& documents : text) {
+    write_tokens(dir_ / "i32", documents, TokenDtype::kI32);
+    write_tokens(dir_ / "u16", documents, TokenDtype::kU16);
+    write_tokens(dir_ / "u8", documents, TokenDtype::kU8);
+    std::vector<int32_t> tokens;
+    for (const auto& document : documents) tokens.insert(tokens.end(), document.begin(), document.end());
+    write_tokens(dir_ / "one", {tokens}, TokenDtype::kU16);
+    Bytes shard;
+    for (const int32_t value : {20240520, 1, static_cast<int32_t>(tokens.size())}) shard.add(value);
+    for (int i = 3; i < 256; ++i) shard.add(int32_t{0});
+    for (const int32_t token : tokens) shard.add(static_cast<uint16_t>(token));
+    write_file(dir_ / "shard.bin", shard.str());
+    for (const char* held_out : {"i32", "u8", "one", "shard"})
+      refused(sources({"as_long", "u16"}), sources({held_out}), {"u16.bin", held_out, "have the same content"});
+    for (const size_t changed : {size_t{0}, tokens.size() - 1}) {
+      std::vector<int32_t> other = tokens;
+      other[changed] ^= 1;
+      write_tokens(dir_ / "other", {other});
+      check_overlap(sources({"u16"}), sources({"other"}));
+    }
+    tokens.pop_back();
+    write_tokens(dir_ / "other", {tokens});
+    check_overlap(sources({"u16"}), sources({"other"}));
+  }
+  write_tokens(dir_ / "empty", {{}});
+  write_tokens(dir_ / "also_empty", {{}}, TokenDtype::kU16);
+  check_overlap(sources({"empty"}), sources({"also_empty"}));
+}
+
 TEST_F(OverlapTest, ADatasetNamesAFileOnce) {
   refused(sources({"as_long", "as_long"}), {}, {"data.train has the file", "as_long.bin twice", "more weight"});
   refused({}, sources({"corpus", "corpus/train.bin"}), {"data.validation has the file", "corpus/train.bin twice"});

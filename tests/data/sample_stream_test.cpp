@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "data/loader.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -258,6 +259,71 @@ TEST_F(SampleStreamTest, AnotherCorpusWithTheSameCountsIsRefused) {
   for (nlohmann::json& each : without["datasets"]) each.erase("fingerprint");
   other.restore(without);
   EXPECT_EQ(other.next_sample(), 40);
+}
+
+// A change between the blocks that the fingerprint of a large corpus samples is found by the time of the file.
+TEST_F(SampleStreamTest, FilesThatWereModifiedSinceAreNamed) {
+  const auto modify = [&](const char* name, int seconds) {
+    using Clock = std::filesystem::file_time_type::clock;
+    std::filesystem::last_write_time(dir_ / name, Clock::now() + std::chrono::seconds(seconds));
+  };
+  config_.train = {dataset("small", 50, 1), {.paths = {}, .weight = 1}};
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    write_tokens(dir_ / name, {std::vector<int32_t>(kFingerprintBytes / 16)});
+    config_.train[1].paths.push_back(dir_ / name);
+  }
+  config_.train[1].name = "large";
+  const SampleStream stream = open();
+  const nlohmann::json saved = stream.state_json(stream.state());
+  EXPECT_FALSE(saved.at("datasets")[0].contains("modified_ns"));
+  modify("small.bin", 50);
+  modify("a.bin", -50);
+  SampleStream same = open();
+  EXPECT_TRUE(same.modified_since(saved).empty()) << "read completely, or older";
+  modify("b.idx", 50);
+  const auto one = open().modified_since(saved);
+  ASSERT_EQ(one.size(), 1u);
+  expect_mentions(one[0], {"dataset large", "1 of 5", dir_ / "b.bin;"});
+  for (const char* name : {"a.bin", "c.bin", "d.bin"}) modify(name, 50);
+  const SampleStream changed = open();
+  ASSERT_EQ(changed.modified_since(saved).size(), 1u);
+  expect_mentions(changed.modified_since(saved)[0], {"4 of 5", "c.bin, ..."});
+  EXPECT_TRUE(changed.modified_since(changed.state_json(changed.state())).empty());
+  // Other data, and states of earlier versions, have no times to compare with.
+  nlohmann::json other = saved;
+  other["datasets"][1]["fingerprint"] = "0";
+  EXPECT_TRUE(changed.modified_since(other).empty());
+  other["datasets"].erase(1);
+  EXPECT_TRUE(changed.modified_since(other).empty());
+  EXPECT_TRUE(changed.modified_since({{"lanes", 64}, {"next_sample", 1000}}).empty());
+  other = saved;
+  other["datasets"][1].erase("modified_ns");
+  EXPECT_TRUE(changed.modified_since(other).empty());
+  other["datasets"][1]["modified_ns"] = "now";
+  expect_mentions(message_of<InputError>([&] { open().restore(other); }), {"modified_ns"});
+}
+
+TEST_F(SampleStreamTest, ADatasetHasAtLeastOneWindow) {
+  write_tokens(dir_ / "short", {std::vector<int32_t>(11)});  // 12 tokens with eos, and a window has 13.
+  config_.train = {dataset("a", 50, 1), {.paths = {dir_ / "short"}, .weight = 1}};
+  expect_mentions(message_of<InputError>([&] { const Loader loader(config_, {}); }),
+                  {"short", "12 tokens", "data.seq_len + 1 = 13"});
+  config_.train[1].weight = 0;
+  const Loader ignores(config_, {});
+  config_.train[1].weight = 1;
+  config_.seq_len = 11;
+  const Loader reads(config_, {});
+}
+
+// An epoch has all tokens, of which its windows may leave out some.
+TEST_F(SampleStreamTest, EpochsCountTokens) {
+  write_tokens(dir_ / "t", {std::vector<int32_t>(24)});  // 25 tokens with eos, of which a window of 13 leaves out 12.
+  config_.train = {{.paths = {dir_ / "t"}, .weight = 1}};
+  const SampleStream stream = open();
+  EXPECT_EQ(stream.num_windows(0), 1);
+  EXPECT_EQ(stream.epochs(0, 0), 0);
+  EXPECT_EQ(stream.epochs(0, 1), 13.0 / 25);
+  EXPECT_EQ(stream.epochs(0, 25), 13);
 }
 
 TEST_F(SampleStreamTest, TheSameFileTwiceIsShuffledDifferently) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <set>
 
 #include "core/error.h"
@@ -98,6 +99,35 @@ TEST(Fingerprint, ReadsFewOfManyFiles) {
   EXPECT_EQ(fingerprint_of(paths), before) << "the changed bytes are between two sampled blocks";
   for (size_t i = 1000; i < 1010; ++i) overwrite(paths[i] + ".bin", 0, std::string(kFingerprintBytes / 100, 'x'));
   EXPECT_NE(fingerprint_of(paths), before);
+}
+
+// A corpus that is read completely needs no times. The time of a file is that of its tokens or of its index.
+TEST(Fingerprint, KnowsWhenTheFilesThatItSamplesWereModified) {
+  using Clock = std::filesystem::file_time_type;
+  const TempDir dir;
+  write_tokens(dir / "small", counting_documents({5, 3}));
+  EXPECT_TRUE(sampled_files({dir / "small"}).empty());
+  write_zeros(dir / "large.bin", kFingerprintBytes);
+  EXPECT_TRUE(sampled_files({dir / "large"}).empty());
+  for (const char* large : {"large.bin", "large.idx"}) {
+    write_zeros(dir / "large.bin", 1);
+    write_zeros(dir / "large.idx", 1);
+    write_zeros(dir / large, kFingerprintBytes + 1);
+    for (const char* modified : {"large.bin", "large.idx"}) {
+      const auto before = sampled_files({dir / "small", dir / "large.idx"});
+      ASSERT_EQ(before.size(), 2u);
+      EXPECT_EQ(before[1].path, dir / "large.bin");
+      std::filesystem::last_write_time(dir / modified, Clock::clock::now() + std::chrono::seconds(50));
+      const auto after = sampled_files({dir / "small", dir / "large.idx"});
+      EXPECT_EQ(after[0].modified_ns, before[0].modified_ns);
+      EXPECT_GT(after[1].modified_ns, before[1].modified_ns) << modified;
+      std::filesystem::last_write_time(dir / modified, Clock::clock::now() - std::chrono::hours(1));
+    }
+  }
+  // Times beyond the range of the number do not wrap.
+  std::filesystem::last_write_time(dir / "large.bin", Clock::min());
+  std::filesystem::last_write_time(dir / "large.idx", Clock::min());
+  EXPECT_GE(sampled_files({dir / "large"})[0].modified_ns, 0);
 }
 
 }  // namespace
