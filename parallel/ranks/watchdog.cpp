@@ -111,12 +111,15 @@ Watchdog::Scope::~Scope() {
   watchdog_.inside_.reset();
 }
 
+// A check that is late by half of the time limit shows that this process was suspended (SIGSTOP).
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
     const Seconds period{timeout_s_ > 0 ? std::clamp(timeout_s_ / 20, 0.01, 1.0) : 1.0};
+    const Clock::time_point before = Clock::now();
     changed_.wait_for(lock, period);
     if (is_stopping_) continue;
+    if (Clock::now() - before > period + Seconds(timeout_s_ / 2)) running_since_ = Clock::now();
     if (const std::string gone = board_.gone(); !gone.empty()) end(gone + kGoneEnds);
     if (timeout_s_ == 0) continue;
     if (const std::optional<Stuck> stuck = find_stuck()) end(describe(*stuck));
@@ -140,7 +143,7 @@ std::string Watchdog::describe(const Stuck& stuck) const {
 
 std::optional<Watchdog::Stuck> Watchdog::find_stuck() {
   const auto is_over = [&](const Stuck& one) {
-    return !one.failure.empty() || Clock::now() - one.since > Seconds(timeout_s_);
+    return !one.failure.empty() || Clock::now() - std::max(one.since, running_since_) > Seconds(timeout_s_);
   };
   for (Queue* queue : queues_) {
     const std::optional<Stuck> one = queue->oldest_unfinished();

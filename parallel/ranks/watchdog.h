@@ -8,6 +8,8 @@
 // If the process of another rank of this machine is gone (it was killed or crashed), the run ends within a second,
 // whatever the main thread is doing. No collective can complete any more, so no checkpoint can be saved either.
 //
+// Time during which this process is suspended (SIGSTOP) does not count: after a suspension the time limit begins again.
+//
 // Waits for a rank that works with files have no time limit, because disks may be slow. When such a wait exceeds the
 // time limit, one line says so.
 //
@@ -118,6 +120,7 @@ class Watchdog {
   std::condition_variable changed_;
   bool is_stopping_ = false;
   double timeout_s_ = 0;
+  Clock::time_point running_since_ = Clock::now();  // End of the last suspension, or the start of the process.
   int64_t entered_ = 0;
   std::optional<Stuck> inside_;
   std::vector<Queue*> queues_;
