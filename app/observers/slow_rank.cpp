@@ -58,7 +58,7 @@ std::optional<SlowRank> SlowRanks::judge(const std::optional<SlowRank>& found) {
   const int rank = found ? found->rank : -1;
   in_a_row_ = rank == rank_ ? in_a_row_ + 1 : 1;
   rank_ = rank;
-  return in_a_row_ == kSteps ? found : std::nullopt;
+  return in_a_row_ >= kSteps && found && reported_.insert(rank).second ? found : std::nullopt;
 }
 
 }  // namespace octavo

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 
 namespace octavo {
@@ -39,8 +40,8 @@ struct SlowRank {
 // nothing.
 std::optional<SlowRank> find_slow_rank(std::span<const RankTimes> ranks, double step_ms);
 
-// Reports a rank once if it is the slowest in three consecutive measured steps. A single slow step can have many
-// causes.
+// Reports a rank the first time that it is the slowest in three consecutive measured steps. A single slow step can have
+// many causes.
 class SlowRanks {
  public:
   // Adds the result of a measured step. Returns the rank to report, if any.
@@ -49,6 +50,7 @@ class SlowRanks {
  private:
   int rank_ = -1;
   int in_a_row_ = 0;
+  std::set<int> reported_;
 };
 
 }  // namespace octavo

@@ -41,7 +41,7 @@ TEST(SlowRankTest, SmallDifferencesNameNobody) {
   EXPECT_FALSE(find_slow_rank(std::vector<RankTimes>{{.collectives_ms = 90}, {.collectives_ms = 90}}, 100));
 }
 
-TEST(SlowRankTest, IsNamedOnceAfterThreeStepsInARow) {
+TEST(SlowRankTest, EachIsNamedOnceAfterThreeStepsInARow) {
   const std::optional<SlowRank> one = SlowRank{.rank = 1, .held_ms = 20};
   const std::optional<SlowRank> two = SlowRank{.rank = 2, .held_ms = 20};
   SlowRanks ranks;
@@ -55,6 +55,10 @@ TEST(SlowRankTest, IsNamedOnceAfterThreeStepsInARow) {
   EXPECT_EQ(named->rank, 1);
   for (int step = 0; step < 10; ++step) EXPECT_FALSE(ranks.judge(one));
   for (int step = 0; step < 10; ++step) EXPECT_FALSE(ranks.judge(std::nullopt));
+  for (int step = 0; step < 10; ++step) EXPECT_FALSE(ranks.judge(one)) << "named before";
+  int named_two = 0;
+  for (int step = 0; step < 10; ++step) named_two += ranks.judge(two) ? 1 : 0;
+  EXPECT_EQ(named_two, 1);
 }
 
 }  // namespace
