@@ -89,19 +89,24 @@ void remove_directory(const fs::path& dir) {
   CHECK(!error, "{}: cannot be removed: {}", dir.string(), error.message());
 }
 
-std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir) {
-  std::map<int64_t, fs::path> found;
+std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir, bool with_incomplete) {
+  std::map<int64_t, FoundCheckpoint> found, incomplete;
   for (const fs::path& path : list_directory(dir)) {
     const std::string name = path.filename().string();
     const std::optional<int64_t> step = step_of(name, "");
     const std::optional<int64_t> replaced = step_of(name, kReplacedPrefix);
-    if ((!step && !replaced) || !is_complete(path)) continue;
-    if (step) found[*step] = path;
-    if (replaced) found.emplace(*replaced, path);
+    if (!step && !replaced) continue;
+    if (!is_complete(path)) {
+      if (step && with_incomplete && fs::is_directory(path)) incomplete[*step] = {*step, path, false};
+      continue;
+    }
+    if (step) found[*step] = {*step, path};
+    if (replaced) found.emplace(*replaced, FoundCheckpoint{*replaced, path});
   }
+  found.merge(incomplete);
   std::vector<FoundCheckpoint> checkpoints;
   checkpoints.reserve(found.size());
-  for (const auto& [step, path] : found) checkpoints.push_back({step, path});
+  for (const auto& [step, checkpoint] : found) checkpoints.push_back(checkpoint);
   return checkpoints;
 }
 
@@ -150,7 +155,10 @@ CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file)
 }
 
 ManifestFile read_manifest(const fs::path& checkpoint) {
-  return {checkpoint, read_input_file((checkpoint / kManifestName).string())};
+  const fs::path path = checkpoint / kManifestName;
+  CHECK_AS(DamagedCheckpoint, is_there(path), "{}: has no {}, so it was not written or copied completely",
+           checkpoint.string(), kManifestName);
+  return {checkpoint, read_input_file(path.string())};
 }
 
 std::string manifest_mark(const fs::path& checkpoint) {

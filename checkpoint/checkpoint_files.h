@@ -18,14 +18,17 @@ bool is_there(const std::filesystem::path& path);
 // Returns the N of a directory called step_N, or nothing for other names.
 std::optional<int64_t> step_of_directory(const std::filesystem::path& directory);
 
-// A complete checkpoint. find_checkpoints() returns those in `dir` by step, and none if it does not exist. A replaced
-// checkpoint (kReplacedPrefix), which a crash leaves on a file system that cannot exchange directories, counts only if
-// its step has no other. Throws an InputError if a checkpoint cannot be accessed.
+// A checkpoint in a directory of checkpoints.
 struct FoundCheckpoint {
   int64_t step = 0;
   std::filesystem::path path;
+  bool is_complete = true;  // Whether it has a manifest.
 };
-std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir);
+// Returns the complete checkpoints in `dir` by step, and none if `dir` does not exist. `with_incomplete` adds the
+// directories step_N that have no manifest, because something removed it or copied the checkpoint in part. A replaced
+// checkpoint (kReplacedPrefix), which a crash leaves on a file system that cannot exchange directories, counts only if
+// its step has no other complete one. Throws an InputError if a checkpoint cannot be accessed.
+std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir, bool with_incomplete = false);
 
 // Removes a directory and its contents if it exists. Throws an Error that names it if the system refuses.
 void remove_directory(const std::filesystem::path& dir);
@@ -66,7 +69,8 @@ struct ManifestFile {
   std::filesystem::path checkpoint;
   std::string text;
 };
-// Reads the manifest of a checkpoint. Throws an UnreadableFile if it cannot be read.
+// Reads the manifest of a checkpoint. Throws a DamagedCheckpoint if there is none, and an UnreadableFile if it cannot
+// be read.
 ManifestFile read_manifest(const std::filesystem::path& checkpoint);
 // Returns a text that identifies a checkpoint's manifest without reading all of it: its length and its last bytes,
 // which are its checksum. Throws an UnreadableFile if it cannot be read.

@@ -123,11 +123,30 @@ std::vector<MachineMemory::Files> MachineMemory::files_by_machine(const Checkpoi
   });
 }
 
+std::string MachineMemory::first_that_nobody_has(const Checkpoint& checkpoint, const std::vector<Files>& held) {
+  const auto is_held = [&](const std::string& name) {
+    return std::ranges::any_of(held, [&](const Files& files) { return files.contains(name); });
+  };
+  for (const CheckpointShard& shard : checkpoint.shards()) {
+    if (!is_held(shard.file)) return shard.file;
+  }
+  for (const CarriedFileInfo& file : checkpoint.files()) {
+    if (!is_held(file.name)) return file.name;
+  }
+  return "";
+}
+
 std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                                         std::span<const TensorPart> needed) {
   const std::vector<Files> directories = by_machine([&] {
     Files names;
-    for (const FoundCheckpoint& found : find_checkpoints(dir_)) names.insert(found.path.filename().string());
+    for (const FoundCheckpoint& found : find_checkpoints(dir_, true)) {
+      if (found.is_complete) {
+        names.insert(found.path.filename().string());
+      } else {
+        log_warning("{}: has no {}, so this checkpoint in memory is not used", found.path.string(), kManifestName);
+      }
+    }
     return names;
   });
   std::map<int64_t, int, std::greater<>>
@@ -144,11 +163,15 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     manifest.text = group_.broadcast(std::move(manifest.text), owner);
     std::optional<Checkpoint> checkpoint;
     group_.agree([&] { checkpoint.emplace(manifest); });
+    if (!wanted(*checkpoint)) continue;
     const std::vector<Files> held = files_by_machine(*checkpoint);
-    const auto is_held = [&](const CheckpointShard& shard) {
-      return std::ranges::any_of(held, [&](const Files& files) { return files.contains(shard.file); });
-    };
-    if (!wanted(*checkpoint) || !std::ranges::all_of(checkpoint->shards(), is_held)) continue;
+    if (const std::string lacking = first_that_nobody_has(*checkpoint, held); !lacking.empty()) {
+      if (group_.is_root()) {
+        log_warning("{}: no machine has it as it was written, so this checkpoint in memory is not used",
+                    (checkpoint->path() / lacking).string());
+      }
+      continue;
+    }
     Files files;
     group_.agree_on_files("creating a directory in memory", [&] {
       files = checkpoint->shards_with(needed);
@@ -160,7 +183,11 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
       write_output_file((manifest.checkpoint / kManifestName).string(), manifest.text);
     });
     fetch(held, *checkpoint, files);
-    group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify(needed); });
+    group_.agree_on_files("comparing the checksums of a checkpoint", [&] {
+      checkpoint->verify(needed);
+      if (!group_.is_root()) return;
+      for (const CarriedFileInfo& file : checkpoint->files()) checkpoint->read_file(file);
+    });
     return checkpoint;
   }
   return std::nullopt;

@@ -46,8 +46,9 @@ class MachineMemory {
 
   // Returns the newest checkpoint that the machines have between them and that is `wanted`, a condition on the manifest
   // that is equal on all ranks. Fetches the shards with the parts `needed` by this rank, and for rank 0 the files, from
-  // other machines if this one lacks them, and compares the checksums of these parts. A collective. Throws an
-  // AgreedInputError if the checkpoint is damaged.
+  // other machines if this one lacks them, and compares the checksums of these parts. A checkpoint with a file that no
+  // machine has in full length is skipped with a warning. A collective. Throws an AgreedInputError if the checkpoint is
+  // damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                            std::span<const TensorPart> needed);
 
@@ -58,6 +59,8 @@ class MachineMemory {
   std::vector<Files> by_machine(const std::function<Files()>& look);
   // Returns the files of a checkpoint that each machine has in full length.
   std::vector<Files> files_by_machine(const Checkpoint& checkpoint);
+  // Returns the name of the first file of the checkpoint that no machine has in full length, or an empty text.
+  static std::string first_that_nobody_has(const Checkpoint& checkpoint, const std::vector<Files>& held);
   void fetch(const std::vector<Files>& held, const Checkpoint& checkpoint, const Files& needed);
 
   std::filesystem::path dir_;

@@ -331,7 +331,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written in the background while training continues.");
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, so that a restart need not read the disk. With several machines another machine keeps a copy too.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between saves in memory.");
-  checkpoint.add("resume", &CheckpointConfig::resume, "", "Checkpoint to resume: auto for the newest complete one of the directory if there is one, never, or the path of a checkpoint or run folder.");
+  checkpoint.add("resume", &CheckpointConfig::resume, "", "Checkpoint to resume: auto for the newest complete one of the directory if there is one, never, or the path of a checkpoint or run folder at which the run begins. A run that began at the path and has saved checkpoints resumes those.");
   keys.back().expected = "auto, never, or the path of a checkpoint or a run folder";
   checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys in which a resumed run may differ from the run that saved its checkpoint. Any other such change is refused. With data, a run with other samples starts the data from the beginning.");
   SectionKeys<LoggingConfig> logging(keys, KeyClass::kCarriesOut, "logging", &Config::logging);

@@ -1,11 +1,15 @@
 #include "app/inputs/model_path.h"
 
+#include <ranges>
+#include <vector>
+
 #include "app/config/config_node.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -81,6 +85,16 @@ bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& 
   return recorded_place(*logging_dir, places) == recorded_place(places.logging_dir, places);
 }
 
+// Returns the newest complete checkpoint in `dir`. Warns about newer ones without a manifest, which are skipped.
+fs::path newest_complete(const fs::path& dir) {
+  const std::vector<FoundCheckpoint> found = find_checkpoints(dir, true);
+  for (const FoundCheckpoint& checkpoint : std::ranges::reverse_view(found)) {
+    if (checkpoint.is_complete) return checkpoint.path;
+    log_warning("{}: has no {}, so it is not complete and is skipped", checkpoint.path.string(), kManifestName);
+  }
+  throw InputError(fmt::format("{}: has no complete checkpoint step_N in it", dir.string()));
+}
+
 fs::path checkpoint_of_run(const fs::path& run) {
   const RecordedPlaces places = read_places(run);
   const fs::path moved = checkpoint_dir_in_moved_project(run, places);
@@ -92,7 +106,7 @@ fs::path checkpoint_of_run(const fs::path& run) {
               "{}: the newest checkpoint of this run folder, {}, was saved by another run; expected "
               "the path of a checkpoint",
               run.string(), newest->string());
-  return *newest;
+  return newest_complete(dir);
 }
 
 }  // namespace
@@ -142,7 +156,7 @@ ModelPath resolve_model(const std::string& path) {
     case ModelKind::kCheckpoint:
       return {path, true};
     case ModelKind::kCheckpoints:
-      return {Checkpoint::resolve(path).string(), true};
+      return {newest_complete(path).string(), true};
     case ModelKind::kRun:
       return {checkpoint_of_run(path).string(), true};
     case ModelKind::kHuggingFace:

@@ -93,15 +93,18 @@ void check_is_directory(const std::string& dir) {
               "checkpoint.dir {}: is not a directory, expected a directory or a path that does not exist yet", dir);
 }
 
-// Decides on rank 0, because other ranks may see other directories.
-void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
+// Decides on rank 0, because other ranks may see other directories. `names_run` says that checkpoint.resume belongs to
+// the config of a run, and is not a checkpoint that a command evaluates.
+void find_checkpoints_of_run(Config& config, ProcessGroup& group, Purpose purpose, bool names_run) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
   config.checkpoint.dir = found_by_root("looking for checkpoints", group, [&] {
     check_is_directory(config.checkpoint.dir);
     note = find_former_checkpoints(config);
+    if (names_run && note.empty()) note = find_own_checkpoints(config);
     return config.checkpoint.dir;
   });
+  config.checkpoint.resume = group.broadcast(config.checkpoint.resume);
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 
@@ -152,6 +155,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   std::error_code error;
   const bool is_model = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
   Config config;
+  bool names_run = purpose == Purpose::kTrain;
   if (group.all_reduce_max(is_model ? 1 : 0) != 0) {
     config = config_of_model(arguments.path, arguments.overrides, group);
   }
@@ -159,6 +163,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (config.source.empty()) {
       config = load_config(arguments.path, arguments.overrides);
       const GivenWeights given = given_weights(arguments.overrides);
+      names_run = names_run || given.resume.empty();
       // config.init_from is the given path with ~ and ${NAME} replaced.
       if (!given.init_from.empty()) config.init_from_given = config.init_from;
       CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
@@ -168,7 +173,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     }
     validate(config, ranks, purpose);
   });
-  find_former_checkpoints_on_root(config, group, purpose);
+  find_checkpoints_of_run(config, group, purpose, names_run);
   const std::string note = complete_model(config, group, purpose);
   if (!note.empty()) log_line(LogLevel::kWarning, note);
   group.agree([&] { validate(config, ranks, purpose); });

@@ -108,18 +108,23 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
                                                 ProcessGroup& group, bool renames, bool verifies_newest) {
   std::vector<FoundCheckpoint> left;  // On rank 0, checkpoints that were not opened yet.
   group.agree_on_files("looking for checkpoints", [&] {
-    if (group.is_root()) left = find_checkpoints(dir);
+    if (group.is_root()) left = find_checkpoints(dir, true);
   });
   std::vector<DamagedPath> damaged;
   for (;;) {
-    const auto next = [&] { return left.empty() ? "" : left.back().path.string(); };
-    const ManifestFile manifest = read_manifest_of_root(next, group);
-    const std::string path = manifest.checkpoint.string();
+    const std::string path = group.broadcast(left.empty() ? "" : left.back().path.string());
     if (path.empty()) break;
     if (group.is_root()) left.pop_back();
+    ManifestFile manifest{path, {}};
     std::optional<Checkpoint> found;
     const bool verifies = verifies_newest || !damaged.empty();
-    std::string damage = damage_found(kComparing, group, [&] { found.emplace(manifest); });
+    std::string damage = damage_found("reading a manifest", group, [&] {
+      if (group.is_root()) manifest = read_manifest(path);
+    });
+    if (damage.empty()) {
+      manifest.text = group.broadcast(std::move(manifest.text));
+      damage = damage_found(kComparing, group, [&] { found.emplace(manifest); });
+    }
     if (damage.empty()) {
       check_same_manifest(kCheckpoint, manifest, *found, group);
       damage = damage_found(kComparing, group, [&] { verify_needed(*found, verifies ? needed : kNoParts, group); });
@@ -181,13 +186,15 @@ std::string damage_found(const char* what, ProcessGroup& group, const std::funct
   return group.broadcast_first(damage);
 }
 
+std::string path_to_resume(const CheckpointConfig& config) {
+  if (config.resume == "never") return "";
+  if (config.resume != "auto") return resolve_checkpoint(config.resume);
+  return Checkpoint::newest(config.dir).value_or("").string();
+}
+
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
-  const auto choose = [&]() -> std::string {
-    if (config.resume == "never") return "";
-    if (config.resume != "auto") return resolve_checkpoint(config.resume);
-    return Checkpoint::newest(config.dir).value_or("").string();
-  };
-  return open_checkpoint(kCheckpoint, choose, group);
+  return open_checkpoint(
+      kCheckpoint, [&] { return path_to_resume(config); }, group);
 }
 
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,

@@ -28,16 +28,21 @@ std::string found_by_root(const char* what, ProcessGroup& group, const std::func
 // empty text. `what` names the work in messages.
 std::string damage_found(const char* what, ProcessGroup& group, const std::function<void()>& look);
 
-// Returns the checkpoint that checkpoint.resume names (resolve_checkpoint), or with auto the newest in checkpoint.dir.
-// Returns nothing if there is none. Its checksums are compared later, when it is read.
+// Returns the path of the checkpoint that checkpoint.resume names (resolve_checkpoint), or with auto the path of the
+// newest one in checkpoint.dir. Empty if there is none. Not a collective.
+std::string path_to_resume(const CheckpointConfig& config);
+
+// Opens the checkpoint at path_to_resume(), or returns nothing if there is none. Its checksums are compared later, when
+// it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
 // Returns the checkpoint that a run resumes from a directory that the run has locked, or nothing if there is none. The
 // checkpoint has everything that a run needs (check_resumable). Each rank verifies the checksums of the parts in
 // `needed`, and rank 0 those of the other files. With auto, this is the newest checkpoint in which no rank finds
-// damage. Newer damaged checkpoints are renamed (kDamagedPrefix) with a warning; without `renames` there is only the
-// warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown. Without `verifies_newest`
-// the tensors of the newest or named checkpoint are not verified, because the caller verifies them as it loads them.
+// damage, such as a missing manifest. Newer damaged checkpoints are renamed (kDamagedPrefix) with a warning; without
+// `renames` there is only the warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown.
+// Without `verifies_newest` the tensors of the newest or named checkpoint are not verified, because the caller verifies
+// them as it loads them.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
                                                     ProcessGroup& group, bool renames = true,
                                                     bool verifies_newest = true);

@@ -58,9 +58,8 @@ DiskCheckpoints::DiskCheckpoints(const Config& config, Runtime& runtime)
               runtime.group(), runtime.stream()) {}
 
 std::optional<fs::path> DiskCheckpoints::newest() {
-  const std::string path = found_by_root("looking for checkpoints", runtime_.group(), [&] {
-    return Checkpoint::newest(config_.checkpoint.dir).value_or("").string();
-  });
+  const std::string path =
+      found_by_root("looking for checkpoints", runtime_.group(), [&] { return path_to_resume(config_.checkpoint); });
   return path.empty() ? std::nullopt : std::optional<fs::path>(path);
 }
 
@@ -103,10 +102,11 @@ void DiskCheckpoints::set_other_runs_aside() {
 }
 
 // Moves checkpoints that this run does not resume, so that `auto` never finds them later: all of them, or if the run
-// resumes a checkpoint in this directory, those after it.
+// resumes a checkpoint in this directory, those after it. Incomplete ones move too, because a save of their step would
+// replace them.
 void DiskCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
-  std::vector<FoundCheckpoint> others = find_checkpoints(dir);
+  std::vector<FoundCheckpoint> others = find_checkpoints(dir, true);
   const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {
     return resumed_ && fs::equivalent(found.path, *resumed_);
   });

@@ -48,7 +48,8 @@ class DiskCheckpoints {
   // Opens config.checkpoint.dir for writing. `config` and `runtime` must outlive the object.
   DiskCheckpoints(const Config& config, Runtime& runtime);
 
-  // Returns the path of the newest checkpoint in checkpoint.dir without reading the checkpoint.
+  // Returns the path of the checkpoint on disk that the run would resume if none were damaged (path_to_resume), without
+  // reading the checkpoint.
   std::optional<std::filesystem::path> newest();
   // Returns the checkpoint to resume, which is the same on all ranks, or nothing if the run starts from step 0.
   // Verifies the checksums of the parts in `needed` on each rank, but not those of the newest or named checkpoint

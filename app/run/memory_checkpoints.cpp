@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "app/inputs/former_checkpoints.h"
 #include "app/inputs/same_files.h"
 #include "checkpoint/memory_directory.h"
 #include "core/error.h"
@@ -26,7 +27,8 @@ constexpr const char* kPendingOnDisk = "pending_on_disk";
 // Compares marks, because a machine that was offline may hold a checkpoint in memory from an earlier time.
 std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>& newest_on_disk,
                                                   std::span<const TensorPart> needed) {
-  if (!config_.checkpoint.in_memory || config_.checkpoint.resume != "auto") return std::nullopt;
+  const std::string& resume = config_.checkpoint.resume;
+  if (!config_.checkpoint.in_memory || resume == "never") return std::nullopt;
   const fs::path left = left_directory();
   if (left.empty()) return std::nullopt;
   use(left);
@@ -37,6 +39,7 @@ std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>&
     newest = memory_->bring_together(
         [&](const Checkpoint& checkpoint) {
           const nlohmann::json& meta = checkpoint.meta();
+          if (resume != "auto" && !began_at(resume, meta)) return false;
           return meta.value(kOnDisk, nlohmann::json()) == mark || meta.value(kPendingOnDisk, nlohmann::json()) == name;
         },
         needed);

@@ -27,8 +27,9 @@ class MemoryCheckpoints {
   // `config` and `runtime` must outlive the object.
   MemoryCheckpoints(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {}
 
-  // Returns the checkpoint in memory if the run saved it after the newest checkpoint on disk, of which only the
-  // manifest is read. Returns nothing otherwise. Fetches the parts in `needed` from other machines if necessary.
+  // Returns the checkpoint in memory if the run saved it after `newest_on_disk`, of which only the manifest is read,
+  // and if the run began where checkpoint.resume says. Returns nothing otherwise. Fetches the parts in `needed` from
+  // other machines if necessary.
   std::optional<Checkpoint> open(const std::optional<std::filesystem::path>& newest_on_disk,
                                  std::span<const TensorPart> needed);
   // Sets the content of the checkpoints: `pieces`, the tensors that this rank saves, and the `files` of rank 0. Throws

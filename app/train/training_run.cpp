@@ -7,6 +7,7 @@
 #include "app/config/config_node.h"
 #include "app/config/config_values.h"
 #include "app/config/stages.h"
+#include "app/inputs/former_checkpoints.h"
 #include "app/inputs/same_files.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"
@@ -136,6 +137,9 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   for (const SampleRange& range : rolled_back_from(checkpoint)) {
     if (std::find(rolled_back_.begin(), rolled_back_.end(), range) == rolled_back_.end()) rolled_back_.push_back(range);
   }
+  // A run that resumes its own checkpoint records in later ones where it began.
+  if (const std::string path = recorded_beginning(meta); config_.checkpoint.resume == "auto" && !path.empty())
+    config_.checkpoint.resume = path;
   // An imported model has no loader state and starts the data from the beginning.
   const bool has_loader = meta.contains("loader");
   open_data(has_loader ? &meta.at("loader") : nullptr);

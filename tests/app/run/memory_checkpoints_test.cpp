@@ -2,6 +2,8 @@
 // memory is freed at the end.
 #include "app/run/memory_checkpoints.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 
 #include "checkpoint/memory_directory.h"
@@ -102,14 +104,74 @@ TEST_F(MemoryCheckpointsTest, IsDiscardedByARollback) {
   }
 }
 
-TEST_F(MemoryCheckpointsTest, ADamagedOneIsLeft) {
-  leave_step_4();
-  const fs::path shard = memory_directory(dir_ / "checkpoints") / "step_00000004/rank_00000.safetensors";
-  std::fstream(shard, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x');
-  SavingProcess again(config());
-  EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed));
-  start(again);
-  EXPECT_FALSE(fs::exists(shard)) << "a checkpoint in memory that is not resumed is freed";
+TEST_F(MemoryCheckpointsTest, ADamagedOneIsNamedAndLeft) {
+  const auto replace_by_fifo = [](const fs::path& file) {
+    fs::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  };
+  const std::vector<std::pair<const char*, std::function<void(const fs::path&)>>> damages = {
+      {"rank_00000.safetensors",
+       [](const fs::path& file) {
+         std::fstream(file, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x');
+       }},
+      {"rank_00000.safetensors", [](const fs::path& file) { fs::resize_file(file, 5000); }},
+      {"rank_00000.safetensors", [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) + 4096); }},
+      {"rank_00000.safetensors", replace_by_fifo},
+      {"rank_00000.safetensors", [](const fs::path& file) { fs::remove(file); }},
+      {"tokenizer.json", [](const fs::path& file) { fs::resize_file(file, 1); }},
+      {"tokenizer.json", [](const fs::path& file) { std::fstream(file, std::ios::in | std::ios::out).put('x'); }},
+      {"manifest.json", [](const fs::path& file) { fs::resize_file(file, 100); }},
+      {"manifest.json", [](const fs::path& file) { fs::remove(file); }},
+      {"manifest.json", replace_by_fifo}};
+  for (size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(i);
+    fs::remove_all(dir_ / "checkpoints");
+    {
+      SavingProcess killed(config());
+      killed.memory_checkpoints.prepare(killed.pieces, {{"tokenizer.json", "{}"}});
+      killed.memory_checkpoints.begin();
+      save_in_memory(killed, 4);
+    }
+    const fs::path directory = memory_directory(dir_ / "checkpoints") / "step_00000004";
+    damages[i].second(directory / damages[i].first);
+    testing::internal::CaptureStdout();
+    {
+      SavingProcess again(config());
+      EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed));
+      start(again);
+    }
+    const std::string log = testing::internal::GetCapturedStdout();
+    EXPECT_NE(log.find(directory.string()), std::string::npos) << log;
+    EXPECT_FALSE(fs::exists(directory)) << "a checkpoint in memory that is not resumed is freed";
+  }
+}
+
+// A run that began with the checkpoint of another run, and was killed before it had its own on disk.
+TEST_F(MemoryCheckpointsTest, IsResumedByARunThatBeganAtAPath) {
+  const std::string path = dir_ / "other/step_00000002";
+  {
+    SavingProcess other(run_config({fmt::format("checkpoint.dir={}/other", dir_.string())}));
+    save_on_disk(other, 2);
+  }
+  const auto of_run = [&](const std::string& beginning) {
+    Config began = config();
+    began.checkpoint.resume = beginning;
+    return began;
+  };
+  {
+    SavingProcess killed(of_run(path));
+    killed.meta["config"] = to_json(killed.config);
+    ASSERT_TRUE(killed.checkpoints.open(killed.needed));
+    start(killed);
+    save_in_memory(killed, 4);
+  }
+  {
+    SavingProcess again(of_run(path));
+    EXPECT_EQ(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)->step(), 4);
+  }
+  fs::copy(dir_ / "other", dir_ / "copy", fs::copy_options::recursive);
+  SavingProcess elsewhere(of_run(dir_ / "copy/step_00000002"));
+  EXPECT_FALSE(elsewhere.memory_checkpoints.open(elsewhere.checkpoints.newest(), elsewhere.needed));
 }
 
 TEST_F(MemoryCheckpointsTest, IsFreedAtTheEnd) {
