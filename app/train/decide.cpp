@@ -1,5 +1,7 @@
 #include "app/train/decide.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace octavo {
@@ -36,6 +38,10 @@ void decide_save(const Facts& facts, Actions& actions) {
 }
 
 }  // namespace
+
+Due due_after_loading(const Due& due, int64_t step) {
+  return step == 0 ? Due{} : Due{.comparison = due.comparison, .resume_fp8 = due.resume_fp8};
+}
 
 void Requests::roll_back(RollBack to, int64_t step) {
   roll_back_to = std::max(roll_back_to, to);
@@ -85,6 +91,15 @@ bool validates(const Facts& facts) {
   if (!facts.due.validation) return false;
   const Next next = decide(facts).next;
   return next != Next::kStop && next != Next::kGiveUp && next != Next::kToCheckpoint && next != Next::kToComparison;
+}
+
+std::string cut_short(const Facts& facts) {
+  const Actions actions = decide(facts);
+  if (actions.next != Next::kStop || actions.save != Save::kFinal) return "";
+  std::string text;
+  if (facts.due.validation && !facts.validated) text = "the validation, so this step has no validation_loss";
+  if (facts.comparing) text += fmt::format("{}the comparison of FP8 with bfloat16", text.empty() ? "" : ", and ");
+  return text;
 }
 
 }  // namespace octavo

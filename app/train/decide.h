@@ -10,9 +10,11 @@
 // - A state that the run should roll back from is saved only if there is no checkpoint to roll back to.
 // - A stop request ends the run after the step at which it is noticed.
 // - A postponed save is made as soon as nothing prevents it, unless the run rolls back.
+// - What is due at a step is done, or named as cut short, whether this process took the step or resumed it.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace octavo {
 
@@ -27,6 +29,12 @@ struct Due {
 
   bool any() const { return last || save || memory_save || validation || comparison || resume_fp8; }
 };
+
+// Returns what remains of the work that is due at a step if its state was not computed, but loaded from a checkpoint.
+// The order of a step is: its statistics, validation, the save, and the beginning or end of a change of precision. What
+// comes before the save was done, and the checkpoint takes the place of both kinds of saves. What comes after the save
+// is still to be done. Nothing is due at step 0, with which training begins.
+Due due_after_loading(const Due& due, int64_t step);
 
 enum class RollBack : uint8_t {
   kNone,
@@ -63,6 +71,7 @@ struct Facts {
   bool save_waits = false;
   bool save_allowed = true;     // The replicas of the state are equal, as far as is known.
   bool save_postponed = false;  // A save was due at an earlier step and was postponed.
+  bool validated = false;       // The due validation was completed.
 };
 
 enum class Save : uint8_t {
@@ -97,5 +106,9 @@ Actions decide(const Facts& facts);
 
 // Returns whether a due validation is performed. It is not if the run stops or rolls back.
 bool validates(const Facts& facts);
+
+// Returns the words for what a stop after this step cuts short, which the resumed run does not make up. Empty if the
+// run does not stop, if nothing is cut short, or if the state is not saved.
+std::string cut_short(const Facts& facts);
 
 }  // namespace octavo

@@ -13,6 +13,8 @@ RunActions::RunActions(const RunParts& parts) : parts_(parts), loader_state_(par
 
 std::optional<int64_t> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step) {
   say(actions.notice, facts, step);
+  if (const std::string lost = cut_short(facts); !lost.empty() && parts_.runtime.group().is_root())
+    log_event(EventKind::kWarning, step, "step {}: the signal cuts short {}", step, lost);
   if (facts.requests.save) parts_.run.checkpoints().restart_clock();
   save(actions.save, step);
   switch (actions.next) {

@@ -10,7 +10,7 @@ TrainingLoop::TrainingLoop(const RunParts& parts)
     : parts_(parts), actions_(parts), steps_in_flight_(parts.runtime.stream().is_cuda() ? 1 : 0) {}
 
 RunOutcome TrainingLoop::run(StopSignals& signals) {
-  std::optional<int64_t> done = parts_.run.start().step;
+  std::optional<int64_t> done = resume();
   bool save_postponed = false;
   bool stopped = false;
   while (done) {
@@ -34,16 +34,24 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     if (validates(facts)) {
       validate(*newest, signals);
       facts = collect(due, agree(signals), save_postponed);
+      facts.validated = newest->row.get("validation_loss").has_value();
     }
     report(*newest, due.last || due.validation || facts.requests.stop);
     compare_replicas(facts, step);
     const Actions actions = decide(facts);
     done = actions_.perform(actions, facts, step);
+    if (actions.next == Next::kToCheckpoint) done = resume();
     requests_ = {};
     save_postponed = actions.save_postponed;
     stopped = actions.next == Next::kStop;
   }
   return stopped ? RunOutcome::kStopped : RunOutcome::kDone;
+}
+
+std::optional<int64_t> TrainingLoop::resume() {
+  const int64_t step = parts_.run.start().step;
+  const Facts facts{.due = due_after_loading(due_after(step, false), step)};
+  return actions_.perform(decide(facts), facts, step);
 }
 
 Due TrainingLoop::due_after(int64_t step, bool save_postponed) const {

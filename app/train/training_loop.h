@@ -22,7 +22,10 @@ class TrainingLoop {
   RunOutcome run(StopSignals& signals);
 
  private:
-  // Returns the work that the config requests after a step that is about to be queued.
+  // Does what is still to be done at the step whose state the run has loaded, at its start or for a rollback. Returns
+  // that step.
+  std::optional<int64_t> resume();
+  // Returns the work that the config requests after a step.
   Due due_after(int64_t step, bool save_postponed) const;
   void queue_step(int64_t step, StopSignals& signals);
   // Returns whether an observer needs the step's result before the next step is queued.

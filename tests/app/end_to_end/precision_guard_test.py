@@ -4,7 +4,7 @@ import json
 import re
 import struct
 
-from support import checkpoint_tensors, numbers, read_safetensors, write_safetensors
+from support import checkpoint_tensors, copy_tree, numbers, read_safetensors, write_safetensors
 from training_test import Corpus
 
 OUTLIER = 1e6
@@ -53,6 +53,19 @@ class PrecisionGuardTest(Corpus):
         self.assertEqual(self.losses("cut"), self.losses("whole"))
         manifest = json.loads((self.dir / "cut_checkpoints/step_00000014/manifest.json").read_text())
         self.assertEqual(manifest["meta"]["bfloat16_until"], 18)
+
+    def test_a_comparison_due_at_the_resumed_checkpoint_is_made(self):
+        """The checkpoint of step 10 is saved before the comparison that begins there."""
+        guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
+        every = ("optimizer.schedule=constant", "checkpoint.every=10", "checkpoint.keep=0")
+        self.guarded(*every, log="whole", **guard)
+        killed = self.dir / "killed_checkpoints"
+        killed.mkdir()
+        copy_tree(self.dir / "whole_checkpoints/step_00000010", killed / "step_00000010")
+        result = self.guarded(*every, log="killed", **guard)
+        self.assertIn("rolled back to step 10; the run continues in bfloat16 until step 18", result.out)
+        whole = {step: losses for step, losses in self.losses("whole").items() if step > 10}
+        self.assertEqual(self.losses("killed"), whole)
 
     def put_outlier_in(self, path):
         """Scales weights so that the function of the model does not change in exact arithmetic. In the output of each norm, one channel

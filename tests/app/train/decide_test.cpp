@@ -141,6 +141,43 @@ TEST(DecideTest, AValidationIsNotWorthItsTimeWhenTheStateIsGivenUp) {
   EXPECT_FALSE(validates(facts));
 }
 
+// Every combination of due work: the step was taken before the checkpoint was saved, so only what follows a save is
+// left.
+TEST(DecideTest, WhatFollowsTheSaveIsDueAfterLoadingToo) {
+  for (int bits = 0; bits < 1 << 6; ++bits) {
+    const Due due{.last = (bits & 1) != 0,
+                  .save = (bits & 2) != 0,
+                  .memory_save = (bits & 4) != 0,
+                  .validation = (bits & 8) != 0,
+                  .comparison = (bits & 16) != 0,
+                  .resume_fp8 = (bits & 32) != 0};
+    const Facts loaded = with_due(due_after_loading(due, 20));
+    const Actions actions = decide(loaded);
+    EXPECT_EQ(actions.next, decide(with_due({.comparison = due.comparison, .resume_fp8 = due.resume_fp8})).next);
+    EXPECT_EQ(actions.save, Save::kNone) << "the checkpoint is there";
+    EXPECT_FALSE(validates(loaded)) << "the validation precedes the save";
+    EXPECT_EQ(decide(with_due(due_after_loading(due, 0))), Actions{}) << "nothing is due at step 0";
+  }
+  EXPECT_EQ(decide(with_due(due_after_loading({.save = true, .comparison = true}, 20))),
+            Actions{.next = Next::kCompare});
+}
+
+TEST(DecideTest, AStopNamesWhatItCutsShort) {
+  Facts facts{.due = {.validation = true}, .requests = {.stop = true}};
+  EXPECT_EQ(cut_short(facts), "the validation, so this step has no validation_loss");
+  facts.comparing = true;
+  EXPECT_EQ(cut_short(facts),
+            "the validation, so this step has no validation_loss, and the comparison of FP8 with bfloat16");
+  facts.validated = true;
+  EXPECT_EQ(cut_short(facts), "the comparison of FP8 with bfloat16");
+  facts.requests.stop = false;
+  EXPECT_EQ(cut_short(facts), "") << "the run continues";
+  facts.requests = {.stop = true, .roll_back_to = RollBack::kCheckpoint};
+  facts.has_checkpoint = true;
+  EXPECT_EQ(cut_short(facts), "") << "the state is given up";
+  EXPECT_EQ(cut_short({.requests = {.stop = true}}), "");
+}
+
 TEST(RequestsTest, ArePackedIntoBitsThatCanBeCombined) {
   for (const bool stop : {false, true}) {
     for (const bool save : {false, true}) {
