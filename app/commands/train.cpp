@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/printable.h"
 
 namespace octavo {
 
@@ -148,6 +150,17 @@ RunOutcome resume_and_train(const Config& config, RunContext& context, StopSigna
   return train_stages(config, context, needed, open_to_resume(context, needed, true), signals);
 }
 
+// Fails if lines of the run's files are lost, although the training itself has ended well. A run that a signal stops
+// keeps its exit code, by which launchers decide, and only names the loss on standard error.
+void check_lost_lines(RunContext& context, RunOutcome outcome) {
+  context.runtime.group().agree([&] {
+    std::vector<std::string> lost = context.lost_lines;
+    for (std::string& one : context.folder->lost_lines()) lost.push_back(std::move(one));
+    CHECK(lost.empty() || outcome == RunOutcome::kStopped, "{}", fmt::join(lost, std::string(1, kErrorSeparator)));
+    for (const std::string& one : lost) std::fputs(fmt::format("octavo: {}\n", printable(one)).c_str(), stderr);
+  });
+}
+
 int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
   StopSignals signals(group);
   Config config = load_run_config(arguments, group, Purpose::kTrain);
@@ -171,7 +184,9 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
                          .memory_checkpoints = memory_checkpoints,
                          .console = &console,
                          .folder = &folder};
-      return resume_and_train(config, context, signals);
+      const RunOutcome ended = resume_and_train(config, context, signals);
+      check_lost_lines(context, ended);
+      return ended;
     } catch (const std::exception& error) {
       folder.note(fmt::format("octavo: {}", error.what()));
       throw;

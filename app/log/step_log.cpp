@@ -43,8 +43,15 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
   metrics_->write_text("events/start", step, fmt::format("after step {}, on {}", step, runtime.describe()));
 }
 
+// A run that fails does not call end().
 StepLog::~StepLog() {
   if (console_ != nullptr) console_->show_progress("");
+  if (!metrics_ || has_ended_) return;
+  try {
+    flush();
+    for (const std::string& lost : metrics_->end()) log_warning("{}", lost);
+  } catch (const std::exception&) {  // There is no memory for the warning.
+  }
 }
 
 void StepLog::count(const MetricRow& row) {
@@ -142,13 +149,14 @@ void StepLog::post(std::function<void()> work) {
   });
 }
 
-void StepLog::end() {
+std::vector<std::string> StepLog::end() {
+  has_ended_ = true;
   flush();
   if (shows_progress() && shown_) {
     console_->show_progress("");
     console_->print(progress());
   }
-  if (metrics_) metrics_->end();
+  return metrics_ ? metrics_->end() : std::vector<std::string>();
 }
 
 }  // namespace octavo

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/log/progress_line.h"
@@ -48,8 +49,8 @@ class StepLog {
   // Waits until all lines are written. Called before a checkpoint, because a restart from it does not repeat the
   // earlier steps.
   void flush() { queue_.wait(); }
-  // Waits until all lines are written, and warns about lines that are only in memory.
-  void end();
+  // Waits until all lines are written. Returns a sentence for each file whose lines are lost.
+  std::vector<std::string> end();
 
  private:
   bool shows_progress() const { return console_ != nullptr && console_->columns() > 0; }
@@ -77,7 +78,8 @@ class StepLog {
   std::optional<MetricsWriter> metrics_;
   bool warned_ = false;
   bool explained_mfu_ = false;
-  WorkQueue queue_;  // Last member, so that it is destroyed first.
+  bool has_ended_ = false;  // Used by the main thread.
+  WorkQueue queue_;         // Last member, so that it is destroyed first.
 };
 
 }  // namespace octavo

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int64_t kBlockBytes = 4096;
 constexpr int64_t kMaxKeptBytes = int64_t{16} << 20;
+// O_NONBLOCK has no effect on a file, and keeps a FIFO without a reader from blocking the writing thread.
+constexpr int kOpenFlags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
@@ -28,7 +31,7 @@ AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
   std::error_code error;
   if (!directory.empty()) std::filesystem::create_directories(directory, error);
   CHECK_INPUT(!error, "the directory {} cannot be created: {}", directory.string(), error.message());
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  descriptor_ = ::open(path_.c_str(), kOpenFlags, 0666);
   CHECK_INPUT(descriptor_ >= 0, "{} cannot be opened for writing: {}", path_, reason(errno));
 }
 
@@ -82,8 +85,42 @@ bool AppendFile::write(std::string_view record) {
   return kept_.empty();
 }
 
+void AppendFile::add_lost_lines(std::vector<std::string>& sentences) {
+  write_kept();
+  if (kept() + dropped() == 0) return;
+  sentences.push_back(fmt::format("{}; {} of its lines are lost",
+                                  failure_.empty() ? path_ + " could not be written for a while" : failure_,
+                                  kept() + dropped()));
+}
+
+// Does not create the directory again, because a file system that is no longer mounted may have been there.
+void AppendFile::follow_path() {
+  struct stat open_file {
+  }, named{};
+  const bool is_named = ::stat(path_.c_str(), &named) == 0;
+  if (!is_named && errno != ENOENT) return;
+  if (::fstat(descriptor_, &open_file) != 0) return;
+  if (is_named && named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino) return;
+  const int again = ::open(path_.c_str(), kOpenFlags, 0666);
+  if (again < 0) {
+    failure_ = fmt::format("{} was removed or replaced and cannot be opened again: {}", path_, reason(errno));
+    return;
+  }
+  ::close(std::exchange(descriptor_, again));
+  if (first_is_partial_) {  // The rest of the record alone would be a torn line.
+    kept_bytes_ -= std::ssize(kept_.front());
+    kept_.pop_front();
+    first_is_partial_ = false;
+    ++dropped_;
+  }
+  if (!std::exchange(warned_of_replacement_, true))
+    log_warning("{} was removed or replaced during the run; further lines go to the file that is there now", path_);
+}
+
 bool AppendFile::write_kept() {
   failure_.clear();
+  follow_path();
+  if (!failure_.empty()) return false;
   while (!kept_.empty()) {
     std::string& record = kept_.front();
     const ssize_t written = ::write(descriptor_, record.data(), record.size());

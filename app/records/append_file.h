@@ -1,12 +1,14 @@
 // AppendFile is a file that only grows. write() passes each record to the operating system before it returns. If the
 // system refuses a record (for example on a full disk), the record is kept in memory and written before the next one or
-// when the file is closed, so the order of records never changes.
+// when the file is closed, so the order of records never changes. If something removes or replaces the file meanwhile,
+// the file is opened again under its path and a warning says so.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace octavo {
 
@@ -37,14 +39,20 @@ class AppendFile {
   // were kept.
   int64_t kept() const { return static_cast<int64_t>(kept_.size()); }
   int64_t dropped() const { return dropped_; }
+  // Tries once more to write the records that are kept. If records are lost, adds a sentence with the reason and their
+  // number to `sentences`.
+  void add_lost_lines(std::vector<std::string>& sentences);
 
  private:
+  // Opens the path again if it no longer names the open file.
+  void follow_path();
   std::string path_;
   int descriptor_ = -1;
   std::deque<std::string> kept_;
   int64_t kept_bytes_ = 0;
   bool first_is_partial_ = false;  // Whether the file already contains the beginning of the first kept record.
   int64_t dropped_ = 0;
+  bool warned_of_replacement_ = false;
   std::string failure_;
 };
 

@@ -25,7 +25,7 @@ class MetricsFile : public MetricSink {
   void write(const MetricRow& row, bool repeated) override {
     if (!repeated) file_.write(metrics_json(row) + "\n");
   }
-  void write_kept() override { file_.write_kept(); }
+  void add_lost_lines(std::vector<std::string>& sentences) override { file_.add_lost_lines(sentences); }
   std::string failure() const override { return file_.failure(); }
   int64_t kept() const override { return file_.kept() + file_.dropped(); }
 
@@ -42,7 +42,7 @@ class TensorBoardSink : public MetricSink {
   void write_text(const std::string& tag, int64_t step, const std::string& markdown) override {
     writer_.write_text(step, tag, markdown);
   }
-  void write_kept() override { writer_.file().write_kept(); }
+  void add_lost_lines(std::vector<std::string>& sentences) override { writer_.file().add_lost_lines(sentences); }
   std::string failure() const override { return writer_.file().failure(); }
   int64_t kept() const override { return writer_.file().kept() + writer_.file().dropped(); }
 
@@ -149,11 +149,10 @@ void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::
   for (const Sink& one : sinks_) one.sink->write_text(tag, step, markdown);
 }
 
-void MetricsWriter::end() {
-  for (const Sink& one : sinks_) {
-    one.sink->write_kept();
-    if (one.sink->kept() > 0) log_warning("{}; {} of its lines are lost", one.sink->failure(), one.sink->kept());
-  }
+std::vector<std::string> MetricsWriter::end() {
+  std::vector<std::string> lost;
+  for (const Sink& one : sinks_) one.sink->add_lost_lines(lost);
+  return lost;
 }
 
 }  // namespace octavo

@@ -26,8 +26,8 @@ class MetricSink {
   virtual void write(const MetricRow& row, bool repeated) = 0;
   // Writes a text in Markdown.
   virtual void write_text(const std::string& /*tag*/, int64_t /*step*/, const std::string& /*markdown*/) {}
-  // Tries again to write what could not be written before.
-  virtual void write_kept() {}
+  // Calls AppendFile::add_lost_lines() for the file of this sink, if it has lines.
+  virtual void add_lost_lines(std::vector<std::string>& /*sentences*/) {}
   // Returns one sentence that says why the last write failed. Empty if it succeeded.
   virtual std::string failure() const = 0;
   // Returns the number of steps that are only in memory.
@@ -49,8 +49,8 @@ class MetricsWriter {
 
   void write(const MetricRow& row);
   void write_text(const std::string& tag, int64_t step, const std::string& markdown);
-  // Writes what could not be written before, and warns about steps that remain only in memory.
-  void end();
+  // Writes what could not be written before. Returns a sentence for each file whose lines are lost.
+  std::vector<std::string> end();
 
  private:
   struct Sink {

@@ -17,6 +17,7 @@
 #include "app/process/events.h"
 #include "app/records/append_file.h"
 #include "app/records/goodput.h"
+#include "app/records/metrics_history.h"
 #include "app/run/metric_table.h"
 #include "build_config.h"
 #include "checkpoint/checkpoint_files.h"
@@ -78,6 +79,32 @@ void follow_moved_data(Config& earlier, const Config& now) {
   }
 }
 
+// Returns false if the run's events can be read and say that it has saved no checkpoint.
+bool has_saved_checkpoint(const fs::path& run) {
+  try {
+    InputFile events(run / kEventsName);
+    for (std::string line; events.read_line(line);) {
+      const std::optional<RunEvent> event = parse_event(line);
+      if (event && event->kind == EventKind::kCheckpoint) return true;
+    }
+    return false;
+  } catch (const UnreadableFile&) {
+    return true;
+  }
+}
+
+// Returns the last step in metrics.jsonl.
+int64_t last_logged_step(const fs::path& run) {
+  InputFile metrics(run / "metrics.jsonl");
+  MetricsHistory history;
+  for (std::string line; metrics.read_line(line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    const auto step = json.is_object() ? json.find("step") : json.end();
+    if (step != json.end() && step->is_number_integer()) history.diverges(step->get<int64_t>(), json);
+  }
+  return history.last_step();
+}
+
 bool has_checkpoints(const fs::path& dir) {
   std::error_code error;
   return fs::is_directory(dir, error) && !find_checkpoints(dir).empty();
@@ -91,6 +118,7 @@ FolderUse use_of_folder(const FolderFacts& facts) {
   const bool may_continue = facts.resumes || !facts.has_checkpoints;
   const bool is_this_run =
       facts.knows_its_run ? (facts.computes_the_same && may_continue) || facts.resumes_its_checkpoint : facts.resumes;
+  if (is_this_run && !facts.resumes && facts.has_steps && facts.has_saved) return FolderUse::kLost;
   if (is_this_run) return FolderUse::kContinue;
   return facts.has_steps ? FolderUse::kRefuse : FolderUse::kSetAside;
 }
@@ -113,6 +141,7 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
     facts.resumes_its_checkpoint =
         facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
     facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
+    facts.has_saved = !facts.resumes && !facts.has_checkpoints && has_saved_checkpoint(dir);
     difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
   } catch (const InputError&) {  // config.yaml does not exist, or was written by another version.
   }
@@ -121,6 +150,16 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
               "logging.dir {} belongs to another run ({}); expected another logging.dir for this run, the values of "
               "that run to continue it, or checkpoint.resume=never to move its files aside",
               dir.string(), difference);
+  CHECK_INPUT(
+      use != FolderUse::kLost,
+      "logging.dir {}: the run reached step {} and has saved checkpoints, but no checkpoint is in {}; expected "
+      "its checkpoints there, checkpoint.resume with the path of one of them, or checkpoint.resume=never to begin "
+      "again and move the files of this run aside",
+      dir.string(), last_logged_step(dir), config.checkpoint.dir);
+  if (use == FolderUse::kContinue && facts.has_steps && !facts.resumes) {
+    log_warning("the run reached step {} and saved no checkpoint, so it begins again with step 1",
+                last_logged_step(dir));
+  }
   return use;
 }
 
@@ -137,6 +176,17 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
       file->file->drop_torn_line();
       write(*file, std::exchange(file->before, {}));
     }
+  }
+
+  std::vector<std::string> lost_lines() {
+    std::vector<std::string> lost;
+    queue_.post([&] {
+      for (File* file : {&text_, &events_}) {
+        if (file->file) file->file->add_lost_lines(lost);
+      }
+    });
+    queue_.wait();
+    return lost;
   }
 
  protected:
@@ -235,6 +285,8 @@ void RunFolder::open() {
 RunFolder::~RunFolder() {
   if (log_) remove_log_sink(log_);
 }
+
+std::vector<std::string> RunFolder::lost_lines() { return log_ ? log_->lost_lines() : std::vector<std::string>(); }
 
 void RunFolder::note(const std::string& line) {
   if (!log_) return;

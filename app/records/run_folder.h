@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/process/runtime.h"
@@ -30,17 +31,21 @@ struct FolderFacts {
   bool resumes_its_checkpoint = false;  // Whether that checkpoint belongs to the folder's run.
   // Whether the folder's run has checkpoints, at the path in its config or in the folder.
   bool has_checkpoints = false;
+  // Whether the folder's run has saved a checkpoint on disk, or its events do not tell.
+  bool has_saved = false;
   bool begins_again = false;  // Whether checkpoint.resume is never.
 };
 enum class FolderUse : uint8_t {
   kContinue,  // The folder belongs to this run, whose files are continued.
   kSetAside,  // This run starts in the folder, and existing files are moved to earlier/.
-  kRefuse     // The folder belongs to another run.
+  kRefuse,    // The folder belongs to another run.
+  kLost       // The folder belongs to this run, which has saved checkpoints, but none are left.
 };
 FolderUse use_of_folder(const FolderFacts& facts);
 
 // Examines logging.dir for a run that starts from a checkpoint in the directory `resumed_from`, which is empty if there
-// is none. Writes nothing. Throws an InputError if the folder belongs to another run.
+// is none. Writes nothing to the folder. Throws an InputError if the folder belongs to another run or if the run's
+// checkpoints are lost. Warns if the run begins again, because it ended before its first checkpoint.
 FolderUse find_use_of_folder(const Config& config, const std::filesystem::path& resumed_from);
 
 class RunFolder {
@@ -56,8 +61,8 @@ class RunFolder {
   // if another run holds the lock. Not a collective.
   void lock();
   // Checks that the locked folder belongs to this run, which starts from a checkpoint in the directory `resumed_from`
-  // (empty if there is none). If the run is started over, moves the files of the previous run aside. Throws an
-  // InputError if the folder belongs to another run. Not a collective; acts on rank 0.
+  // (empty if there is none). If the run is started over, moves the files of the previous run aside. Throws like
+  // find_use_of_folder(). Not a collective; acts on rank 0.
   void claim(const std::filesystem::path& resumed_from);
   // Writes the files of the locked folder on rank 0. A thread writes log.txt, so that the run never waits for a disk
   // and survives a full one (app/records/append_file.h). A collective. Throws an InputError if a file cannot be opened.
@@ -65,6 +70,9 @@ class RunFolder {
   // Writes a line to log.txt only. Used for the error that ends the run, which the program itself prints to the
   // console.
   void note(const std::string& line);
+  // Waits until log.txt and events.jsonl are written. Returns a sentence for each file whose lines are lost
+  // (AppendFile::add_lost_lines). Not a collective; empty on ranks other than 0.
+  std::vector<std::string> lost_lines();
 
  private:
   class LogFiles;

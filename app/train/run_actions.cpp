@@ -140,7 +140,7 @@ void RunActions::end_run() {
   account_final_save();
   if (!parts_.runtime.group().is_root()) return;
   write_goodput(true);
-  parts_.log.end();
+  for (std::string& lost : parts_.log.end()) parts_.lost_lines.push_back(std::move(lost));
   log_event(EventKind::kNote, 0, parts_.goodput.report());
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/log/step_log.h"
@@ -32,6 +33,7 @@ struct RunParts {
   PrecisionComparison& comparison;
   StepLog& log;
   Goodput& goodput;
+  std::vector<std::string>& lost_lines;  // Sentences about lines of log files that could not be written.
 };
 
 // perform() is a collective. The other methods are not.

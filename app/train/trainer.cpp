@@ -18,6 +18,7 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
       guard_(config.training, config.logging.every),
       comparison_(config_, runtime_, run_),
       goodput_(context.goodput),
+      lost_lines_(context.lost_lines),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
   if (is_finished()) return;
@@ -65,7 +66,8 @@ RunOutcome Trainer::run(StopSignals& signals) {
                          .guard = guard_,
                          .comparison = comparison_,
                          .log = *log_,
-                         .goodput = *goodput_})
+                         .goodput = *goodput_,
+                         .lost_lines = lost_lines_})
         .run(signals);
   } catch (const std::exception& error) {
     if (runtime_.group().shares(error)) run_.checkpoints().complete_pending_save();

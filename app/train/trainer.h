@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/process/console.h"
@@ -25,6 +27,8 @@ struct RunContext {
   Console* console = nullptr;           // Shows the progress line if it is a terminal.
   RunFolder* folder = nullptr;          // The first stage locks, claims and opens the folder.
   std::optional<Goodput> goodput = {};  // Created when the first stage begins.
+  // On rank 0, sentences about lines of log files that stages could not write.
+  std::vector<std::string> lost_lines = {};
 };
 
 class Trainer {
@@ -61,6 +65,7 @@ class Trainer {
   PrecisionComparison comparison_;
   std::optional<StepLog> log_;
   std::optional<Goodput>& goodput_;
+  std::vector<std::string>& lost_lines_;
   const bool first_of_process_;
 };
 

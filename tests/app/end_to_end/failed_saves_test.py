@@ -178,5 +178,6 @@ class FailedSaveTest(Resuming):
         for enough in ("checkpoint.keep=1", "checkpoint.every=0"):
             for name in checkpoints(directory):
                 shutil.rmtree(directory / name)
+            shutil.rmtree(self.dir / "log")
             result = self.run_octavo("train", config, enough)
             self.assertNotIn("further checkpoints that the run keeps", result.out)

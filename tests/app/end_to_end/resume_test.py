@@ -128,6 +128,23 @@ class ResumeTest(Resuming):
             losses = self.losses(f"on{ranks}")
             self.assert_close(losses, {step: reference[step] for step in range(5, 11)}, 1e-6)
 
+    def test_the_command_that_began_at_a_checkpoint_resumes_the_run(self):
+        config = self.ten_steps(optimizer={"schedule": "constant"}, checkpoint={"every": 2, "keep": 0})
+        self.train(config, "training.steps=6")
+        reference = self.losses()
+        for place, rest in (("of its own folder", ()), ("of another run", ("logging.dir=other", "checkpoint.dir=of_other"))):
+            with self.subTest(place):
+                begin = ("checkpoint.resume=checkpoints/step_00000002", *rest)
+                self.assertIn("resuming checkpoints/step_00000002", self.train(config, "training.steps=4", *begin).out)
+                out = self.train(config, "training.steps=8", *begin).out
+                self.assertRegex(out, r"resuming \w+/step_00000004 after step 4")
+                self.assertIn("this run began with checkpoint.resume=checkpoints/step_00000002", out)
+                # A restart by a launcher does not change where the run began.
+                self.train(config, "training.steps=9", *rest)
+                self.assertRegex(self.train(config, "training.steps=10", *begin).out, r"resuming \w+/step_00000009 after step 9")
+                losses = self.losses("other" if rest else "log")
+                self.assertEqual({step: losses[step] for step in range(3, 7)}, {step: reference[step] for step in range(3, 7)})
+
     def test_more_steps_than_at_first(self):
         config = self.ten_steps(optimizer={"schedule": "constant"})
         reference = self.reference(config)
@@ -425,10 +442,10 @@ class CrashTest(Resuming):
             with self.subTest(ranks=ranks, overrides=overrides):
                 (self.dir / "log").mkdir()
                 (self.dir / "log/metrics.jsonl").symlink_to("/dev/full")
-                result = self.run_octavo("train", config, *overrides, ranks=ranks)
+                result = self.run_octavo("train", config, *overrides, ranks=ranks, code=FAILED)
                 full = "metrics.jsonl cannot be written: No space left on device; "
-                self.assertEqual(result.out.count(full), 2, result.out)
-                self.assertIn(full + "10 of its lines are lost", result.out)
+                self.assertEqual(result.out.count(full), 1, result.out)
+                self.assertEqual(result.octavo_lines(), [f"octavo: log/{full}10 of its lines are lost"])
                 self.assertEqual(checkpoints(self.dir / "checkpoints")[-1], "step_00000010")
 
     def test_an_unreadable_step_is_not_skipped(self):
@@ -448,7 +465,23 @@ class CrashTest(Resuming):
         manifest.symlink_to(manifest.name)
         self.refused("train", config, "training.steps=6", mentions=["step_00000004/manifest.json", "symbolic links"])
         manifest.unlink()
-        self.assertIn("resuming checkpoints/step_00000002", self.train(config).out)
+        result = self.train(config)
+        self.assertIn("resuming checkpoints/step_00000002", result.out)
+        self.assertIn("renamed to checkpoints/damaged_step_00000004; checkpoints/step_00000002 is used instead: "
+                      "checkpoints/step_00000004: has no manifest.json", result.out)
+        self.assertTrue((self.dir / "checkpoints/damaged_step_00000004").is_dir())
+
+    def test_lost_checkpoints_are_not_replaced_by_a_new_run(self):
+        config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})
+        self.train(config)
+        (self.dir / "checkpoints").rename(self.dir / "elsewhere")
+        before = snapshot(self.dir / "log")
+        for ranks in (1, 2):
+            self.refused("train", config, ranks=ranks, mentions=["the run reached step 4", "no checkpoint is in checkpoints"])
+        self.refused("train", config, "--dry-run", mentions=["the run reached step 4"])
+        self.assertEqual(snapshot(self.dir / "log"), before)
+        self.train(config, "training.steps=6", ALLOW_SCHEDULE, "checkpoint.resume=elsewhere")
+        self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000006"])
 
     @staticmethod
     def small_files():

@@ -128,7 +128,8 @@ class SignalMomentTest(Signalled):
                 self.assertEqual(result.code, STOPPED, result.out + result.err)
                 self.assertRegex(result.out, "SIGTERM received( before the first step|: saving a checkpoint)")
                 self.assertEqual("before the first step" in result.out, not checkpoints(self.dir / "checkpoints"))
-                shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
+                for name in ("checkpoints", "log"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
 
     @staticmethod
     def output(process):
@@ -167,6 +168,7 @@ class SignalMomentTest(Signalled):
                 self.assertLess(time.monotonic() - began, 6)
                 self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000002"])
                 self.assertNotIn("validation_loss", self.metrics()[2])
+                self.assertIn("step 2: the signal cuts short the validation, so this step has no validation_loss", result.out)
                 for name in ("checkpoints", "log"):
                     shutil.rmtree(self.dir / name)
 

@@ -192,6 +192,39 @@ TEST_F(MetricsTest, AFullDiskIsNamed) {
   sinks[0]->write(example(), false);
   EXPECT_EQ(sinks[0]->failure(), (dir_ / "metrics.jsonl").string() + " cannot be written: No space left on device");
   EXPECT_EQ(sinks[0]->kept(), 2);
+  MetricsWriter metrics = writer(dir_.string());
+  metrics.write(example());
+  EXPECT_EQ(metrics.end(),
+            std::vector<std::string>{(dir_ / "metrics.jsonl").string() +
+                                     " cannot be written: No space left on device; 1 of its lines are lost"});
+}
+
+TEST_F(MetricsTest, AFileThatIsRemovedOrReplacedIsNoticed) {
+  const fs::path path = dir_ / "run/log";
+  AppendFile file(path.string());
+  EXPECT_TRUE(file.write("one\n"));
+  testing::internal::CaptureStdout();
+  fs::rename(path, dir_ / "moved");
+  EXPECT_TRUE(file.write("two\n"));
+  EXPECT_EQ(read(path), "two\n");
+  std::ofstream(dir_ / "other") << "other\n";
+  fs::rename(dir_ / "other", path);
+  EXPECT_TRUE(file.write("three\n"));
+  EXPECT_EQ(read(path), "other\nthree\n");
+  EXPECT_EQ(read(dir_ / "moved"), "one\n");
+  const std::string log = testing::internal::GetCapturedStdout();
+  EXPECT_NE(log.find(path.string() + " was removed or replaced during the run"), std::string::npos) << log;
+  // A directory that is gone may be a file system that is not mounted, so it is not created.
+  fs::remove_all(dir_ / "run");
+  EXPECT_FALSE(file.write("four\n"));
+  EXPECT_FALSE(fs::exists(dir_ / "run"));
+  std::vector<std::string> lost;
+  file.add_lost_lines(lost);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_NE(lost[0].find("1 of its lines are lost"), std::string::npos) << lost[0];
+  fs::create_directories(dir_ / "run");
+  EXPECT_TRUE(file.write("five\n"));
+  EXPECT_EQ(read(path), "four\nfive\n");
 }
 
 // Values that the fake sink of a test received.
@@ -205,7 +238,7 @@ class FakeSink : public MetricSink {
  public:
   explicit FakeSink(Taken& taken) : taken_(taken) {}
   void write(const MetricRow& row, bool repeated) override { taken_.steps.emplace_back(row.step, repeated); }
-  void write_kept() override { ++taken_.times_kept_was_written; }
+  void add_lost_lines(std::vector<std::string>& /*sentences*/) override { ++taken_.times_kept_was_written; }
   std::string failure() const override { return taken_.failure; }
 
  private:
