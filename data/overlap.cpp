@@ -26,6 +26,7 @@ using Place = std::pair<dev_t, ino_t>;
 struct FileOnDisk {
   std::string path;  // Path of the file with the tokens.
   Place place;
+  size_t dataset = 0;  // Number of its dataset in the list.
 };
 
 FileOnDisk look_up(const std::string& token_file) {
@@ -36,25 +37,32 @@ FileOnDisk look_up(const std::string& token_file) {
     (void)count_tokens(token_file);  // Throws a more specific error for a token file that cannot be read.
     throw UnreadableFile(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
   }
-  return {path, {found.st_dev, found.st_ino}};
+  return {.path = path, .place = {found.st_dev, found.st_ino}};
 }
 
-// Returns the files of all datasets that are read. Throws an InputError if a dataset contains a file twice.
-std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources, const char* key) {
+// Returns the files of all datasets that are read.
+std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources) {
   std::vector<FileOnDisk> files;
-  for (const DatasetSource& source : sources) {
-    if (source.weight == 0) continue;
-    std::map<Place, std::string> paths;  // Files of this dataset by their place on disk.
-    for (const std::string& token_file : token_files_of(source)) {
-      const FileOnDisk& file = files.emplace_back(look_up(token_file));
-      const auto [other, is_new] = paths.try_emplace(file.place, file.path);
-      CHECK_INPUT(is_new,
-                  "a dataset of {} has the file {} twice{}; name it once and give the dataset more weight, or set "
-                  "data.allow_overlap: true",
-                  key, file.path, other->second == file.path ? "" : fmt::format(", also as {}", other->second));
+  for (size_t dataset = 0; dataset < sources.size(); ++dataset) {
+    if (sources[dataset].weight == 0) continue;
+    for (const std::string& token_file : token_files_of(sources[dataset])) {
+      files.push_back(look_up(token_file));
+      files.back().dataset = dataset;
     }
   }
   return files;
+}
+
+// Throws an InputError if a dataset contains a file twice.
+void check_each_dataset(const std::vector<FileOnDisk>& files, const char* key) {
+  std::map<std::pair<size_t, Place>, std::string> paths;
+  for (const FileOnDisk& file : files) {
+    const auto [other, is_new] = paths.try_emplace({file.dataset, file.place}, file.path);
+    CHECK_INPUT(is_new,
+                "a dataset of {} has the file {} twice{}; name it once and give the dataset more weight, or set "
+                "data.allow_overlap: true",
+                key, file.path, other->second == file.path ? "" : fmt::format(", also as {}", other->second));
+  }
 }
 
 // Compares two files of equally many tokens, whatever their formats and dtypes: all tokens of short files, and blocks
@@ -79,9 +87,19 @@ bool same_content(const FileOnDisk& a, const FileOnDisk& b) {
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation) {
   std::map<Place, const FileOnDisk*> by_place;
   std::multimap<int64_t, const FileOnDisk*> by_length;
-  const std::vector<FileOnDisk> trained = files_on_disk(train, "data.train");
+  const std::vector<FileOnDisk> trained = files_on_disk(train), validated = files_on_disk(validation);
+  check_each_dataset(trained, "data.train");
+  check_each_dataset(validated, "data.validation");
+  const std::vector<std::string> names = dataset_names(train);
   for (const FileOnDisk& file : trained) {
-    if (by_place.try_emplace(file.place, &file).second) by_length.emplace(count_tokens(file.path).tokens, &file);
+    const auto [other, is_new] = by_place.try_emplace(file.place, &file);
+    CHECK_INPUT(
+        is_new,
+        "the datasets {} and {} of data.train share the file {}{}, which would be repeated more often than the epochs "
+        "of either say; name it in one dataset and give that more weight, or set data.allow_overlap: true",
+        names[other->second->dataset], names[file.dataset], file.path,
+        other->second->path == file.path ? "" : fmt::format(", also named {}", other->second->path));
+    by_length.emplace(count_tokens(file.path).tokens, &file);
   }
   const auto refuse = [](const FileOnDisk& file, const FileOnDisk& held_out, const char* relation) {
     throw InputError(
@@ -89,7 +107,7 @@ void check_overlap(const std::vector<DatasetSource>& train, const std::vector<Da
                     "validated on; leave the file out of one of them, or set data.allow_overlap: true",
                     file.path, held_out.path, relation));
   };
-  for (const FileOnDisk& held_out : files_on_disk(validation, "data.validation")) {
+  for (const FileOnDisk& held_out : validated) {
     if (const auto found = by_place.find(held_out.place); found != by_place.end())
       refuse(*found->second, held_out, "are the same file");
     const int64_t tokens = count_tokens(held_out.path).tokens;

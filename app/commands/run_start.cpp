@@ -21,9 +21,7 @@ void check_data(const Config& config, ProcessGroup& group) {
   const std::vector<Config> stages = stage_configs(config);
   group.agree_on_files("looking for training data that is held out", [&] {
     if (!group.is_root() || config.data.allow_overlap) return;
-    std::vector<DatasetSource> train;
-    for (const Config& stage : stages) train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
-    check_overlap(train, config.data.validation);
+    for (const Config& stage : stages) check_overlap(stage.data.train, config.data.validation);
   });
   group.agree_on_files("looking at the data of later stages", [&] {
     for (size_t i = 1; group.is_root() && i < stages.size(); ++i) {

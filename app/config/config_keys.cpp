@@ -225,7 +225,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   keys.back().fallback = "auto";
   data.add("document_mask", &Data::document_mask, "", "Whether tokens attend only within their own document. The first token of a document is then no target.");
   data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What happens if a dataset exceeds its max_epochs: warn while training, or error before the run starts.").carries_out();
-  data.add("allow_overlap", &Data::allow_overlap, "", "Whether data.train and data.validation may share a file or its content, and a dataset may contain a file twice. Otherwise such a run is refused.").carries_out();
+  data.add("allow_overlap", &Data::allow_overlap, "", "Whether data.train and data.validation may share a file or its content, and whether data.train may name a file twice, in one dataset or in two. Otherwise such a run is refused.").carries_out();
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples that training skips: samples A to B-1.").carries_out();
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data continues, whatever the checkpoint says. It applies once, and not again when that run resumes.").carries_out();
   data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Number of threads per rank that read samples ahead.").carries_out();

@@ -91,7 +91,14 @@ TEST_F(OverlapTest, ADatasetNamesAFileOnce) {
   refused(sources({"as_long", "hard"}), {}, {"hard.bin twice, also as", "as_long.bin"});
   Sources two = sources({"as_long"});
   two.push_back(two.front());
-  check_overlap(two, {});  // Two training datasets may share a file.
+  check_overlap({}, two);  // Two datasets of data.validation may share a file.
+  two[1].name = "again";
+  refused(two, {},
+          {"the datasets as_long and again of data.train share the file", "more weight", "data.allow_overlap: true"});
+  two[1].paths = {dir_ / "hard"};
+  refused(two, {}, {"share the file", "hard.bin, also named", "as_long.bin"});
+  two[1].weight = 0;
+  check_overlap(two, {});
 }
 
 }  // namespace
