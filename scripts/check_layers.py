@@ -7,7 +7,7 @@
     all folders of app/.
   * A .cpp or .cu implements the header of its name. Exceptions are main, the subcommands, which app/commands/commands.h declares,
     and the observers X_watch.cpp, which app/observers/step_observer.h declares.
-  * Only files whose names say so include headers of CUDA, NCCL, MPI, oneDNN and OpenBLAS.
+  * Only files whose names say so include headers of CUDA, NCCL, MPI, oneDNN, OpenBLAS and compression libraries.
   * There is no conditional compilation except through the generated build_config.h. A .cuh may test __CUDACC__ to hide its device
     code from the C++ compiler.
   * Every header begins with #pragma once.
@@ -46,7 +46,8 @@ STANDS_ON = {
     "model/block": ["model/linear"],
     "model": ["model/parameters", "model/block"],
     "model/optimizer": ["model/parameters", "kernels/optimizer"],
-    "data/tokens": ["core/files"],
+    "data/text": ["core/files"],
+    "data/tokens": ["data/text"],
     "data": ["data/tokens"],
     "checkpoint": ["model/optimizer"],
     "app/config": ["model/optimizer", "data"],
@@ -85,6 +86,7 @@ VENDOR_HEADERS = [
     (re.compile(r"^(oneapi/dnnl/|dnnl)"), re.compile(r"_onednn\.cpp$"), "a oneDNN header"),
     (re.compile(r"^(flash[._]|cuda_check\.h|cute/|cutlass/)"), re.compile(r"_flash\.(cpp|cu)$|^kernels/flash_attention/[a-z_]*\.cuh$"), "a FlashAttention header"),
     (re.compile(r"^(cblas|openblas_config)\.h$"), re.compile(r"_openblas\.cpp$"), "an OpenBLAS header"),
+    (re.compile(r"^(zlib|bzlib|lzma|zstd)\.h$"), re.compile(r"_(zlib|bzip2|xz|zstd)\.cpp$"), "a header of a compression library"),
 ]
 
 # Our own headers that include vendor headers, so only files of the same kind may include them. A NAME_cuda.h only declares what
@@ -126,7 +128,7 @@ def check_include(name, header, quoted):
 
 # Endings of file names that say which library, kind of processor, size or attention a file is for, and `memory` for the construction of
 # a class from an arena.
-VARIANT = re.compile(r"(_documents)?(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other|memory)$")
+VARIANT = re.compile(r"(_documents)?(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|zlib|bzip2|xz|zstd|x86|other|memory)$")
 
 
 def lacks_header(path):

@@ -44,6 +44,10 @@ hdr spdlog/spdlog.h|libspdlog-dev
 hdr CLI/CLI.hpp|libcli11-dev
 hdr nlohmann/json.hpp|nlohmann-json3-dev
 hdr xxhash.h|libxxhash-dev
+hdr zlib.h|zlib1g-dev
+hdr bzlib.h|libbz2-dev
+hdr lzma.h|liblzma-dev
+hdr zstd.h|libzstd-dev
 hdr gtest/gtest.h|libgtest-dev
 "
 # Library for matrix multiplication on the CPU (cmake/Dependencies.cmake).

@@ -4,20 +4,20 @@
     tokenize_hf.py --tokenizer tokenizer.json --input PATH... --output PREFIX [--shuffle SEED] [--hold-out-every N]
     tokenize_hf.py --train-bpe 32000          --input PATH... --output PREFIX
 
-A PATH is one of these:
+A PATH is a file, a pattern such as 'corpus/*.jsonl.zst', or a folder, whose files are read in the bytewise order of their paths:
 
-    a .jsonl file            one document per line, in its field "text"
-    a .parquet file          one document per row, in the column "text"
-    any other text file      one document
-    any of the first and third, compressed as .gz or .zst
-    a pattern                such as 'corpus/*.jsonl.zst'
-    a folder of such files   in the bytewise order of their paths
+    .jsonl, .jsonlines, .ndjson  JSON lines: one document per line, in its field "text"
+    .json                        JSON lines, or refused
+    .parquet                     one document per row, in the column "text"
+    any other file               one document, if it is text
 
-Other files of a folder (binary files, links, unreadable files) are skipped and counted by kind. If more files would be skipped than
-read, nothing is written unless --allow-skipped is given. The token files contain no bos or eos, because the loader inserts those that
-PREFIX.json names around each document. A name such as <|end_of_text|> in a document is encoded as characters unless
---parse-special-tokens is given. The documents that have such names are counted. A line or row that is invalid UTF-8 or has half of a
-surrogate pair is refused by its number. --skip-bad N skips at most N of these.
+All but .parquet may be compressed as .gz, .bz2, .xz, .zst or .zstd. docs/data.md has the whole rule, which `octavo pack` follows too.
+
+Links are followed, and a file with several names is read once. Other files of a folder (binary files, unreadable files) and version control
+(.git) are skipped and counted by kind. If more files would be skipped than read, nothing is written unless --allow-skipped is given. The
+token files contain no bos or eos, because the loader inserts those that PREFIX.json names around each document. A name such as
+<|end_of_text|> in a document is encoded as characters unless --parse-special-tokens is given. The documents that have such names are
+counted. A line or row that is invalid UTF-8 or has half of a surrogate pair is refused by its number. --skip-bad N skips at most N of these.
 
 The script writes PREFIX.bin, PREFIX.idx and PREFIX.json, the Megatron indexed dataset. Tokens are unsigned 16-bit integers for
 vocabularies below 65536, and 32-bit integers otherwise. The inputs are divided into parts. One process per core tokenizes parts into
@@ -30,7 +30,7 @@ with --shuffle. The bytes do not depend on the number of workers or on interrupt
 PREFIX.tokenizer_config.json names its special tokens for transformers.
 
 The exit code is 2 for bad input and 1 for a failed run. The script needs the Python package `tokenizers`, `pyarrow` for .parquet, and
-`zstandard` for .zst.
+`zstandard` for .zst and .zstd.
 """
 
 import argparse
@@ -47,13 +47,14 @@ def parse_arguments():
     tokenizer = parser.add_mutually_exclusive_group(required=True)
     tokenizer.add_argument("--tokenizer", metavar="FILE", help="use this Hugging Face tokenizer.json")
     tokenizer.add_argument("--train-bpe", type=int, metavar="N", help="train a byte-level BPE tokenizer with N entries")
-    parser.add_argument("--input", required=True, nargs="+", metavar="PATH", help="text, .jsonl and .parquet files, patterns or folders")
+    parser.add_argument("--input", required=True, nargs="+", metavar="PATH", help="text, JSON lines and Parquet files, patterns or folders")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     parser.add_argument("--text-field", default="text", metavar="NAME", help="field or column that has the text (default: text)")
     parser.add_argument("--parse-special-tokens", action="store_true",
                         help="encode names of special tokens in documents, such as <|end_of_text|>, as these tokens (default: as text)")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="write the documents in a pseudo-random order")
-    parser.add_argument("--hold-out-every", type=int, default=0, metavar="N", help="write every N-th document to the held-out dataset (default: none)")
+    parser.add_argument("--hold-out-every", type=int, default=0, metavar="N",
+                        help="write every N-th document, and all with the same tokens, to the held-out dataset (default: none)")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="prefix of the held-out dataset (default: OUTPUT_held_out)")
     parser.add_argument("--allow-skipped", action="store_true", help="continue even if more input files are skipped than read")
     parser.add_argument("--skip-bad", type=int, default=0, metavar="N",

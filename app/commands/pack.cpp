@@ -31,7 +31,11 @@ int run_pack(const PackOptions& options) {
     const std::string prefix = options.hold_out_output.empty() ? options.output + "_held_out" : options.hold_out_output;
     std::cout << fmt::format("{}, held out\n", describe_files(prefix, s.held_out_documents, s.held_out_tokens));
   }
-  if (!s.skipped_files.empty()) std::cout << s.describe_skipped() << "\n";
+  if (s.held_out_as_equals > 0)
+    std::cout << fmt::format("held out {} more documents, because their text is held out\n", s.held_out_as_equals);
+  for (const std::string& line : {s.describe_skipped(), s.describe_repeated()}) {
+    if (!line.empty()) std::cout << line << "\n";
+  }
   if (s.empty_documents > 0) std::cout << fmt::format("skipped {} empty documents\n", s.empty_documents);
   if (!s.unreadable.empty())
     std::cout << fmt::format("skipped {} unreadable files and directories\n", s.unreadable.size());
@@ -43,14 +47,15 @@ int run_pack(const PackOptions& options) {
 
 void add_pack(CommandLine& line) {
   auto& options = line.arguments<PackOptions>();
-  CLI::App* pack = line.add("pack", "turn text, JSONL or source trees into a token file, with bytes as tokens",
+  CLI::App* pack = line.add("pack", "turn text, JSON lines or source trees into a token file, with bytes as tokens",
                             on_root([&] { return run_pack(options); }),
                             "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
   pack->add_option("--input", options.inputs, "files and directories to pack")->default_str("");
   pack->add_option("--input-list", options.input_list, "file with one input per line");
   pack->add_option("--output", options.output, "PREFIX of the token file")->required();
+  pack->add_option("--text-field", options.text_field, "field of JSON lines that has the text");
   pack->add_option("--hold-out-every", options.hold_out_every,
-                   "write every n-th document to a second token file; 0 disables it")
+                   "write every n-th document, and all with the same text, to a second token file; 0 disables it")
       ->check(integer(int64_t{0}, int64_t{1} << 40));
   pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of the token file with the held-out documents")
       ->default_str("OUTPUT_held_out");

@@ -1,18 +1,22 @@
 #include "data/tokens/pack.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <set>
 #include <string_view>
+#include <unordered_set>
 
 #include "core/error.h"
+#include "core/files/checksum.h"
+#include "core/files/file_tree.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/printable.h"
+#include "data/text/file_kind.h"
+#include "data/text/text_file.h"
 #include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/token_writer.h"
 
@@ -21,22 +25,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kReadByTokenizeHf = {".parquet", ".gz", ".zst"};
+constexpr const char* kParquet = ".parquet";
 
+using TakeDocument = std::function<void(std::string_view text)>;
+
+// A file to read.
 struct Source {
   std::string path;
-  bool named;  // Whether the user named the file, as opposed to a file found in a directory.
+  FileKind kind;
+  FilePlace place;
+  bool named = false;  // Whether the user named the file, as opposed to a file found in a directory.
 };
 
-// Returns ".txt" for "a.TXT".
-std::string suffix_of(const std::string& path) {
-  std::string suffix = fs::path(path).extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
-  return suffix;
+Source make_source(const std::string& path, FilePlace place, bool named) {
+  return {path, kind_of_file(path), place, named};
 }
 
-bool is_read_by_tokenize_hf(const std::string& suffix) {
-  return std::find(kReadByTokenizeHf.begin(), kReadByTokenizeHf.end(), suffix) != kReadByTokenizeHf.end();
+// Returns a text that is equal for sources with equal bytes after unpacking.
+std::string content_of(const Source& source) {
+  try {
+    TextFile file(source.path, source.kind.compression);
+    Checksum checksum;
+    for (std::string block; file.read_block(block);) checksum.add(block.data(), static_cast<int64_t>(block.size()));
+    return checksum.hex();
+  } catch (const UnreadableFile&) {
+    return source.path;
+  }
+}
+
+// Returns the numbers of the sources to read, in order, one for each file on disk. Of several names of a file the first
+// with a known suffix is taken, because in a cache of the Hugging Face hub only the links have suffixes.
+std::vector<size_t> one_name_each(std::vector<Source>& sources) {
+  std::map<FilePlace, size_t> chosen;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto [found, is_new] = chosen.try_emplace(sources[i].place, i);
+    if (is_new) continue;
+    Source& before = sources[found->second];
+    const bool named = before.named || sources[i].named;
+    if (!before.kind.is_known && sources[i].kind.is_known) found->second = i;
+    sources[found->second].named = named;
+  }
+  std::vector<size_t> order;
+  for (const auto& [place, i] : chosen) order.push_back(i);
+  std::sort(order.begin(), order.end());
+  return order;
 }
 
 std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
@@ -81,9 +113,16 @@ class Packer {
     if (!options_.overwrite) refuse_existing_output();
     // All sources are found before anything is written, so that the output may lie inside an input directory.
     const std::vector<Source> files = find_files();
+    const PackSummary found = summary_;
+    if (options_.hold_out_every > 0) {
+      read_documents(files, [this](std::string_view text) { note_held_out(text); });
+      check_documents();
+      summary_ = found;
+      documents_ = 0;
+      held_out_writer_ = open_writer(options_.hold_out_output);
+    }
     writer_ = open_writer(options_.output);
-    if (options_.hold_out_every > 0) held_out_writer_ = open_writer(options_.hold_out_output);
-    for (const Source& file : files) add_file(file);
+    read_documents(files, [this](std::string_view text) { write(text); });
     finish();
     return summary_;
   }
@@ -110,14 +149,41 @@ class Packer {
     CHECK_INPUT(!inputs.empty(), "pack: no input is given");
     std::vector<Source> files;
     for (const std::string& input : inputs) {
-      CHECK_INPUT(path_exists(input), "{}: no such file or directory to pack", input);
-      if (is_directory_at(input)) {
+      const bool is_directory = is_directory_at(input);
+      const auto place = place_of(input);
+      CHECK_INPUT(place, "{}: no such file or directory to pack", input);
+      CHECK_INPUT(!is_of_kernel(*place), "{}: shows the state of the kernel, expected a file or directory of text",
+                  input);
+      if (is_directory) {
         append_directory(input, files);
       } else {
-        files.push_back({input, true});
+        files.push_back(make_source(input, *place, true));
       }
     }
-    return files;
+    return each_once(std::move(files));
+  }
+
+  // Leaves out sources whose file or content another source has.
+  std::vector<Source> each_once(std::vector<Source> sources) {
+    const std::vector<size_t> order = one_name_each(sources);
+    std::map<std::string, std::vector<size_t>> versions;  // Plain and compressed versions of a file.
+    for (const size_t i : order) versions[without_compression(sources[i].path)].push_back(i);
+    std::set<size_t> taken;
+    for (const auto& [path, numbers] : versions) {
+      std::set<std::string> contents;
+      for (const size_t i : numbers) {
+        if (numbers.size() == 1 || contents.insert(content_of(sources[i])).second) taken.insert(i);
+      }
+    }
+    std::vector<Source> once;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (taken.contains(i)) {
+        once.push_back(std::move(sources[i]));
+      } else {
+        summary_.repeated_files.push_back(sources[i].path);
+      }
+    }
+    return once;
   }
 
   void append_list(std::vector<std::string>& inputs) const {
@@ -129,24 +195,12 @@ class Packer {
   }
 
   void append_directory(const std::string& directory, std::vector<Source>& files) {
-    std::vector<Source> found;
-    std::vector<fs::path> pending{directory};
-    while (!pending.empty()) {
-      const fs::path folder = std::move(pending.back());
-      pending.pop_back();
-      std::error_code error;
-      for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-           entry.increment(error)) {
-        std::error_code unknown_type;
-        const fs::file_status status = entry->symlink_status(unknown_type);
-        if (fs::is_directory(status)) pending.push_back(entry->path());
-        if (fs::is_regular_file(status) && !is_own_output(entry->path()))
-          found.push_back({entry->path().string(), false});
-      }
-      if (error) summary_.unreadable.push_back(fmt::format("{}: {}", folder.string(), error.message()));
+    const FileTree tree = list_tree(directory);
+    for (const FileInTree& file : tree.files) {
+      if (!is_own_output(file.path)) files.push_back(make_source(file.path, file.place, false));
     }
-    std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
-    files.insert(files.end(), found.begin(), found.end());
+    summary_.unreadable.insert(summary_.unreadable.end(), tree.unreadable.begin(), tree.unreadable.end());
+    for (const auto& [kind, count] : tree.left_out) summary_.skipped_files[kind] += count;
   }
 
   // Returns whether the file is output of an earlier run of the same command, which is not a source.
@@ -162,76 +216,132 @@ class Packer {
   }
 
   // A file that the user named must be readable. An unreadable file in a directory is skipped.
-  void add_file(const Source& source) {
-    std::optional<InputFile> file;
-    try {
-      const std::string suffix = suffix_of(source.path);
-      if (is_read_by_tokenize_hf(suffix)) return skip(source, suffix);
-      file.emplace(source.path);
-      source.path.ends_with(".jsonl") ? add_jsonl(*file) : add_text(*file, source.named);
-    } catch (const UnreadableFile& error) {
-      if (source.named) throw;
-      summary_.unreadable.emplace_back(error.what());
+  void read_documents(const std::vector<Source>& files, const TakeDocument& take) {
+    const TakeDocument take_counted = [&](std::string_view text) {
+      if (text.empty()) {
+        ++summary_.empty_documents;
+        return;
+      }
+      ++documents_;
+      take(text);
+    };
+    for (const Source& source : files) {
+      try {
+        read_file(source, take_counted);
+      } catch (const UnreadableFile& error) {
+        if (source.named) throw;
+        summary_.unreadable.emplace_back(error.what());
+      }
     }
   }
 
-  void skip(const Source& source, const std::string& suffix) {
-    CHECK_INPUT(!source.named,
-                "{}: octavo pack does not read {} files, expected text or .jsonl; scripts/tokenize_hf.py "
-                "reads them",
-                source.path, suffix);
-    ++summary_.skipped_files[suffix];
-  }
-
-  void add_text(InputFile& file, bool named) {
-    const std::string text = file.read_all();
-    const size_t nul = text.find('\0');
-    CHECK_INPUT(nul == std::string::npos || !named, "{}: has a NUL byte at offset {}, expected text", file.path(), nul);
-    if (nul != std::string::npos) {
-      ++summary_.skipped_files[suffix_of(file.path())];
+  void read_file(const Source& source, const TakeDocument& take) {
+    const FileKind& kind = source.kind;
+    if (kind.content == Content::kParquet || kind.is_unread_compression) {
+      CHECK_INPUT(!source.named, "{}: octavo pack does not read {} files, expected text or JSON lines{}", source.path,
+                  kind.suffix, kind.suffix == kParquet ? "; scripts/tokenize_hf.py reads them" : "");
+      ++summary_.skipped_files[kind.suffix];
       return;
     }
-    ++summary_.files;
-    add_document(text);
+    TextFile file(source.path, kind.compression);
+    if (kind.content == Content::kText) return read_text(file, source, take);
+    if (kind.content == Content::kJson && !begins_with_json_line(source)) {
+      ++summary_.skipped_files[kind.suffix + " that is not JSON lines"];
+      return;
+    }
+    read_json_lines(file, take);
   }
 
-  void add_jsonl(InputFile& file) {
+  void read_text(TextFile& file, const Source& source, const TakeDocument& take) {
+    std::string text;
+    for (std::string block; file.read_block(block);) {
+      const size_t nul = block.find('\0');
+      CHECK_INPUT(nul == std::string::npos || !source.named, "{}: has a NUL byte at offset {}, expected text",
+                  source.path, text.size() + nul);
+      if (nul != std::string::npos) {
+        ++summary_.skipped_files[source.kind.suffix];
+        return;
+      }
+      text += block;
+      if (static_cast<int64_t>(text.size()) > kMaxDocumentBytes) throw too_long(source.path);
+    }
+    ++summary_.files;
+    take(text);
+  }
+
+  void read_json_lines(TextFile& file, const TakeDocument& take) {
     ++summary_.files;
     int64_t number = 0;
     for (std::string line; file.read_line(line);) {
       ++number;
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      add_document(parse_line(line, file.path(), number));
+      if (!is_blank(line)) take(parse_line(line, file.path(), number));
     }
   }
 
-  static std::string parse_line(const std::string& line, const std::string& path, int64_t number) {
+  // Returns whether the first line of a .json file is a document, or is missing. A file that the user named must be
+  // JSON lines.
+  bool begins_with_json_line(const Source& source) const {
+    TextFile file(source.path, source.kind.compression);
+    int64_t number = 0;
+    for (std::string line; file.read_line(line);) {
+      ++number;
+      if (is_blank(line)) continue;
+      try {
+        parse_line(line, source.path, number);
+      } catch (const InputError& error) {
+        CHECK_INPUT(!source.named, "{}; a .json file must be JSON lines, which have one object with the text per line",
+                    error.what());
+        return false;
+      }
+      return true;
+    }
+    return true;
+  }
+
+  static bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
+
+  std::string parse_line(const std::string& line, const std::string& path, int64_t number) const {
+    const std::string& field = options_.text_field;
     CHECK_INPUT(!line.starts_with("\xEF\xBB\xBF"),
                 "{}:{}: begins with a byte order mark (the bytes ef bb bf), expected a file without one", path, number);
     const nlohmann::json json = parse_json(line, fmt::format("{}:{}", path, number));
-    CHECK_INPUT(json.is_object() && json.contains("text"), "{}:{}: has no field 'text', expected an object with one",
-                path, number);
-    CHECK_INPUT(json["text"].is_string(), "{}:{}: the field 'text' is a {}, expected a string", path, number,
-                json["text"].type_name());
-    return json["text"].get<std::string>();
+    CHECK_INPUT(json.is_object() && json.contains(field),
+                "{}:{}: has no field '{}', expected an object with one; --text-field names another", path, number,
+                field);
+    CHECK_INPUT(json[field].is_string(), "{}:{}: the field '{}' is a {}, expected a string", path, number, field,
+                json[field].type_name());
+    return json[field].get<std::string>();
   }
 
-  void add_document(std::string_view text) {
-    if (text.empty()) {
-      ++summary_.empty_documents;
-      return;
-    }
-    ++documents_;
-    const bool hold_out = options_.hold_out_every > 0 && documents_ % options_.hold_out_every == 0;
+  bool is_nth() const { return documents_ % options_.hold_out_every == 0; }
+
+  static uint64_t checksum_of(std::string_view text) {
+    return checksum(text.data(), static_cast<int64_t>(text.size()));
+  }
+
+  void note_held_out(std::string_view text) {
+    if (is_nth()) held_out_.insert(checksum_of(text));
+  }
+
+  void write(std::string_view text) {
+    const bool hold_out = !held_out_.empty() && held_out_.contains(checksum_of(text));
+    if (hold_out && !is_nth()) ++summary_.held_out_as_equals;
     (hold_out ? held_out_writer_ : writer_)->add_document(ByteTokenizer::encode(text));
   }
 
-  void finish() {
+  void check_documents() const {
     CHECK_INPUT(documents_ > 0,
                 "pack: the inputs hold no document ({} files read, {} unreadable, {} empty documents{}{})",
                 summary_.files, summary_.unreadable.size(), summary_.empty_documents,
                 summary_.skipped_files.empty() ? "" : ", ", summary_.describe_skipped());
     CHECK_INPUT(documents_ >= options_.hold_out_every, "pack: there are {} documents, too few to hold out one in {}",
+                documents_, options_.hold_out_every);
+  }
+
+  void finish() {
+    check_documents();
+    CHECK_INPUT(writer_->num_documents() > 0,
+                "pack: each of the {} documents is held out, because its text is that of every {}th document",
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();
     summary_.tokens = writer_->num_tokens();
@@ -248,7 +358,8 @@ class Packer {
   PackOptions options_;
   PackSummary summary_;
   std::unique_ptr<TokenFileWriter> writer_, held_out_writer_;
-  int64_t documents_ = 0;  // Number of documents so far, in both outputs.
+  std::unordered_set<uint64_t> held_out_;  // Checksums of the texts that are held out.
+  int64_t documents_ = 0;                  // Number of documents so far, in both outputs.
 };
 
 }  // namespace
@@ -256,16 +367,20 @@ class Packer {
 std::string PackSummary::describe_skipped() const {
   std::string kinds;
   int64_t total = 0;
-  bool has_hint = false;
   for (const auto& [suffix, count] : skipped_files) {
     kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", count,
                          suffix.empty() ? "without a suffix" : printable(suffix));
     total += count;
-    has_hint = has_hint || is_read_by_tokenize_hf(suffix);
   }
   if (total == 0) return "";
-  return fmt::format("skipped {} files that are not text: {}{}", total, kinds,
-                     has_hint ? " (scripts/tokenize_hf.py reads .parquet, .gz and .zst)" : "");
+  return fmt::format("skipped {} that are not read: {}{}", total, kinds,
+                     skipped_files.contains(kParquet) ? " (scripts/tokenize_hf.py reads .parquet)" : "");
+}
+
+std::string PackSummary::describe_repeated() const {
+  if (repeated_files.empty()) return "";
+  return fmt::format("read once: {} have the content of a file that was taken already, such as {}",
+                     repeated_files.size(), printable(repeated_files.front()));
 }
 
 PackSummary pack(const PackOptions& options) { return Packer(options).run(); }

@@ -1,10 +1,9 @@
-// Implements `octavo pack`: turns text, JSONL and source trees into a token file of the byte tokenizer
+// Implements `octavo pack`: turns text, JSON lines and source trees into a token file of the byte tokenizer
 // (data/tokens/byte_tokenizer.h).
 //
-// A document is a text file, or the string in the field `text` of a line of a .jsonl file. A directory stands for the
-// regular files in it and below, in bytewise order of their paths. Symbolic links in it are skipped, so that nothing is
-// read twice and nothing outside the tree is read. Documents keep the order of the inputs. bos and eos are not stored;
-// the loader inserts them if the config asks for it.
+// The name of a file says what it is (data/text/file_kind.h). A directory stands for the files in it and below
+// (core/files/file_tree.h). A file is taken once, however many names lead to it. Documents keep the order of the
+// inputs. bos and eos are not stored; the loader inserts them if the config asks for it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,10 @@ struct PackOptions {
   std::string input_list = {};
   // PREFIX of the token file. Its folder is created if necessary.
   std::string output = {};
-  // Every n-th document goes to hold_out_output instead. 0 disables it.
+  // Field of JSON lines that has the text.
+  std::string text_field = "text";
+  // Every n-th document goes to hold_out_output instead, and every document with the text of one of these. 0 disables
+  // it.
   int64_t hold_out_every = 0;
   // PREFIX of the held-out token file. Empty means OUTPUT_held_out.
   std::string hold_out_output = {};
@@ -35,20 +37,25 @@ struct PackSummary {
   int64_t files = 0;                                    // Number of files read.
   // Files and directories below the given directories that could not be read completely, each with the reason.
   std::vector<std::string> unreadable;
-  // Number of files below the given directories that are not text, by suffix. They have a NUL byte, or the suffix of a
-  // format that scripts/tokenize_hf.py reads (.parquet, .gz, .zst).
+  // Number of files below the given directories that are not text, by suffix, and of what else FileTree::left_out
+  // counts.
   std::map<std::string, int64_t> skipped_files;
-  int64_t empty_documents = 0;  // Number of documents without a byte, which are skipped.
+  // Files with the content of a file that was taken already: the same file under another name, or the compressed
+  // version next to it.
+  std::vector<std::string> repeated_files;
+  int64_t empty_documents = 0;     // Number of documents without a byte, which are skipped.
+  int64_t held_out_as_equals = 0;  // Number of documents that are held out because an equal one is.
 
-  // Returns "skipped 4 files that are not text: 3 .parquet, 1 .png (scripts/tokenize_hf.py reads .parquet, .gz and
-  // .zst)", or an empty text if no file was skipped.
+  // Return "skipped 5: 1 .git, 3 .parquet, 1 .png (scripts/tokenize_hf.py reads .parquet)" and "read once: 2 files have
+  // the content of a file that was taken, such as a.jsonl.gz", or an empty text if there is none.
   std::string describe_skipped() const;
+  std::string describe_repeated() const;
 };
 
 // Writes PREFIX.bin, .idx and .json under temporary names and renames them after everything is read and written, so
 // that bad input or a full disk does not damage older datasets. Throws an InputError if an output exists and must not
-// be replaced, a named input is missing, unreadable or not text, a JSONL line is malformed (with file and line), or
-// there is no document. Throws an Error if the disk is full.
+// be replaced, a named input is missing, unreadable or not text, a JSON line is malformed (with file and line), a
+// compressed file is damaged, or there is no document. Throws an Error if the disk is full.
 PackSummary pack(const PackOptions& options);
 
 }  // namespace octavo

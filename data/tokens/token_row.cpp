@@ -1,11 +1,12 @@
 #include "data/tokens/token_row.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
+#include "core/files/file_tree.h"
 #include "core/files/input_file.h"
 
 namespace octavo {
@@ -21,16 +22,16 @@ struct TokenRow::File {
 
 std::vector<std::string> find_token_files(const std::string& path) {
   if (path.empty() || !is_directory_at(path) || path_exists(token_file_prefix(path) + ".idx")) return {path};
+  const FileTree tree = list_tree(path);
+  CHECK_INPUT(tree.unreadable.empty(), "{}, so the token files in {} are unknown", tree.unreadable.front(), path);
   std::vector<std::string> found;
-  try {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
-      const std::string name = entry.path().string();
-      const std::string prefix = token_file_prefix(name);
-      const bool is_shard = name.ends_with(".bin") && !path_exists(prefix + ".idx");
-      if (name.ends_with(".idx") || is_shard) found.push_back(prefix);
-    }
-  } catch (const std::filesystem::filesystem_error& error) {
-    throw InputError(fmt::format("{}: cannot be listed: {}", path, error.code().message()));
+  std::set<FilePlace> places;  // Places of the files with tokens. A file with several names is taken once.
+  for (const FileInTree& file : tree.files) {
+    const std::string prefix = token_file_prefix(file.path);
+    const bool is_shard = file.path.ends_with(".bin") && !path_exists(prefix + ".idx");
+    if (!file.path.ends_with(".idx") && !is_shard) continue;
+    const auto tokens = is_shard ? file.place : place_of(prefix + ".bin");
+    if (!tokens || places.insert(*tokens).second) found.push_back(prefix);
   }
   CHECK_INPUT(!found.empty(), "{}: is a folder without a token file, expected PREFIX.bin and PREFIX.idx in it", path);
   std::sort(found.begin(), found.end());

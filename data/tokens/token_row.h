@@ -19,8 +19,9 @@ struct TokenRowOptions {
   int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
 };
 
-// Returns the token files that `path` names: the path itself, or all token files in a folder and below, in bytewise
-// order of their paths. Throws an InputError if a folder has none.
+// Returns the token files that `path` names: the path itself, or all token files in a folder and below
+// (core/files/file_tree.h), in bytewise order of their paths and each once. Throws an InputError if a folder has none
+// or cannot be listed.
 std::vector<std::string> find_token_files(const std::string& path);
 
 // One row of tokens. Movable. read() is safe to call from several threads.

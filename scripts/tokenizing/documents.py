@@ -8,7 +8,6 @@ import sys
 from python_packages import sentence
 from tokenizing.blocks import BLOCK_BYTES, read_blocks
 from tokenizing.errors import InputError
-from tokenizing.inputs import kind_of
 
 MAX_DOCUMENT_BYTES = 1 << 30
 PARQUET_ROWS = 256  # Rows that are decoded at once.
@@ -27,7 +26,7 @@ def decode(data):
 
 def too_long(where):
     return InputError(f"{where}: a document of more than {MAX_DOCUMENT_BYTES >> 30} GiB, which is too large for a tokenizer; "
-                      "divide it (a text file is one document, a .jsonl file has one per line)")
+                      "divide it (a text file is one document, and JSON lines have one per line)")
 
 
 def read_text(source, sources):
@@ -38,7 +37,7 @@ def read_text(source, sources):
             break
         if len(data) > MAX_DOCUMENT_BYTES:
             raise too_long(source.path)
-    kind = kind_of(source.path)
+    kind = source.label
     try:
         if b"\0" in data:
             raise NoText("is not text: it has a NUL byte")
@@ -138,6 +137,17 @@ def read_lines(blocks, source, field, sources, lines_before):
             continue
         if text is not None:
             yield text
+
+
+def first_line_fault(source, field):
+    """Returns why the first line of a file is no document, or None if it is one or there is none."""
+    for number, line in enumerate(split_lines(read_blocks(source), source.path), 1):
+        try:
+            if parse_line(line, field) is not None:
+                return None
+        except NoText as error:
+            return f'{source.path}:{number}: expected a JSON object with a string in the field "{field}", but the line {error}'
+    return None
 
 
 def open_parquet(source, field):

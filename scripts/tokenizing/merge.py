@@ -4,7 +4,7 @@ The shuffled order is that of a keyed 64-bit hash of the document numbers. It is
 seed. The documents are first distributed over files by the leading bits of their hashes, so that each file fits in memory. Then one file
 after the other is sorted and written. This reads and writes every token twice, always in long sequences. Reading documents in random
 order from the parts would need no second copy, but one seek per document, which takes days for a billion documents. Only the order of
-the documents needs memory, so memory is bounded.
+the documents needs memory, so memory is bounded. Documents that are held out need about 100 bytes each.
 """
 
 import hashlib
@@ -19,25 +19,33 @@ RECORD_BYTES = 200  # Bytes of the Python objects of a document while it is sort
 MAX_FANOUT_BITS = 8  # Limit on the number of files that are written at once. If it is not enough, the files are divided again.
 
 
+def digest_of(packed):
+    return hashlib.blake2b(packed, digest_size=8).digest()
+
+
 class Merger:
-    """Adds documents by their numbers to the file or to the held-out file."""
+    """Adds documents to the file or to the held-out file. Every n-th document is held out, and every other document with its tokens too."""
 
     def __init__(self, writers, hold_out_every, progress):
         self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
+        self.held_out = set()  # Digests of the documents that are held out.
 
-    def is_held_out(self, number):
-        return self.hold_out_every and (number + 1) % self.hold_out_every == 0
+    def find_held_out(self, parts):
+        before = 0
+        for part in parts if self.hold_out_every else ():
+            first = (self.hold_out_every - 1 - before) % self.hold_out_every
+            self.held_out.update(map(digest_of, part.every_nth(first, self.hold_out_every)))
+            before += part.summary["documents"]
 
-    def add(self, number, packed):
-        self.writers[1 if self.is_held_out(number) else 0].add_document(packed)
+    def add(self, packed):
+        self.writers[1 if self.held_out and digest_of(packed) in self.held_out else 0].add_document(packed)
 
     def in_order(self, parts):
-        number = 0
+        self.find_held_out(parts)
         for part in parts:
             if self.hold_out_every:
                 for packed in part.documents():
-                    self.add(number, packed)
-                    number += 1
+                    self.add(packed)
             else:
                 self.copy(part)
             self.progress.add(part.token_bytes)
@@ -51,6 +59,7 @@ class Merger:
         self.writers[0].add_lengths(part.lengths())
 
     def shuffled(self, parts, seed, folder):
+        self.find_held_out(parts)
         shutil.rmtree(folder, ignore_errors=True)  # Remains of a killed run.
         os.makedirs(folder)
         hash_of = document_hash(seed)
@@ -75,8 +84,8 @@ class Merger:
             for child in smaller:
                 self.add_sorted(child)
             return
-        for _, number, packed in sorted(bucket.records()):
-            self.add(number, packed)
+        for _, _, packed in sorted(bucket.records()):
+            self.add(packed)
             self.progress.add(len(packed))
         os.unlink(bucket.path)
 

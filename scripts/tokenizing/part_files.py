@@ -6,7 +6,9 @@ file with that name is finished and correct, whatever happened before.
 """
 
 import array
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -108,6 +110,17 @@ class PartFile:
             lengths.fromfile(file, self.summary["documents"])
         return lengths
 
+    def every_nth(self, first, step):
+        """Yields the tokens of documents first, first + step and so on as bytes."""
+        size = array.array(self.summary["typecode"]).itemsize
+        lengths = self.lengths()
+        begins = itertools.accumulate(lengths, initial=0)
+        with open(self.path, "rb") as file:
+            for number, (begin, length) in enumerate(zip(begins, lengths)):
+                if number >= first and (number - first) % step == 0:
+                    file.seek(begin * size)
+                    yield file.read(length * size)
+
     def documents(self):
         """Yields the tokens of each document as bytes."""
         size = array.array(self.summary["typecode"]).itemsize
@@ -168,6 +181,11 @@ class PartsFolder:
             return None
         except ValueError as error:
             raise InputError(f"{self.file(JOURNAL)}: is not a journal; delete the folder to start again") from error
+
+    def forget_journal(self):
+        """Lets a run with any inputs and options continue here. It reuses the parts whose names say that they are valid."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.file(JOURNAL))
 
     def finished(self, name):
         """Returns the part of that name, or None."""

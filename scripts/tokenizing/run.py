@@ -31,6 +31,8 @@ class Run:
         self.arguments = arguments
         if "" in (arguments.output, arguments.hold_out_output):
             raise InputError("--output or --hold-out-output is empty, expected a PREFIX such as corpus/train")
+        if arguments.hold_out_every == 1:
+            raise InputError("--hold-out-every is 1, expected 0 (off) or at least 2")
         self.prefixes = [arguments.output]
         if arguments.hold_out_every:
             self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
@@ -56,10 +58,13 @@ class Run:
             self.arguments.input,
             self.files,
             lambda path: os.path.abspath(path) in written or os.path.abspath(path).startswith(parts),
+            self.arguments.text_field,
         )
         self.files.check(len(self.sources), self.arguments.allow_skipped)
         if not self.sources:
             raise InputError("the inputs have no documents")
+        for line in self.files.describe_rest():
+            print(line, file=sys.stderr)
         for source in self.sources:
             if source.kind != "text":  # Reading the first document detects a wrong field or column.
                 next(read_piece(Piece(source), self.arguments.text_field, Sources(self.arguments.skip_bad)), None)
@@ -172,6 +177,8 @@ class Run:
                 merger.in_order(parts)
             else:
                 merger.shuffled(parts, shuffle, buckets)
+            if not writers[0].documents:
+                raise InputError(f"each of the {documents} documents is held out, because its tokens are those of every {every}th document")
             for writer in writers:
                 writer.close(description | {"made_from": self.fingerprint})
             if self.arguments.train_bpe:
@@ -209,6 +216,8 @@ class Run:
         self.report_skipped()
         seconds = self.progress.seconds()
         writers = self.merge(parts, description)
+        if len(writers) > 1 and (more := writers[1].documents - sum(part.summary["documents"] for part in parts) // arguments.hold_out_every):
+            print(f"held out {more} more documents, because their text is held out", file=sys.stderr)
         self.report(writers, parts, seconds)
 
     def report_skipped(self):
@@ -252,6 +261,8 @@ def tokenize(arguments):
         try:
             run.make_dataset()
         except (InputError, RunError) as error:
+            if isinstance(error, InputError):
+                run.folder.forget_journal()  # The corrected command has other inputs or options, and may reuse the parts.
             if run.folder.keep_finished():
                 raise type(error)(f"{error}; {run.folder.path} keeps the finished parts for the next run") from error
             raise

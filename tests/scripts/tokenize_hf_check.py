@@ -217,9 +217,16 @@ def check_bad_input(scratch):
     assert [path.name for path in scratch.glob("bad*")] == ["bad.parts"] and part_files(scratch / "bad.parts")
     lines[200] = '{"text": "mended"}'
     (scratch / "late.jsonl").write_text("\n".join(lines))
-    refuse("late.jsonl has changed", *late)
-    run(*late, "--overwrite")
+    run(*late)
     assert len(read_dataset(scratch / "bad")) == 250 and not (scratch / "bad.parts").exists()
+
+    # A command that is refused, at its end too, leaves nothing that the corrected command must overwrite.
+    few = ["--tokenizer", tokenizer, "--input", good, "--output", scratch / "few", "--part-bytes", "1000", "--hold-out-every"]
+    refuse("expected 0 (off) or at least 2", *few, "1")
+    assert not list(scratch.glob("few*"))
+    refuse("250 documents, too few", *few, "251")
+    assert "parts were finished before" in run(*few, "10").stdout
+    assert len(read_dataset(scratch / "few")) == 225 and not (scratch / "few.parts").exists()
 
 
 def check_skip_bad(scratch):
@@ -256,10 +263,10 @@ def check_what_is_left_out(scratch):
     folder = scratch / "mixed"
     folder.mkdir()
     (folder / "readme.txt").write_text("some text")
-    for name in ("a.png", "b.png", "c.tar.bz2"):
+    for name in ("a.png", "b.png", "c.zip"):
         (folder / name).write_bytes(b"\x89PNG\0")
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", folder, "--output", scratch / "mixed_out"]
-    refuse("skipped 3 files: 2 .png, 1 .tar.bz2", *arguments)
+    refuse("skipped 3 files: 2 .png, 1 .zip", *arguments)
     refuse("--allow-skipped", *arguments)
     assert not list(scratch.glob("mixed_out*"))
     result = run(*arguments, "--allow-skipped")

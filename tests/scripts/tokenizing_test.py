@@ -198,6 +198,33 @@ class BadInputsTest(PlannedTest):
                 self.refuse(f"{name}: a document of more than", self.write(name, content))
 
 
+class InputsTest(PlannedTest):
+    """Tests the rule of what a file is on the cases that tests/data/text/text_inputs_test.cpp tests for `octavo pack`."""
+
+    def check(self, case, named):
+        content = bytes.fromhex(case["hex"]) if "hex" in case else case["content"].encode()
+        path = self.write(f"{case['name']}.d/{case['name']}", content)
+        left_out = None if named else case.get("left_out")
+        given = path if named else os.path.dirname(path)
+        sources = Sources()
+        if "documents" in case or left_out:
+            self.assertEqual([text for text in self.read(given, sources=sources) if text], case.get("documents", []))
+            self.assertEqual(sources.left_out, {left_out: 1} if left_out else {})
+        else:
+            with self.assertRaises(InputError) as refused:
+                self.read(given, sources=sources)
+            for part in case["refused"]:
+                self.assertIn(part, str(refused.exception))
+
+    def test_cases_of_octavo_pack(self):
+        for case in json.loads((ROOT / "tests/data/text/inputs.json").read_text()):
+            if ".zst" in case["name"] and not importlib.util.find_spec("zstandard"):
+                continue
+            for named in (True, False):
+                with self.subTest(name=case["name"], named=named):
+                    self.check(case, named)
+
+
 class FoldersTest(PlannedTest):
     def test_in_order_of_paths_without_binary_files(self):
         self.write("d/b.txt", "second")
@@ -213,21 +240,58 @@ class FoldersTest(PlannedTest):
         self.write("d/latin1.txt", "caf\xe9".encode("latin-1"))
         self.write("d/b.png", b"\x89PNG\x00\x01")
         self.write("d/c.tar.gz", gzip.compress(b"tar\0" * 9))
-        self.write("d/c.jsonl.bz2", b"BZh\0")
-        self.write("d/more/d.JSONL.bz2", b"BZh\0")
+        self.write("d/c.jsonl.lz4", b"\0")
+        self.write("d/more/d.JSONL.lz4", b"\0")
         self.write("d/core", b"\x00")
         self.write("d/late", b"text" * 5000 + b"\x00")
         os.mkfifo(self.root / "d/fifo")
         os.symlink("a.txt", self.root / "d/link")
+        os.symlink("missing", self.root / "d/broken")
+        os.symlink("/proc/self", self.root / "d/process")
+        os.symlink("/proc/self/environ", self.root / "d/environ")
+        for name in ("d/.git/config", "d/more/.git", "d/.hg/store"):
+            self.write(name, "https://user:SECRET@example.com")
         sources = Sources()
         self.assertEqual(self.read(str(self.root / "d"), sources=sources), ["text"])
         self.assertEqual(sources.taken, 1)
-        self.assertEqual(sources.left_out, {".png": 1, ".jsonl.bz2": 2, ".tar.gz": 1, "without a suffix": 2, "special file": 1,
-                                            "symbolic link": 1, ".txt not in UTF-8": 1})
-        self.assertRegex(sources.describe_left_out(), r"skipped 9 files: 2 \.jsonl\.bz2, .*1 \.png")
+        self.assertEqual(sources.left_out, {".png": 1, ".jsonl.lz4": 2, ".tar.gz": 1, "without a suffix": 2, "special file": 2,
+                                            "broken link": 1, "folder of the kernel": 1, ".txt not in UTF-8": 1})
+        self.assertRegex(sources.describe_left_out(), r"skipped 11 files: .*2 \.jsonl\.lz4, .*1 \.png")
+        self.assertEqual(list(sources.describe_rest()), ["skipped version control: 2 .git, 1 .hg",
+                                                         f"read once: 1 have the content of a file that was taken already, such as {self.root}/d/link"])
         with self.assertRaisesRegex(InputError, "more than the 1 read; --allow-skipped"):
             sources.check(1, False)
         sources.check(1, True)
+
+    def test_a_file_is_read_once(self):
+        self.write("d/sub/a.txt", "a")
+        path = self.write("d/b.jsonl", '{"text": "b"}')
+        self.write("d/b.jsonl.gz", gzip.compress(Path(path).read_bytes()))
+        self.write("d/c.txt", "c")
+        self.write("d/c.txt.gz", gzip.compress(b"another c"))
+        os.symlink("../d", self.root / "d/cycle")
+        os.symlink("sub", self.root / "d/alias")
+        os.link(path, self.root / "d/z.jsonl")
+        sources = Sources()
+        given = [str(self.root / "d"), path, f"{self.root}/d/./b.jsonl", str(self.root / "d/sub")]
+        self.assertEqual(self.read(*given, sources=sources), ["b", "c", "another c", "a"])
+        self.assertEqual(sorted(sources.repeated), sorted([given[1], given[2], f"{self.root}/d/b.jsonl.gz", f"{self.root}/d/z.jsonl", f"{self.root}/d/sub/a.txt"]))
+
+    def test_a_cache_of_the_hub(self):
+        """The links have the names of the files, and their targets have none."""
+        for number in range(2):
+            self.write(f"cache/blobs/{number:064x}", f'{{"text": "{number}"}}\n')
+            for revision in ("r1", "r2"):
+                (self.root / "cache/snapshots" / revision).mkdir(parents=True, exist_ok=True)
+                os.symlink(f"../../blobs/{number:064x}", self.root / f"cache/snapshots/{revision}/{number}.jsonl")
+        for given in ("cache", "cache/snapshots/r1"):
+            self.assertEqual(self.read(str(self.root / given)), ["0", "1"])
+
+    def test_what_shows_the_state_of_the_kernel_is_refused(self):
+        os.symlink("/proc/self", self.root / "process")
+        for given in (str(self.root / "process"), "/proc/self/environ"):
+            with self.assertRaisesRegex(InputError, "state of the kernel"):
+                self.read(given)
 
     def test_what_the_run_writes_is_not_read(self):
         self.write("d/a.txt", "text")
@@ -326,6 +390,16 @@ class MergeTest(PlannedTest):
         found = [read_dataset(self.root / name) for name in ("a", "b")]
         self.assertTrue(all(tokens == [tokens[0]] * (tokens[0] % 3 + 1) for tokens in found[0] + found[1]))
         return [[tokens[0] for tokens in documents] for documents in found]
+
+    def test_documents_with_equal_tokens_are_on_one_side(self):
+        with PartWriter(self.root, "equal", "H") as writer:
+            for number in (1, 2, 3, 1, 2, 2, 5, 3):
+                writer.add_document(array.array("H", [number] * (number % 3 + 1)))
+            writer.finish({"taken": 0})
+        parts = [PartFile(str(self.root / "equal"))]
+        for seed in (None, 3):
+            found = self.merge(parts, every=3, seed=seed)  # Documents 3 and 6 have the tokens 3 and 2.
+            self.assertEqual([sorted(documents) for documents in found], [[1, 1, 5], [2, 2, 2, 3, 3]])
 
     def test_in_order(self):
         parts = self.make_parts([3, 0, 5, 2])

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
@@ -55,6 +56,7 @@ TEST(Pack, TextJsonlAndTrees) {
   EXPECT_EQ(summary.documents, 6);
   EXPECT_EQ(summary.tokens, 5 + 4 + 1 + 3 + 4 + 1);
   EXPECT_EQ(summary.skipped_files, (std::map<std::string, int64_t>{{".o", 1}}));
+  EXPECT_EQ(summary.repeated_files, Texts{dir / "tree/link.txt"});
   EXPECT_EQ(summary.empty_documents, 1);
   EXPECT_EQ(summary.unreadable.size(), 0);
   EXPECT_EQ(TokenFile(dir / "out/p").dtype(), TokenDtype::kU16);
@@ -127,21 +129,94 @@ TEST(Pack, ExistingOutputIsReplacedOnRequestAlone) {
 TEST(Pack, WhatIsNotTextIsSkippedAndNamed) {
   const TempDir dir;
   write_file(dir / "tree/a.txt", "a");
-  for (const char* name : {"a.parquet", "b.PARQUET", "c.gz", "d.zst"})
-    write_file(dir / (std::string("tree/") + name), "PAR1");
+  for (const char* name : {"a.parquet", "b.PARQUET", "c.lz4"}) write_file(dir / (std::string("tree/") + name), "PAR1");
   for (const char* name : {"e.png", "f"}) write_file(dir / (std::string("tree/") + name), std::string_view("\0", 1));
+  for (const char* name : {".git/config", "sub/.git", "sub/.hg/store"})
+    write_file(dir / (std::string("tree/") + name), "https://user:SECRET@example.com");
+  std::filesystem::create_symlink("missing", dir / "tree/broken");
+  std::filesystem::create_symlink("/proc/self", dir / "tree/process");
+  std::filesystem::create_symlink("/proc/self/environ", dir / "tree/environ");
   const PackSummary summary = pack({.inputs = {dir / "tree"}, .output = dir / "p"});
   EXPECT_EQ(texts_of(dir / "p"), Texts{"a"});
-  EXPECT_EQ(summary.describe_skipped(),
-            "skipped 6 files that are not text: 1 without a suffix, 1 .gz, 2 .parquet, 1 .png, 1 .zst "
-            "(scripts/tokenize_hf.py reads .parquet, .gz and .zst)");
+  EXPECT_EQ(
+      summary.describe_skipped(),
+      "skipped 11 that are not read: 1 without a suffix, 2 .git, 1 .hg, 1 .lz4, 2 .parquet, 1 .png, 1 broken link, "
+      "1 folder of the kernel, 1 special file (scripts/tokenize_hf.py reads .parquet)");
   EXPECT_EQ(PackSummary{}.describe_skipped(), "");
   const auto refusal = [&](const std::string& input) {
     return message_of<InputError>([&] { pack({.inputs = {dir / input}, .output = dir / "q"}); });
   };
-  expect_mentions(refusal("tree/d.zst"), {"d.zst: octavo pack does not read .zst files", "scripts/tokenize_hf.py"});
+  expect_mentions(refusal("tree/a.parquet"), {"a.parquet: octavo pack does not read .parquet files", "tokenize_hf.py"});
+  expect_mentions(refusal("tree/c.lz4"), {"c.lz4: octavo pack does not read .lz4 files"});
+  expect_mentions(refusal("tree/process"), {"tree/process: shows the state of the kernel"});
+  expect_mentions(refusal("tree/environ"), {"tree/environ: shows the state of the kernel"});
   std::filesystem::remove(dir / "tree/a.txt");
   expect_mentions(refusal("tree"), {"no document", "2 .parquet", "scripts/tokenize_hf.py"});
+}
+
+TEST(Pack, AFileIsReadOnce) {
+  const TempDir dir;
+  write_file(dir / "d/sub/a.txt", "a");
+  write_file(dir / "d/b.jsonl", "{\"text\": \"b\"}\n");
+  std::filesystem::create_symlink("../d", dir / "d/cycle");
+  std::filesystem::create_symlink("sub", dir / "d/alias");
+  std::filesystem::create_hard_link(dir / "d/b.jsonl", dir / "d/z.jsonl");
+  const Texts repeated{dir / "d/b.jsonl", dir / "d/./b.jsonl", dir / "d/z.jsonl", dir / "d/sub/a.txt"};
+  const PackSummary summary =
+      pack({.inputs = {dir / "d", repeated[0], repeated[1], dir / "d/sub"}, .output = dir / "p"});
+  EXPECT_EQ(texts_of(dir / "p"), (Texts{"b", "a"}));
+  EXPECT_EQ(std::set(summary.repeated_files.begin(), summary.repeated_files.end()),
+            std::set(repeated.begin(), repeated.end()));
+  expect_mentions(summary.describe_repeated(), {"read once: 4 have the content", "such as", "z.jsonl"});
+}
+
+TEST(Pack, CompressedVersionsOfAFileAreReadOnce) {
+  const TempDir dir;
+  const std::string packed("\x1f\x8b\x08\0\0\0\0\0\x02\x03\x4b\x04\0\x43\xbe\xb7\xe8\x01\0\0\0", 21);  // The text "a".
+  write_file(dir / "d/a.txt.gz", packed);
+  write_file(dir / "d/a.txt", "a");
+  write_file(dir / "d/b.txt", "b");
+  write_file(dir / "d/b.txt.gz", packed);
+  EXPECT_EQ(pack({.inputs = {dir / "d"}, .output = dir / "p"}).repeated_files, Texts{dir / "d/a.txt.gz"});
+  EXPECT_EQ(texts_of(dir / "p"), (Texts{"a", "b", "a"}));
+}
+
+TEST(Pack, ACacheOfTheHubHasItsNamesInLinks) {
+  const TempDir dir;
+  for (const std::string name : {"0", "1"}) {
+    write_file(dir / ("cache/blobs/" + name), "{\"text\": \"" + name + "\"}");
+    for (const std::string revision : {"r1", "r2"}) {
+      std::filesystem::create_directories(dir / ("cache/snapshots/" + revision));
+      std::filesystem::create_symlink("../../blobs/" + name,
+                                      dir / ("cache/snapshots/" + revision + "/" + name + ".jsonl"));
+    }
+  }
+  for (const char* input : {"cache", "cache/snapshots/r1"}) {
+    pack({.inputs = {dir / input}, .output = dir / "p", .overwrite = true});
+    EXPECT_EQ(texts_of(dir / "p"), (Texts{"0", "1"}));
+  }
+}
+
+TEST(Pack, EqualDocumentsAreOnOneSide) {
+  const TempDir dir;
+  std::string lines;
+  for (const char* text : {"1", "2", "3", "1", "", "2", "2", "5", "3"})
+    lines += fmt::format("{{\"body\": \"{}\"}}\n", text);
+  write_file(dir / "a.jsonl", lines);
+  PackOptions options{.inputs = {dir / "a.jsonl"}, .output = dir / "p", .text_field = "body", .hold_out_every = 3};
+  const PackSummary summary = pack(options);  // Documents 3 and 6 have the texts 3 and 2.
+  EXPECT_EQ(texts_of(dir / "p"), (Texts{"1", "1", "5"}));
+  EXPECT_EQ(texts_of(dir / "p_held_out"), (Texts{"2", "3", "2", "2", "3"}));
+  EXPECT_EQ(summary.held_out_as_equals, 3);
+  EXPECT_EQ(summary.empty_documents, 1);
+  EXPECT_EQ(summary.files, 1);
+  write_file(dir / "a.jsonl", "{\"body\": \"a\"}\n{\"body\": \"a\"}\n");
+  options.hold_out_every = 2;
+  options.overwrite = true;
+  expect_mentions(message_of<InputError>([&] { pack(options); }), {"each of the 2 documents is held out"});
+  options.text_field = "text";
+  expect_mentions(message_of<InputError>([&] { pack(options); }), {"no field 'text'", "--text-field"});
+  EXPECT_EQ(texts_of(dir / "p"), (Texts{"1", "1", "5"}));
 }
 
 TEST(Pack, BadInputIsRefusedByName) {

@@ -126,6 +126,18 @@ TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
   const std::vector<std::string> found = find_token_files(dir_ / "c");
   EXPECT_EQ(found, (std::vector<std::string>{dir_ / "c/a", dir_ / "c/b/2"}));
   EXPECT_EQ(find_token_files(dir_ / "c/a"), std::vector<std::string>{dir_ / "c/a"});
+  write_tokens(dir_ / "elsewhere/x", {{3}});
+  write_file(dir_ / "c/.git/objects/pack-1.idx", "of git");
+  namespace fs = std::filesystem;
+  fs::create_directory(dir_ / "snapshot");
+  fs::create_symlink("../elsewhere", dir_ / "c/link");
+  fs::create_symlink("..", dir_ / "c/b/cycle");
+  for (const char* end : {".bin", ".idx"}) {
+    fs::create_symlink(std::string("a") + end, dir_ / (std::string("c/again") + end));
+    fs::create_symlink(dir_ / (std::string("elsewhere/x") + end), dir_ / (std::string("snapshot/s") + end));
+  }
+  EXPECT_EQ(find_token_files(dir_ / "c"), (std::vector<std::string>{dir_ / "c/a", dir_ / "c/b/2", dir_ / "c/link/x"}));
+  EXPECT_EQ(find_token_files(dir_ / "snapshot"), std::vector<std::string>{dir_ / "snapshot/s"});
   std::filesystem::create_directory(dir_ / "empty");
   expect_mentions(message_of<InputError>([&] { find_token_files(dir_ / "empty"); }), {"empty", "without a token file"});
 }

@@ -1,0 +1,46 @@
+// Lists the files of a folder. docs/data.md states the rule, and scripts/tokenizing/inputs.py has the same one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+// Identity of a file on disk, whatever its names are.
+struct FilePlace {
+  dev_t device = 0;
+  ino_t inode = 0;
+  auto operator<=>(const FilePlace&) const = default;
+};
+
+// Returns the place of the file or folder to which `path` leads, or nothing if it leads nowhere.
+std::optional<FilePlace> place_of(const std::string& path);
+
+// Returns whether the place lies in a file system in which the kernel shows its state as files (/proc, /sys), which
+// have no end or no text.
+bool is_of_kernel(const FilePlace& place);
+
+struct FileInTree {
+  std::string path;
+  FilePlace place;
+};
+
+struct FileTree {
+  std::vector<FileInTree> files;        // Regular files, in bytewise order of their paths.
+  std::vector<std::string> unreadable;  // Folders that cannot be listed, with the reason.
+  // Number of entries that were left out, by kind: ".git", "broken link", "special file", "folder of the kernel".
+  std::map<std::string, int64_t> left_out;
+};
+
+// Lists the regular files in `folder` and below. Symbolic links are followed. Each folder is listed once, under its own
+// path rather than that of a link, so that cycles of links end. Folders and files of version control (.git) are left
+// out. Never throws because of what is found.
+FileTree list_tree(const std::string& folder);
+
+}  // namespace octavo

@@ -1,0 +1,58 @@
+// Unpacks compressed text. Each format has a row in kCompressions and a file decoder_LIBRARY.cpp, which is the only one
+// that includes a header of that library.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace octavo {
+
+// A decoder of frames. A frame is what a compressor writes at once; a file may have several. Used by one thread. Memory
+// is bounded by kMaxWindowBytes.
+class Decoder {
+ public:
+  // Largest window of earlier text that a frame may refer to. `zstd --long=31` needs it.
+  static constexpr int kMaxWindowLog = 31;
+  static constexpr int64_t kMaxWindowBytes = int64_t{1} << kMaxWindowLog;
+
+  struct Result {
+    bool ends_frame = false;  // Whether the frame is complete. The next call begins another one.
+    std::string fault = {};   // Reason why the bytes are no frame. Empty if they are intact so far.
+  };
+
+  Decoder() = default;
+  virtual ~Decoder() = default;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // Unpacks bytes of `in` into `out`, and removes from both what was read and written. Does nothing if `in` has too few
+  // bytes.
+  virtual Result decode(std::string_view& in, std::span<char>& out) = 0;
+};
+
+// Return null if the build lacks the library.
+std::unique_ptr<Decoder> make_zlib_decoder();
+std::unique_ptr<Decoder> make_bzip2_decoder();
+std::unique_ptr<Decoder> make_xz_decoder();
+std::unique_ptr<Decoder> make_zstd_decoder();
+
+struct Compression {
+  std::string_view suffix;  // In lower case.
+  const char* name;         // Name in messages.
+  std::unique_ptr<Decoder> (*make)();
+};
+
+// The formats that are unpacked. scripts/tokenizing/blocks.py has the same rows, and docs/data.md names them.
+inline constexpr std::array kCompressions = {
+    Compression{".gz", "gzip", make_zlib_decoder},
+    Compression{".bz2", "bzip2", make_bzip2_decoder},
+    Compression{".xz", "xz", make_xz_decoder},
+    Compression{".zst", "Zstandard", make_zstd_decoder},
+    Compression{".zstd", "Zstandard", make_zstd_decoder},
+};
+
+}  // namespace octavo
