@@ -35,7 +35,7 @@ TextFile::TextFile(const std::string& path, const Compression* compression) : fi
 }
 
 void TextFile::check_intact(bool intact, std::string_view fault) const {
-  CHECK_INPUT(intact, "{}: is not an intact {} file: {}", path(), compression_->name, fault);
+  if (!intact) throw DamagedFile(fmt::format("{}: is not an intact {} file: {}", path(), compression_->name, fault));
 }
 
 void TextFile::refill() {

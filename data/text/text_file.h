@@ -14,6 +14,12 @@ namespace octavo {
 // Maximum size of a document. A longer one needs memory in proportion to it, and is more likely a file of another kind.
 inline constexpr int64_t kMaxDocumentBytes = int64_t{1} << 30;
 
+// Error for a compressed file that is damaged or ends early.
+class DamagedFile : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 // Used by one thread. Reads from the beginning to the end, either blocks or lines.
 class TextFile {
  public:
@@ -23,8 +29,8 @@ class TextFile {
 
   const std::string& path() const { return file_.path(); }
 
-  // Replaces `block` by the next bytes, at most kBlockBytes. Returns false at the end of the file. Throws an InputError
-  // if a compressed file is damaged or ends within a frame. Zero bytes after a frame are ignored, as gzip and xz do.
+  // Replaces `block` by the next bytes, at most kBlockBytes. Returns false at the end of the file. Throws DamagedFile if
+  // a compressed file is damaged or ends within a frame. Zero bytes after a frame are ignored, as gzip and xz do.
   bool read_block(std::string& block);
   // Reads the next line without its end. Returns false at the end of the file. Throws an InputError if it is longer
   // than kMaxDocumentBytes.

@@ -48,7 +48,7 @@ std::string content_of(const Source& source) {
     Checksum checksum;
     for (std::string block; file.read_block(block);) checksum.add(block.data(), static_cast<int64_t>(block.size()));
     return checksum.hex();
-  } catch (const UnreadableFile&) {
+  } catch (const InputError&) {  // The error is reported when the documents are read.
     return source.path;
   }
 }
@@ -244,7 +244,15 @@ class Packer {
       return;
     }
     TextFile file(source.path, kind.compression);
-    if (kind.content == Content::kText) return read_text(file, source, take);
+    if (kind.content == Content::kText) {
+      try {
+        return read_text(file, source, take);
+      } catch (const DamagedFile& error) {  // Of JSON lines, some would be in the corpus and some would not.
+        if (source.named) throw;
+        summary_.unreadable.emplace_back(error.what());
+        return;
+      }
+    }
     if (kind.content == Content::kJson && !begins_with_json_line(source)) {
       ++summary_.skipped_files[kind.suffix + " that is not JSON lines"];
       return;

@@ -5,7 +5,7 @@ import os
 import zlib
 
 from python_packages import sentence
-from tokenizing.errors import InputError
+from tokenizing.errors import DamagedFile, InputError
 
 BLOCK_BYTES = 1 << 20
 MAX_WINDOW_BYTES = 1 << 31  # Largest window of earlier text that a frame may refer to. `zstd --long=31` needs it.
@@ -18,13 +18,13 @@ def plain_blocks(file, _, block_bytes):
 
 def gzip_blocks(file, path, block_bytes):
     if not os.fstat(file.fileno()).st_size:
-        raise InputError(f"{path}: is not an intact gzip file: it is empty")
+        raise DamagedFile(f"{path}: is not an intact gzip file: it is empty")
     try:
         with gzip.GzipFile(fileobj=file) as unpacked:
             while block := unpacked.read(block_bytes):
                 yield block
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: is not an intact gzip file: {error}") from error
+        raise DamagedFile(f"{path}: is not an intact gzip file: {error}") from error
 
 
 def frame_blocks(name, begin, input_bytes):
@@ -50,9 +50,9 @@ def frame_blocks(name, begin, input_bytes):
                     elif getattr(decoder, "needs_input", True):
                         break
         except broken as error:
-            raise InputError(f"{path}: is not an intact {name} file: {error}") from error
+            raise DamagedFile(f"{path}: is not an intact {name} file: {error}") from error
         if decoder or not seen:
-            raise InputError(f"{path}: is not an intact {name} file: it {'ends within a frame' if decoder else 'is empty'}")
+            raise DamagedFile(f"{path}: is not an intact {name} file: it {'ends within a frame' if decoder else 'is empty'}")
 
     return blocks
 

@@ -7,7 +7,7 @@ import sys
 
 from python_packages import sentence
 from tokenizing.blocks import BLOCK_BYTES, read_blocks
-from tokenizing.errors import InputError
+from tokenizing.errors import DamagedFile, InputError
 
 MAX_DOCUMENT_BYTES = 1 << 30
 PARQUET_ROWS = 256  # Rows that are decoded at once.
@@ -31,12 +31,18 @@ def too_long(where):
 
 def read_text(source, sources):
     data = bytearray()
-    for block in read_blocks(source):
-        data += block
-        if b"\0" in block:
-            break
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise too_long(source.path)
+    try:
+        for block in read_blocks(source):
+            data += block
+            if b"\0" in block:
+                break
+            if len(data) > MAX_DOCUMENT_BYTES:
+                raise too_long(source.path)
+    except DamagedFile:
+        if source.named:
+            raise
+        sources.left_out[f"damaged {source.label}"] += 1
+        return
     kind = source.label
     try:
         if b"\0" in data:

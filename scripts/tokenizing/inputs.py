@@ -11,7 +11,7 @@ import stat
 
 from tokenizing.blocks import COMPRESSIONS, read_blocks
 from tokenizing.documents import first_line_fault
-from tokenizing.errors import InputError
+from tokenizing.errors import DamagedFile, InputError
 
 # Kinds of files by suffix. All others are text.
 KINDS = {".jsonl": "jsonl", ".jsonlines": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -211,8 +211,11 @@ def one_name_each(files, sources):
 def content_of(source):
     """Returns a value that is equal for sources with equal bytes after unpacking."""
     digest = hashlib.sha256()
-    for block in read_blocks(source):
-        digest.update(block)
+    try:
+        for block in read_blocks(source):
+            digest.update(block)
+    except InputError:  # The error is reported when the documents are read.
+        return source.path
     return digest.digest()
 
 
@@ -239,9 +242,12 @@ def left_out_as(source, field):
         if source.named:
             raise InputError(f"{fault}; a .json file must be JSON lines, which have one object with the text per line")
         return f"{source.label} that is not JSON lines"
-    if source.kind == "text" and not source.named and b"\0" in next(read_blocks(source, SNIFFED_BYTES), b""):
-        return source.label
-    return None
+    if source.kind != "text" or source.named:
+        return None
+    try:
+        return source.label if b"\0" in next(read_blocks(source, SNIFFED_BYTES), b"") else None
+    except DamagedFile:
+        return f"damaged {source.label}"
 
 
 def find_sources(paths, sources, is_ours=lambda path: False, field="text"):
