@@ -49,8 +49,91 @@ void read_hf_fields(const Json& json, const std::string& path, Struct& fields) {
   });
 }
 
-void expect_text(const Json& json, const char* key, const char* expected, const std::string& path) {
-  CHECK_INPUT(json.at(key) == expected, "{}: {} is {}, expected \"{}\"", path, key, json.at(key).dump(), expected);
+// The effect of a key of config.json that has a value.
+enum class KeyUse : uint8_t {
+  kUsed,      // This file reads it.
+  kHarmless,  // It does not change what the model computes.
+  kOneOf,     // It is refused unless it has one of the listed values.
+  kNamed,     // It is ignored, and ignored_hf_keys() names it unless it has one of the listed values.
+};
+
+struct KeyRule {
+  KeyUse use;
+  std::string_view names;     // Names of keys, separated by spaces.
+  const char* values = "[]";  // List of values for kOneOf and kNamed, as JSON.
+  const char* reason = "";    // Reason why other values are refused.
+};
+
+// The keys of config.json besides the fields of the shape (model_fields.h). All other keys are like kNamed.
+constexpr KeyRule kKeyRules[] = {
+    {KeyUse::kUsed,
+     "model_type rope_theta rope_scaling rope_parameters original_max_position_embeddings max_position_embeddings "
+     "use_sliding_window max_window_layers layer_types bos_token_id eos_token_id pad_token_id"},
+    // Names, dtypes, outputs and execution in transformers; initialization; heads of other tasks; other tokens.
+    {KeyUse::kHarmless,
+     "_name_or_path name_or_path _commit_hash architectures transformers_version torch_dtype dtype use_bfloat16 "
+     "initializer_range pretraining_tp use_cache return_dict return_dict_in_generate output_attentions "
+     "output_hidden_states output_scores torchscript tf_legacy_loss gradient_checkpointing chunk_size_feed_forward "
+     "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled is_decoder "
+     "tie_encoder_decoder cross_attention_hidden_size tie_last_hidden_states id2label label2id num_labels problem_type "
+     "finetuning_task task_specific_params tokenizer_class prefix unk_token_id sep_token_id cls_token_id mask_token_id "
+     "decoder_start_token_id model_max_length is_llama_config transformers.js_config unsloth_fixed unsloth_version"},
+    // Settings of generation in files of transformers 4.
+    {KeyUse::kHarmless,
+     "max_length min_length max_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty "
+     "temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
+     "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id forced_eos_token_id "
+     "remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens"},
+    {KeyUse::kOneOf, "hidden_act", R"(["silu", "swish"])", "Octavo's MLP is a SwiGLU"},
+    {KeyUse::kOneOf, "attention_bias mlp_bias", "[false]", "Octavo's linears have no bias"},
+    {KeyUse::kOneOf, "is_causal", "[true]", "Octavo's tokens attend only to earlier ones"},
+    {KeyUse::kOneOf, "is_encoder_decoder add_cross_attention", "[false]", "Octavo trains decoders"},
+    {KeyUse::kOneOf, "pruned_heads per_layer_config", "[{}, []]", "Octavo's blocks are all alike"},
+    {KeyUse::kOneOf, "quantization_config compression_config", "[]", "Octavo reads weights in a float dtype"},
+    {KeyUse::kOneOf, "partial_rotary_factor", "[1]", "Octavo's rope rotates whole heads"},
+    {KeyUse::kNamed, "attention_dropout", "[0]"},
+    {KeyUse::kNamed, "rope_interleaved", "[false]"},
+};
+
+// Keys of rope_parameters and rope_scaling.
+constexpr std::string_view kRopeKeys = "rope_theta rope_type type partial_rotary_factor";
+constexpr std::string_view kLlama3RopeKeys = "factor low_freq_factor high_freq_factor original_max_position_embeddings";
+// Keys of linear and yarn, which have no effect if the factor is 1.
+constexpr std::string_view kFactorRopeKeys =
+    "factor attention_factor beta_fast beta_slow mscale mscale_all_dim truncate original_max_position_embeddings";
+
+// Returns whether a list of names that are separated by spaces contains the name.
+bool has_name(std::string_view names, std::string_view name) {
+  while (!names.empty()) {
+    const size_t end = std::min(names.find(' '), names.size());
+    if (names.substr(0, end) == name) return true;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return false;
+}
+
+bool has_value(const Json& values, const Json& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Refuses a key with a value that changes what the model computes in a way that Octavo does not.
+void check_key(const std::string& key, const Json& value, const std::string& where) {
+  for (const KeyRule& rule : kKeyRules) {
+    if (rule.use != KeyUse::kOneOf || !has_name(rule.names, key)) continue;
+    const Json values = Json::parse(rule.values);
+    std::string expected;
+    for (const Json& one : values) expected += (expected.empty() ? "" : " or ") + one.dump();
+    CHECK_INPUT(has_value(values, value), "{}: {} is {}, expected {}: {}", where, key, value.dump(),
+                expected.empty() ? "no such key" : expected, rule.reason);
+  }
+}
+
+// Returns whether a key of config.json that is not a field of the shape is ignored but could matter.
+bool is_ignored(const std::string& key, const Json& value) {
+  for (const KeyRule& rule : kKeyRules) {
+    if (has_name(rule.names, key)) return rule.use == KeyUse::kNamed && !has_value(Json::parse(rule.values), value);
+  }
+  return true;
 }
 
 // An architecture of Hugging Face. A model belongs to the one that has qk-norm if it has.
@@ -58,10 +141,11 @@ struct Architecture {
   const char* model_type;
   const char* class_name;
   bool qk_norm;
-  int64_t head_dim;  // Default head size. 0 means hidden_size / num_attention_heads.
+  int64_t head_dim;   // Default head size. 0 means hidden_size / num_attention_heads.
+  int64_t positions;  // Default max_position_embeddings.
 };
-constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", false, 0},
-                                           {"qwen3", "Qwen3ForCausalLM", true, 128}};
+constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", false, 0, 2048},
+                                           {"qwen3", "Qwen3ForCausalLM", true, 128, 32768}};
 
 const Architecture& architecture_of(const Json& json, const std::string& path) {
   CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
@@ -75,24 +159,27 @@ const Architecture& architecture_of(const Json& json, const std::string& path) {
 }
 
 // Throws for a model with sliding-window attention, because every layer of Octavo attends to all earlier tokens.
+// Missing keys have the defaults of transformers. use_sliding_window has no effect if every layer is full.
 void check_no_sliding_window(const Json& json, const std::string& path) {
-  CHECK_INPUT(!get_flag(json, "use_sliding_window", path),
-              "{}: use_sliding_window is true, expected false: Octavo attends to all tokens", path);
-  if (!given(json, "layer_types")) return;
-  for (const Json& type : json.at("layer_types")) {
-    CHECK_INPUT(type == "full_attention", "{}: layer_types has {}, expected only \"full_attention\"", path,
-                type.dump());
+  constexpr int64_t kDefaultMaxWindowLayers = 28;
+  if (given(json, "layer_types")) {
+    CHECK_INPUT(json.at("layer_types").is_array(), "{}: layer_types is {}, expected a list", path,
+                json.at("layer_types").dump());
+    for (const Json& type : json.at("layer_types")) {
+      CHECK_INPUT(type == "full_attention", "{}: layer_types has {}, expected only \"full_attention\"", path,
+                  type.dump());
+    }
+    return;
   }
-}
-
-void check_supported_architecture(const Json& json, const std::string& path) {
-  if (given(json, "hidden_act")) expect_text(json, "hidden_act", "silu", path);
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    CHECK_INPUT(!get_flag(json, key, path), "{}: {} is true, expected false: Octavo's linears have no bias", path, key);
-  }
-  check_no_sliding_window(json, path);
-  CHECK_INPUT(!given(json, "quantization_config"), "{}: has a quantization_config, expected weights in a float dtype",
-              path);
+  const bool has_window = given(json, "sliding_window") || !json.contains("sliding_window");
+  if (!get_flag(json, "use_sliding_window", path) || !has_window) return;
+  const int64_t full_layers =
+      given(json, "max_window_layers") ? get_integer(json, "max_window_layers", path) : kDefaultMaxWindowLayers;
+  const int64_t layers = get_integer(json, "num_hidden_layers", path);
+  CHECK_INPUT(full_layers >= layers,
+              "{}: use_sliding_window is true and max_window_layers is {}, expected false, or at least "
+              "num_hidden_layers {}: Octavo attends to all tokens",
+              path, full_layers, layers);
 }
 
 void expect_same(const std::string& path, const std::string& name, const Json& value, const std::string& other_name,
@@ -101,24 +188,49 @@ void expect_same(const std::string& path, const std::string& name, const Json& v
               other.dump());
 }
 
-void check_partial_rotary_factor(const Json& json, const std::string& where) {
-  constexpr const char* kKey = "partial_rotary_factor";
-  CHECK_INPUT(!given(json, kKey) || json.at(kKey) == 1, "{}: {} is {}, expected 1", where, kKey, json.at(kKey).dump());
+// Returns whether a scaled rope with the factor 1 equals a plain one.
+bool is_plain_rope(const Json& type, const Json& rope) {
+  const auto is_one = [&](const char* key) { return given(rope, key) && rope.at(key) == 1; };
+  return (type == "linear" || type == "yarn") && is_one("factor") &&
+         (!given(rope, "attention_factor") || is_one("attention_factor"));
 }
 
-// Parses rope_parameters or rope_scaling. Returns nothing for a plain rope.
-std::optional<RopeScaling> parse_rope_scaling(const Json& rope, const std::string& path, const std::string& key) {
+Json rope_type_of(const Json& rope) {
+  for (const char* key : {"rope_type", "type"}) {
+    if (given(rope, key)) return rope.at(key);
+  }
+  return "default";
+}
+
+// Returns the length before the scaling of llama3, which transformers reads from the scaling itself, or else from one
+// of two keys beside it. Returns null if there is none.
+Json original_positions(const Json& json, const Json& rope, const std::string& path, const std::string& key) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (given(rope, kOriginal) && given(json, kOriginal))
+    expect_same(path, fmt::format("{}.{}", key, kOriginal), rope.at(kOriginal), kOriginal, json.at(kOriginal));
+  if (given(rope, kOriginal)) return rope.at(kOriginal);
+  if (given(json, kOriginal)) return json.at(kOriginal);
+  return json.value("max_position_embeddings", Json());
+}
+
+// Parses rope_parameters or rope_scaling of a config.json. Returns nothing for a plain rope.
+std::optional<RopeScaling> parse_rope_scaling(const Json& json, const std::string& path, const std::string& key) {
+  Json rope = json.at(key);
   const std::string where = fmt::format("{}: {}", path, key);
   CHECK_INPUT(rope.is_object(), "{} is {}, expected an object", where, rope.dump());
-  const bool has_older_key = given(rope, "type");
-  if (has_older_key && given(rope, "rope_type"))
-    expect_same(path, key + ".rope_type", rope.at("rope_type"), key + ".type", rope.at("type"));
-  const char* type_key = has_older_key ? "type" : "rope_type";
-  const Json type = given(rope, type_key) ? rope.at(type_key) : Json("default");
-  CHECK_INPUT(type == "default" || type == "llama3", "{}: the rope type is {}, expected \"default\" or \"llama3\"",
-              where, type.dump());
-  check_partial_rotary_factor(rope, where);
-  if (type == "default") return std::nullopt;
+  for (const auto& [name, value] : rope.items()) {
+    CHECK_INPUT(!value.is_object(), "{}.{} is an object, expected a number or a name: Octavo's layers have one rope",
+                where, name);
+    if (name == "partial_rotary_factor" && !value.is_null()) check_key(name, value, where);
+  }
+  const Json type = rope_type_of(rope);
+  if (given(rope, "type")) expect_same(path, key + ".rope_type", type, key + ".type", rope.at("type"));
+  if (type == "default" || is_plain_rope(type, rope)) return std::nullopt;
+  CHECK_INPUT(
+      type == "llama3",
+      "{}: the rope type is {}, expected \"default\" or \"llama3\", or \"linear\" or \"yarn\" with the factor 1", where,
+      type.dump());
+  rope["original_max_position_embeddings"] = original_positions(json, rope, path, key);
   RopeScaling scaling;
   read_hf_fields(rope, where, scaling);
   return scaling;
@@ -149,11 +261,10 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
     theta_name = name;
   };
   read_theta(json, kTheta);
-  check_partial_rotary_factor(json, path);
   std::string scaling_key;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!given(json, key) || json.at(key).empty()) continue;
-    const std::optional<RopeScaling> scaling = parse_rope_scaling(json.at(key), path, key);
+    const std::optional<RopeScaling> scaling = parse_rope_scaling(json, path, key);
     read_theta(json.at(key), fmt::format("{}.{}", key, kTheta));
     if (!scaling_key.empty()) expect_same_scaling(path, scaling, key, config.rope_scaling, scaling_key);
     config.rope_scaling = scaling;
@@ -161,32 +272,95 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
   }
 }
 
-// Writes the members. `positions`, the members of rope, go to the place of the first field without a name of its own.
-template <typename Struct>
-void write_hf_fields(const Struct& fields, nlohmann::ordered_json& json, const nlohmann::ordered_json& positions = {}) {
-  for_each_field(fields, [&](const auto& field, const auto& value) {
-    if (field.hf_name == nullptr)
-      json.update(positions);
-    else
-      json[field.hf_name] = shape_to_json<nlohmann::ordered_json>(value);
-  });
+// Writes rope in the forms of both versions. If `replace` is false, writes only what is missing.
+void write_rope(const ModelConfig& config, bool replace, Json& json) {
+  Json scaling;  // The value of rope_scaling. Null without scaling.
+  Json rope = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
+  if (config.rope_scaling) {
+    scaling["rope_type"] = "llama3";
+    for_each_field(*config.rope_scaling,
+                   [&](const auto& field, const auto& value) { scaling[field.hf_name] = shape_to_json<Json>(value); });
+    rope.update(scaling);
+  }
+  if (replace) json.erase("original_max_position_embeddings");
+  const std::pair<const char*, Json> keys[] = {
+      {"rope_theta", config.rope_theta}, {"rope_scaling", scaling}, {"rope_parameters", rope}};
+  for (const auto& [key, value] : keys) {
+    if (replace || (!given(json, key) && !value.is_null())) json[key] = value;
+  }
 }
 
-int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
-  int64_t positions = metadata.max_position_embeddings;
-  if (positions == 0 && config.rope_scaling) {
-    positions = std::llround(config.rope_scaling->factor *
-                             static_cast<double>(config.rope_scaling->original_max_position_embeddings));
+// Returns max_position_embeddings of a model that does not say it.
+int64_t unstated_positions(const ModelConfig& config) {
+  if (!config.rope_scaling) return 0;
+  return std::llround(config.rope_scaling->factor *
+                      static_cast<double>(config.rope_scaling->original_max_position_embeddings));
+}
+
+// Returns a config.json without the shape and the rope.
+Json new_hf_config(const ModelConfig& config, const HfMetadata& metadata) {
+  const int64_t known = metadata.max_position_embeddings;
+  const int64_t positions = std::max(known > 0 ? known : unstated_positions(config), metadata.seq_len);
+  Json json = {{"max_position_embeddings", positions > 0 ? positions : 8192},
+               {"hidden_act", "silu"},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"initializer_range", 0.02},
+               {"bos_token_id", metadata.bos_token_id},
+               {"eos_token_id", metadata.eos_token_id},
+               {"use_cache", true}};
+  if (config.qk_norm) {
+    json.update({{"use_sliding_window", false}, {"sliding_window", nullptr}});
+  } else {
+    json["mlp_bias"] = false;
   }
-  positions = std::max(positions, metadata.seq_len);
-  return positions > 0 ? positions : 8192;
+  return json;
+}
+
+// Returns the value at a path such as "/config/data/seq_len", or null if there is none.
+Json value_at(const Json& json, const char* path) {
+  const Json::json_pointer pointer(path);
+  return json.contains(pointer) ? json.at(pointer) : Json();
+}
+
+int64_t integer_or_zero(const Json& json) { return json.is_number_integer() ? json.get<int64_t>() : 0; }
+
+// Returns the longest data.seq_len up to the step, with the stages of the run that began before it.
+int64_t longest_seq_len(const Json& meta, int64_t step) {
+  int64_t longest = integer_or_zero(value_at(meta, "/config/data/seq_len"));
+  int64_t begin = 0;
+  const Json stages = value_at(meta, "/config/stages");
+  for (const Json& stage : stages.is_array() ? stages : Json::array()) {
+    if (begin >= step) break;
+    longest = std::max(longest, integer_or_zero(value_at(stage, "/data/seq_len")));
+    begin += std::clamp(integer_or_zero(value_at(stage, "/steps")), int64_t{0}, step - begin);
+  }
+  return longest;
+}
+
+// Replaces an id of the model with the id of the training data, unless they agree.
+void take_id(const Json& id, const char* key, Json HfMetadata::*known, HfMetadata& metadata) {
+  if (!id.is_number_integer()) return;
+  const auto agrees = [&](const Json& ids) { return ids.is_array() ? has_value(ids, id) : ids == id; };
+  Json* files[] = {&metadata.config, &metadata.generation_config};
+  for (const Json* file : files) {
+    if (file->is_object() && agrees(file->value(key, Json()))) return;
+  }
+  if (agrees(metadata.*known)) return;
+  metadata.*known = id;
+  for (Json* file : files) {
+    if (file->is_object()) (*file)[key] = id;
+  }
 }
 
 }  // namespace
 
 ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   const Architecture& architecture = architecture_of(json, path);
-  check_supported_architecture(json, path);
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_null()) check_key(key, value, path);
+  }
+  check_no_sliding_window(json, path);
   ModelConfig config;
   config.qk_norm = architecture.qk_norm;
   config.rms_norm_eps = 1e-6;  // Default of transformers if the file has no rms_norm_eps.
@@ -203,49 +377,92 @@ ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   return config;
 }
 
+std::vector<std::string> ignored_hf_keys(const Json& json) {
+  std::vector<std::string> keys;
+  const auto fields = shape_fields<ModelConfig>();
+  for (const auto& [key, value] : json.items()) {
+    const bool is_field = std::any_of(fields.begin(), fields.end(), [&key = key](const auto& field) {
+      return field.hf_name != nullptr && field.hf_name == key;
+    });
+    // The window has no effect where use_sliding_window says so.
+    const bool is_window = key == "sliding_window" && given(json, "use_sliding_window");
+    if (!value.is_null() && !is_field && !is_window && is_ignored(key, value)) keys.push_back(key);
+  }
+  for (const std::string key : {"rope_parameters", "rope_scaling"}) {
+    if (!given(json, key.c_str()) || !json.at(key).is_object()) continue;
+    const Json type = rope_type_of(json.at(key));
+    const std::string_view of_type = type == "default" ? "" : type == "llama3" ? kLlama3RopeKeys : kFactorRopeKeys;
+    for (const auto& [name, value] : json.at(key).items()) {
+      if (!value.is_null() && !has_name(kRopeKeys, name) && !has_name(of_type, name))
+        keys.push_back(fmt::format("{}.{}", key, name));
+    }
+  }
+  return keys;
+}
+
 HfMetadata parse_hf_metadata(const Json& json) {
   HfMetadata metadata;
   if (!json.is_object()) return metadata;
-  metadata.bos_token_id = json.value("bos_token_id", Json());
-  metadata.eos_token_id = json.value("eos_token_id", Json());
-  const Json positions = json.value("max_position_embeddings", Json());
-  if (positions.is_number_integer()) metadata.max_position_embeddings = positions.get<int64_t>();
+  const auto object_at = [&](const char* key) {
+    return given(json, key) && json.at(key).is_object() ? json.at(key) : Json();
+  };
+  metadata.config = object_at(kHfConfigName);
+  metadata.generation_config = object_at(kGenerationConfigName);
+  const Json& config = metadata.config.is_object() ? metadata.config : json;
+  const auto id_of = [&](const char* key) {
+    const Json& generation = metadata.generation_config;
+    return generation.is_object() && given(generation, key) ? generation.at(key) : config.value(key, Json());
+  };
+  metadata.bos_token_id = id_of("bos_token_id");
+  metadata.eos_token_id = id_of("eos_token_id");
+  metadata.max_position_embeddings = integer_or_zero(config.value("max_position_embeddings", Json()));
   return metadata;
 }
 
-nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype) {
-  nlohmann::ordered_json scaling;  // The value of rope_scaling. Null without scaling.
-  nlohmann::ordered_json rope = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
-  if (config.rope_scaling) {
-    scaling["rope_type"] = "llama3";
-    write_hf_fields(*config.rope_scaling, scaling);
-    rope.update(scaling);
-  }
-  const nlohmann::ordered_json positions = {{"max_position_embeddings", max_positions(config, metadata)},
-                                            {"rope_theta", config.rope_theta},
-                                            {"rope_scaling", scaling},
-                                            {"rope_parameters", rope}};
+HfMetadata hf_metadata_of(const Json& meta, int64_t step) {
+  HfMetadata metadata;
+  if (!meta.is_object()) return metadata;
+  metadata = parse_hf_metadata(meta.value(kHfMetaKey, Json()));
+  take_id(value_at(meta, "/config/data/bos_id"), "bos_token_id", &HfMetadata::bos_token_id, metadata);
+  take_id(value_at(meta, "/config/data/eos_id"), "eos_token_id", &HfMetadata::eos_token_id, metadata);
+  metadata.seq_len = longest_seq_len(meta, step);
+  return metadata;
+}
+
+Json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype) {
   const auto* architecture = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
                                           [&](const Architecture& a) { return a.qk_norm == config.qk_norm; });
-  nlohmann::ordered_json json;
+  const bool is_new = !metadata.config.is_object();
+  Json json = is_new ? new_hf_config(config, metadata) : metadata.config;
+  const int64_t known = metadata.max_position_embeddings;
+  if (!is_new && metadata.seq_len > (known > 0 ? known : architecture->positions))
+    json["max_position_embeddings"] = metadata.seq_len;
+  std::optional<ModelConfig> before;
+  if (!is_new) before = parse_hf_config(json, kHfConfigName);
   json["architectures"] = {architecture->class_name};
   json["model_type"] = architecture->model_type;
-  write_hf_fields(config, json, positions);
-  json["hidden_act"] = "silu";
-  json["attention_bias"] = false;
-  json["attention_dropout"] = 0.0;
-  if (config.qk_norm) {
-    json["use_sliding_window"] = false;
-    json["sliding_window"] = nullptr;
-  } else {
-    json["mlp_bias"] = false;
+  const Json fields_before = before ? shape_to_json<Json>(*before) : Json::object();
+  for_each_field(config, [&](const auto& field, const auto& value) {
+    const Json now = shape_to_json<Json>(value);
+    if (field.hf_name != nullptr && fields_before.value(field.name, Json()) != now) json[field.hf_name] = now;
+  });
+  const bool has_other_rope =
+      !before || before->rope_theta != config.rope_theta || before->rope_scaling != config.rope_scaling;
+  // Version 5 reads the form of version 4, but not the other way round.
+  if (has_other_rope || given(json, "rope_parameters")) write_rope(config, has_other_rope, json);
+  const bool has_dtype = json.contains("torch_dtype") || json.contains("dtype");
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (!has_dtype || json.contains(key)) json[key] = dtype_name(dtype);
   }
-  json["initializer_range"] = 0.02;
-  json["bos_token_id"] = metadata.bos_token_id;
-  json["eos_token_id"] = metadata.eos_token_id;
-  json["use_cache"] = true;
-  json["torch_dtype"] = dtype_name(dtype);
-  json["dtype"] = dtype_name(dtype);
+  return json;
+}
+
+Json make_generation_config(const HfMetadata& metadata) {
+  if (metadata.generation_config.is_object()) return metadata.generation_config;
+  Json json = {
+      {"_from_model_config", true}, {"bos_token_id", metadata.bos_token_id}, {"eos_token_id", metadata.eos_token_id}};
+  if (metadata.config.is_object() && given(metadata.config, "pad_token_id"))
+    json["pad_token_id"] = metadata.config.at("pad_token_id");
   return json;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "model/architecture/config.h"
@@ -17,19 +18,39 @@ struct HfMetadata {
   nlohmann::json bos_token_id;          // A number or null.
   nlohmann::json eos_token_id;          // A number, a list of numbers or null.
   int64_t max_position_embeddings = 0;  // Maximum number of positions. 0 means unknown.
-  int64_t seq_len = 0;                  // Sequence length of training. 0 means unknown.
+  int64_t seq_len = 0;                  // Longest sequence length of training. 0 means unknown.
+  nlohmann::json config;                // config.json of the model that a run began from. Null if there is none.
+  nlohmann::json generation_config;     // Its generation_config.json. Null if there is none.
 };
 
 inline constexpr const char* kHfConfigName = "config.json";
+inline constexpr const char* kGenerationConfigName = "generation_config.json";
+// Key in a checkpoint's metadata for the files above of the model that the run began from, by their names. Checkpoints
+// of earlier versions have bos_token_id, eos_token_id and max_position_embeddings instead.
+inline constexpr const char* kHfMetaKey = "hugging_face";
 
 // Returns the shape that a config.json describes. `path` names it in messages. Throws an InputError for a model that
-// Octavo does not compute (another model_type, biases, another activation, a sliding window, rope types other than
-// default and llama3, quantization), and for a shape that ModelConfig::validate refuses.
+// Octavo does not compute (another model_type, biases, another activation, a sliding window, attention to later tokens,
+// rope types other than default and llama3, quantization), and for a shape that ModelConfig::validate refuses.
 ModelConfig parse_hf_config(const nlohmann::json& json, const std::string& path);
+
+// Returns the keys of a config.json that are ignored but could matter: keys that Octavo does not know, and dropout.
+// Keys of rope_parameters and rope_scaling are named like "rope_scaling.beta_fast".
+std::vector<std::string> ignored_hf_keys(const nlohmann::json& json);
+
+// Returns the contents of a checkpoint's kHfMetaKey, or of a config.json. The ids in generation_config.json take
+// precedence over those in config.json, as in transformers.
 HfMetadata parse_hf_metadata(const nlohmann::json& json);
 
-// Returns a config.json that both versions read. max_position_embeddings is that of the metadata, or else that of the
-// rope scaling, or else the training length, but at least the training length.
-nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
+// Returns what an export of a checkpoint of this step with the metadata `meta` writes: that of the model that the run
+// began from, except for what training changed. The bos and eos of the training data replace ids of the model that
+// differ from them, but a list of eos ids stays if it has the eos of the data.
+HfMetadata hf_metadata_of(const nlohmann::json& meta, int64_t step);
+
+// Returns a config.json that both versions read. It is metadata.config with the keys whose meaning has changed, or else
+// a new one. max_position_embeddings is that of the metadata, or else that of the rope scaling, or else the training
+// length, but at least the training length.
+nlohmann::json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
+nlohmann::json make_generation_config(const HfMetadata& metadata);
 
 }  // namespace octavo

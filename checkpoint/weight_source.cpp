@@ -1,5 +1,7 @@
 #include "checkpoint/weight_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -25,10 +27,20 @@ constexpr const char* kHeadName = "lm_head.weight";
 
 }  // namespace
 
-HfWeights::HfWeights(const fs::path& dir) : dir_(dir) {
+HfWeights::HfWeights(const fs::path& dir, bool needs_files) : dir_(dir) {
   const std::string path = (dir / kHfConfigName).string();
-  json_ = read_json_file(path);
-  config_ = parse_hf_config(json_, path);
+  const Json config = read_json_file(path);
+  config_ = parse_hf_config(config, path);
+  if (const std::vector<std::string> ignored = ignored_hf_keys(config); !ignored.empty()) {
+    notes_.push_back(fmt::format("{}: Octavo ignores {}, so the model is computed without {}", path,
+                                 fmt::join(ignored, ", "), ignored.size() == 1 ? "it" : "them"));
+  }
+  hugging_face_ = {{kHfConfigName, config}};
+  if (const std::string generation = (dir / kGenerationConfigName).string(); path_exists(generation)) {
+    Json& read = hugging_face_[kGenerationConfigName] = read_json_file(generation);
+    CHECK_INPUT(read.is_object(), "{}: is not a JSON object", generation);
+  }
+  if (!needs_files && !path_exists(dir / kWeightsName) && !path_exists(dir / kIndexName)) return;
   open_files();
   untie_other_head();
   check_tensors();
@@ -37,9 +49,9 @@ HfWeights::HfWeights(const fs::path& dir) : dir_(dir) {
 void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
   const auto found = tensors_.find(name);
   CHECK(found != tensors_.end(), "{}: has no tensor {}", dir_.string(), name);
-  const SafetensorsFile& file = *found->second;
-  const SafetensorsEntry& entry = *file.find(name);
-  const std::string where = fmt::format("{}: tensor {}", file.path(), name);
+  const SafetensorsFile& file = *found->second.file;
+  const SafetensorsEntry& entry = *found->second.entry;
+  const std::string where = fmt::format("{}: tensor {}", file.path(), entry.name);
   const TensorSlice stored = checked_slice(where, entry.shape, {}, 0, entry.numel());
   const TensorSlice wanted = checked_slice(where, entry.shape, columns, begin, end);
   for_each_run(stored, wanted,
@@ -58,7 +70,7 @@ std::string HfWeights::identity() const {
 void HfWeights::open_files() {
   if (path_exists(dir_ / kWeightsName)) {
     const SafetensorsFile& file = files_.emplace_back((dir_ / kWeightsName).string());
-    for (const auto& [name, entry] : file.entries()) tensors_[name] = &file;
+    for (const auto& [name, entry] : file.entries()) add(file, entry);
     return;
   }
   CHECK_INPUT(path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
@@ -79,14 +91,27 @@ void HfWeights::open_sharded() {
                 value.dump());
     const SafetensorsFile*& file = opened[file_name];
     if (file == nullptr) file = &files_.emplace_back(path_inside(dir_.string(), file_name));
-    CHECK_INPUT(file->find(name) != nullptr, "{}: has no tensor {}, which {} names", file->path(), name, index_path);
-    tensors_[name] = file;
+    const SafetensorsEntry* entry = file->find(name);
+    CHECK_INPUT(entry != nullptr, "{}: has no tensor {}, which {} names", file->path(), name, index_path);
+    add(*file, *entry);
   }
+}
+
+void HfWeights::add(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  const std::string first = entry.name.substr(0, entry.name.find('.'));
+  const bool lacks_prefix = first == "embed_tokens" || first == "layers" || first == "norm" || first == "rotary_emb";
+  const auto [found, is_new] = tensors_.try_emplace((lacks_prefix ? "model." : "") + entry.name, Stored{&file, &entry});
+  CHECK_INPUT(is_new, "{}: has the tensors {} and {}, expected one of them", dir_.string(), found->second.entry->name,
+              entry.name);
 }
 
 // Handles a tied config with a separate head. If the head has other values than the embedding, the model is not tied.
 void HfWeights::untie_other_head() {
   if (!config_.tie_word_embeddings || !tensors_.contains(kHeadName)) return;
+  if (!tensors_.contains(kEmbeddingName)) {
+    tensors_[kEmbeddingName] = tensors_.at(kHeadName);
+    return;
+  }
   for (const char* name : {kEmbeddingName, kHeadName}) check_shape(name, {config_.vocab_size, config_.hidden_size});
   constexpr int64_t kStretch = 1 << 16;
   const int64_t numel = config_.vocab_size * config_.hidden_size;
@@ -97,8 +122,9 @@ void HfWeights::untie_other_head() {
     read(kHeadName, {}, begin, end, head.data());
     if (std::equal(head.begin(), head.begin() + (end - begin), embedding.begin())) continue;
     config_.tie_word_embeddings = false;
-    note_ = fmt::format("{}: {} has tie_word_embeddings true, but {} differs from {}, so the model is not tied",
-                        dir_.string(), kHfConfigName, kHeadName, kEmbeddingName);
+    notes_.push_back(
+        fmt::format("{}: {} has tie_word_embeddings true, but {} differs from {}, so the model is not tied",
+                    dir_.string(), kHfConfigName, kHeadName, kEmbeddingName));
     return;
   }
 }
@@ -113,10 +139,10 @@ void HfWeights::check_tensors() const {
     expected.insert(spec.name);
     check_shape(spec.name, spec.shape);
   }
-  for (const auto& [name, file] : tensors_) {
+  for (const auto& [name, stored] : tensors_) {
     if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
     CHECK_INPUT(name == kHeadName && config_.tie_word_embeddings,
-                "{}: has the tensor {}, which this model does not have", file->path(), name);
+                "{}: has the tensor {}, which this model does not have", stored.file->path(), stored.entry->name);
     check_shape(name, {config_.vocab_size, config_.hidden_size});
   }
 }
@@ -125,12 +151,13 @@ void HfWeights::check_shape(const std::string& name, const std::vector<int64_t>&
   const auto found = tensors_.find(name);
   CHECK_INPUT(found != tensors_.end(), "{}: has no tensor {}, expected one of shape {}", dir_.string(), name,
               describe_shape(shape));
-  const SafetensorsEntry& entry = *found->second->find(name);
-  CHECK_INPUT(entry.shape == shape, "{}: tensor {} is {}, but config.json requires {}", found->second->path(), name,
+  const SafetensorsEntry& entry = *found->second.entry;
+  const std::string& path = found->second.file->path();
+  CHECK_INPUT(entry.shape == shape, "{}: tensor {} is {}, but config.json requires {}", path, entry.name,
               describe_shape(entry.shape), describe_shape(shape));
   const std::set<std::string> floats{"F64", "F32", "F16", "BF16"};
-  CHECK_INPUT(floats.contains(entry.dtype), "{}: tensor {} is {}, expected F32, BF16, F16 or F64",
-              found->second->path(), name, entry.dtype);
+  CHECK_INPUT(floats.contains(entry.dtype), "{}: tensor {} is {}, expected F32, BF16, F16 or F64", path, entry.name,
+              entry.dtype);
 }
 
 CheckpointWeights::CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
@@ -141,6 +168,12 @@ CheckpointWeights::CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::m
     CHECK_INPUT(tensor->shape == spec.shape, "{}: tensor {} is {}, but its model requires {}",
                 checkpoint_.path().string(), spec.name, describe_shape(tensor->shape), describe_shape(spec.shape));
   }
+}
+
+Json CheckpointWeights::hugging_face() const {
+  const HfMetadata metadata = hf_metadata_of(checkpoint_.meta(), checkpoint_.step());
+  return {{kHfConfigName, make_hf_config(model_config(), metadata, DType::kFloat32)},
+          {kGenerationConfigName, make_generation_config(metadata)}};
 }
 
 void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {

@@ -28,8 +28,10 @@ class WeightSource {
   virtual std::filesystem::path path() const = 0;  // Returns the path that opens the same weights again.
   // Returns a text that distinguishes these weights from others at the same path.
   virtual std::string identity() const = 0;
-  // Returns a line about unusual weights that a user should see, with the directory, or an empty text.
-  virtual std::string note() const { return {}; }
+  // Returns sentences about what is unusual about the model and a user should see, each with the directory.
+  virtual std::vector<std::string> notes() const { return {}; }
+  // Returns what a checkpoint of a run that begins from these weights has under kHfMetaKey (checkpoint/hf_format.h).
+  virtual nlohmann::json hugging_face() const = 0;
   // Compares the checksums of the parts that will be read, if there are checksums (Checkpoint::verify).
   virtual void verify(std::span<const TensorPart> /*parts*/) {}
   // Reads elements [begin, end) of the flattened parameter as float32. The name is one of ParameterLayout. Throws an
@@ -43,34 +45,42 @@ class WeightSource {
 
 // A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
 // Throws an InputError that names the file and tensor if a tensor is missing, has another shape, is not a float, does
-// not belong to this model, or is in another directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's
-// replica of its embedding are ignored. If the replica has other values, the model is read as untied, as in
-// transformers, and note() says so.
+// not belong to this model, or is in another directory. Names without the prefix "model." are those of a model that was
+// saved without its head. Buffers of old exports (rotary_emb.inv_freq) and a tied model's replica of its embedding are
+// ignored. A tied model may have only the replica. If the replica has other values, the model is read as untied, as in
+// transformers, and notes() says so. notes() also names the keys of config.json that are ignored (ignored_hf_keys).
 class HfWeights : public WeightSource {
  public:
-  explicit HfWeights(const std::filesystem::path& dir);
+  // If `needs_files` is false, a directory without weights is accepted, whose weights cannot be read.
+  explicit HfWeights(const std::filesystem::path& dir, bool needs_files = true);
 
   const ModelConfig& model_config() const override { return config_; }
   std::filesystem::path path() const override { return dir_; }
   std::string identity() const override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
-  std::string note() const override { return note_; }
-  const nlohmann::json& json() const { return json_; }  // config.json.
+  std::vector<std::string> notes() const override { return notes_; }
+  nlohmann::json hugging_face() const override { return hugging_face_; }
 
  private:
+  // A tensor in a file, under the name that it has there.
+  struct Stored {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
   void open_files();
   void open_sharded();
+  void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
   void untie_other_head();
   void check_tensors() const;
   void check_shape(const std::string& name, const std::vector<int64_t>& shape) const;
 
   std::filesystem::path dir_;
-  std::string note_;
-  nlohmann::json json_;
+  std::vector<std::string> notes_;
+  nlohmann::json hugging_face_;
   ModelConfig config_;
-  std::list<SafetensorsFile> files_;  // A list, because the addresses of files must not change.
-  std::map<std::string, const SafetensorsFile*> tensors_;
+  std::list<SafetensorsFile> files_;       // A list, because the addresses of files must not change.
+  std::map<std::string, Stored> tensors_;  // By the names in ParameterLayout.
 };
 
 // The master weights of a checkpoint.
@@ -82,6 +92,8 @@ class CheckpointWeights : public WeightSource {
   std::filesystem::path path() const override { return checkpoint_.path(); }
   std::string identity() const override { return checkpoint_.identity(); }
   void verify(std::span<const TensorPart> parts) override { checkpoint_.verify(parts); }
+  // Returns what an export of the checkpoint would write.
+  nlohmann::json hugging_face() const override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }

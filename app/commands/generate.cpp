@@ -20,7 +20,7 @@
 #include "app/text/tokenizer.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"
-#include "core/files/json_input.h"
+#include "core/log.h"
 #include "core/printable.h"
 
 namespace octavo {
@@ -66,7 +66,10 @@ GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
   group.agree_on_files("reading the tokenizer", [&] {
     model.shape = weights->model_config();
     const bool has_tokenizer = !imported_tokenizer(found.path).empty();
-    model.meta = import_meta(found.path, read_json_file(found.path + "/" + kHfConfigName), has_tokenizer);
+    model.meta = import_meta(found.path, weights->hugging_face(), has_tokenizer);
+    for (const std::string& note : weights->notes()) {
+      if (group.is_root()) log_line(LogLevel::kWarning, note);
+    }
   });
   return model;
 }

@@ -40,7 +40,6 @@ using namespace nlohmann::literals;
 
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-constexpr const char* kGenerationConfigName = "generation_config.json";
 // Suffix of files that are being written (core/files/output_file.h).
 constexpr std::string_view kTemporarySuffix = ".tmp";
 
@@ -108,19 +107,6 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const std:
 Json data_setting(const Json& meta, const char* key) {
   const Json::json_pointer pointer(fmt::format("/config/data/{}", key));
   return meta.contains(pointer) ? meta.at(pointer) : Json();
-}
-
-HfMetadata export_metadata(const Json& meta) {
-  HfMetadata metadata;
-  if (meta.is_object() && meta.contains("hugging_face")) {
-    metadata = parse_hf_metadata(meta.at("hugging_face"));
-  } else {
-    metadata.bos_token_id = data_setting(meta, "bos_id");
-    metadata.eos_token_id = data_setting(meta, "eos_id");
-  }
-  const Json seq_len = data_setting(meta, "seq_len");
-  if (seq_len.is_number_integer()) metadata.seq_len = seq_len.get<int64_t>();
-  return metadata;
 }
 
 // Divides the parameters into files, in the order of the layout.
@@ -205,9 +191,7 @@ void remove_old_model(const fs::path& dir) {
   for (const fs::path& path : weights) fs::remove(path);
 }
 
-void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
-  write_output_file(path.string(), json.dump(2) + "\n");
-}
+void write_json_file(const fs::path& path, const auto& json) { write_output_file(path.string(), json.dump(2) + "\n"); }
 
 // Writes the weights. All files are complete under temporary names before the first old file is removed.
 void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOptions& options, ExportReport& report) {
@@ -240,11 +224,9 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
 }
 
 void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtype, ExportReport& report) {
-  const HfMetadata metadata = export_metadata(checkpoint.meta());
+  const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
   write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, dtype));
-  write_json_file(
-      dir / kGenerationConfigName,
-      {{"_from_model_config", true}, {"bos_token_id", metadata.bos_token_id}, {"eos_token_id", metadata.eos_token_id}});
+  write_json_file(dir / kGenerationConfigName, make_generation_config(metadata));
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
@@ -261,7 +243,7 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
   }
   const bool carried = !files.empty();
   if (carried && !has_config) {
-    const HfMetadata metadata = export_metadata(checkpoint.meta());
+    const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
     const auto config = make_tokenizer_config(files.front(), metadata.bos_token_id, metadata.eos_token_id);
     if (config) files.push_back(*config);
   }
@@ -279,14 +261,8 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
 
 }  // namespace
 
-Json import_meta(const std::string& hf_dir, const Json& hf_config, bool has_tokenizer) {
-  const HfMetadata metadata = parse_hf_metadata(hf_config);
-  Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
-               {"tokens", 0},
-               {"hugging_face",
-                {{"bos_token_id", metadata.bos_token_id},
-                 {"eos_token_id", metadata.eos_token_id},
-                 {"max_position_embeddings", metadata.max_position_embeddings}}}};
+Json import_meta(const std::string& hf_dir, const Json& hugging_face, bool has_tokenizer) {
+  Json meta = {{"imported_from", fs::absolute(hf_dir).string()}, {"tokens", 0}, {kHfMetaKey, hugging_face}};
   if (has_tokenizer) {
     meta["config"]["data"]["tokenizer"] = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
   }
@@ -306,7 +282,7 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   CHECK_INPUT(is_utf8(fs::absolute(hf_dir).string()),
               "{}: the path is invalid UTF-8, which a checkpoint cannot record, expected another name", hf_dir);
   HfWeights source(hf_dir);
-  if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
+  for (const std::string& note : source.notes()) log_line(LogLevel::kWarning, note);
   check_import_target(target, overwrite);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
   ImportReport report{.parameters = source.model_config().num_parameters()};
@@ -317,7 +293,7 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   try {
     const std::vector<CarriedFile> files = imported_tokenizer(hf_dir);
     report.tokenizer = !files.empty();
-    write_weights_checkpoint(source, import_meta(hf_dir, source.json(), report.tokenizer), files, temporary);
+    write_weights_checkpoint(source, import_meta(hf_dir, source.hugging_face(), report.tokenizer), files, temporary);
     install_directory(temporary, target);
   } catch (...) {
     fs::remove_all(temporary, error);

@@ -14,7 +14,7 @@ namespace octavo {
 
 // Converts a Hugging Face directory to a checkpoint of step 0 at `checkpoint_dir` itself. The checkpoint has float32
 // weights, no optimizer states, and the tokenizer if there is one. Logs what is unusual about the weights
-// (WeightSource::note). The checkpoint is written under a temporary name next to the final one, and then renamed.
+// (WeightSource::notes). The checkpoint is written under a temporary name next to the final one, and then renamed.
 // Throws an InputError if the path exists and is not a checkpoint, or if it is a checkpoint of a run and `overwrite` is
 // false.
 struct ImportReport {
@@ -23,9 +23,9 @@ struct ImportReport {
 };
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
-// Returns the metadata of a checkpoint that is imported from a Hugging Face directory with the config.json `hf_config`:
-// the token ids, which an export writes back, and the tokenizer for text.
-nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hf_config, bool has_tokenizer);
+// Returns the metadata of a checkpoint that is imported from a Hugging Face directory: `hugging_face`
+// (WeightSource::hugging_face), which an export writes back, and the tokenizer for text.
+nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hugging_face, bool has_tokenizer);
 // Returns the files of the directory's tokenizer. Empty for the byte tokenizer, which is built in.
 std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir);
 

@@ -78,7 +78,7 @@ nlohmann::json describe_hf_directory(const std::string& path) {
                              {"model", model_config_to_json(weights.model_config())},
                              {"parameters", weights.model_config().num_parameters()},
                              {"intact", true}};
-  if (!weights.note().empty()) description["note"] = weights.note();
+  if (!weights.notes().empty()) description["notes"] = weights.notes();
   return description;
 }
 

@@ -81,7 +81,7 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
 
 int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   check_one_process("octavo plan", group);
-  const Config stated = load_config(arguments.target.config.path, arguments.target.config.overrides);
+  const Config stated = load_config_or_shape(arguments.target.config);
   const PlanTarget target = find_target(arguments.target, stated, group);
   CHECK_INPUT(target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
               "--search, --price-per-gpu-hour and --html need the rates of a machine, but device is cpu; give "

@@ -204,7 +204,7 @@ void add_model(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key(KeyClass::kCarriesOut, "model.preset", kWhole, PresetRule{}, "", "Shape of a published model. The fields below override single values of it."));
   add_shape(keys);
   const auto init_from = [](auto& config) -> auto& { return config.init_from; };
-  keys.push_back(make_key(KeyClass::kModel, "model.init_from", init_from, OptionalPath{}, "", "Hugging Face directory or checkpoint to start from. Its shape is used unless the config gives one, which must then agree."));
+  keys.push_back(make_key(KeyClass::kModel, "model.init_from", init_from, OptionalPath{}, "", "Hugging Face directory or checkpoint to start from. Its shape is used unless the config gives one, which must then agree, except that a given rope_theta or rope_scaling replaces that of the model."));
   keys.back().compared = Compared::kAtStart;
 }
 

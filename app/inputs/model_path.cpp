@@ -152,6 +152,9 @@ fs::path run_checkpoint_dir(const fs::path& run, const RecordedPlaces& places) {
 }
 
 ModelPath resolve_model(const std::string& path) {
+  const fs::path file = path;
+  if (file.filename() == kHfConfigName && !is_directory_at(file) && path_exists(file))
+    return {file.has_parent_path() ? file.parent_path().string() : ".", false};
   switch (model_kind(path, look_at(path))) {
     case ModelKind::kCheckpoint:
       return {path, true};

@@ -47,9 +47,9 @@ struct ModelPath {
   bool is_checkpoint = false;
 };
 
-// Returns the model at `path`. For a directory of checkpoints and for a run, this is the newest complete checkpoint.
-// Throws an InputError that names the path if there is no model, or if the newest checkpoint in the directory of a run
-// belongs to another run.
+// Returns the model at `path`. For a directory of checkpoints and for a run, this is the newest complete checkpoint. A
+// config.json stands for its Hugging Face directory. Throws an InputError that names the path if there is no model, or
+// if the newest checkpoint in the directory of a run belongs to another run.
 ModelPath resolve_model(const std::string& path);
 
 // Returns the checkpoint at `path`. For a directory of checkpoints and for a run, this is the newest complete

@@ -8,9 +8,13 @@
 #include "app/config/config_node.h"
 #include "app/inputs/document_tokens.h"
 #include "app/inputs/former_checkpoints.h"
+#include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "core/log.h"
+#include "model/architecture/model_fields.h"
 
 namespace octavo {
 
@@ -86,6 +90,17 @@ bool adopt_resumed_model(Config& config, ProcessGroup& group) {
   }
 }
 
+// Returns whether the path is a Hugging Face directory or its config.json. A config of Octavo has no model_type.
+bool is_hf_shape(const std::filesystem::path& path) {
+  if (is_directory_at(path)) return path_exists(path / kHfConfigName);
+  if (path.filename() != kHfConfigName) return false;
+  try {
+    return read_json_file(path.string()).contains("model_type");
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 void check_is_directory(const std::string& dir) {
   std::error_code error;
   const bool is_directory = std::filesystem::is_directory(std::filesystem::status(dir, error));
@@ -122,21 +137,42 @@ void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpos
 
 }  // namespace
 
-std::string adopt_initial_model(Config& config, const WeightSource& source) {
-  const std::vector<std::string>& stated = config.model_fields;
-  const bool states_tied = config.model.tie_word_embeddings &&
-                           std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
-  CHECK_INPUT(source.note().empty() || !states_tied,
-              "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
-  adopt_model(config, source.model_config(), config.init_from);
-  return source.note();
+std::vector<std::string> adopt_initial_model(Config& config, const WeightSource& source) {
+  std::vector<std::string> notes = source.notes();
+  ModelConfig model = source.model_config();
+  const ModelConfig preset = config.preset.empty() ? ModelConfig{} : model_preset(config.preset);
+  const auto replace = [&](const char* name, auto ModelConfig::*field) {
+    const std::vector<std::string>& stated = config.model_fields;
+    const bool is_stated = std::find(stated.begin(), stated.end(), name) != stated.end() &&
+                           (config.preset.empty() || config.model.*field != preset.*field);
+    if (!is_stated || config.model.*field == model.*field) return;
+    notes.push_back(fmt::format("model.{} is {}, which replaces {} of {}", name,
+                                shape_to_json<nlohmann::json>(config.model.*field).dump(),
+                                shape_to_json<nlohmann::json>(model.*field).dump(), config.init_from));
+    model.*field = config.model.*field;
+  };
+  replace("rope_theta", &ModelConfig::rope_theta);
+  replace("rope_scaling", &ModelConfig::rope_scaling);
+  adopt_model(config, model, config.init_from);
+  return notes;
 }
 
-std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose) {
+std::unique_ptr<WeightSource> open_planned_weights(const std::string& path) {
+  const ModelPath model = resolve_model(path);
+  if (model.is_checkpoint) return open_weights(model.path);
+  return std::make_unique<HfWeights>(model.path, false);
+}
+
+Config load_config_or_shape(const ConfigArguments& arguments) {
+  if (!is_hf_shape(arguments.path)) return load_config(arguments.path, arguments.overrides);
+  return config_from_json({{"model", {{"init_from", arguments.path}}}}, arguments.path, arguments.overrides);
+}
+
+std::vector<std::string> complete_model(Config& config, ProcessGroup& group, Purpose purpose) {
   // The initial weights of a run that resumes may be gone.
-  if (purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group)) return "";
+  if (purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group)) return {};
   const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
-  std::string note;
+  std::vector<std::string> notes;
   group.agree([&] {
     if (!weights) return;
     // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
@@ -145,9 +181,9 @@ std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose)
       const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
       config.checkpoint.resume = is_checkpoint ? config.init_from : "never";
     }
-    note = adopt_initial_model(config, *weights);
+    notes = adopt_initial_model(config, *weights);
   });
-  return group.is_root() ? note : "";
+  return group.is_root() ? notes : std::vector<std::string>();
 }
 
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose, int64_t planned_ranks) {
@@ -174,8 +210,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     validate(config, ranks, purpose);
   });
   find_checkpoints_of_run(config, group, purpose, names_run);
-  const std::string note = complete_model(config, group, purpose);
-  if (!note.empty()) log_line(LogLevel::kWarning, note);
+  for (const std::string& note : complete_model(config, group, purpose)) log_line(LogLevel::kWarning, note);
   group.agree([&] { validate(config, ranks, purpose); });
   resolve_document_tokens(config, group, purpose);
   return config;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@
 namespace octavo {
 
 struct ConfigArguments {
-  // Path of the config. For an evaluation it may also be a model (app/inputs/model_path.h).
+  // Path of the config. For an evaluation it may also be a model (app/inputs/model_path.h), and for a plan a Hugging
+  // Face directory or config.json.
   std::string path;
   std::vector<std::string> overrides;  // Overrides in the form key=value.
 };
@@ -31,12 +33,22 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
                        int64_t planned_ranks = 0);
 
 // Completes the shape of the model with that of the checkpoint which a run resumes, or else with that of the weights
-// that config.init_from names (adopt_initial_model). Returns the note of these weights on rank 0. Does nothing without
-// config.init_from. A collective.
-std::string complete_model(Config& config, ProcessGroup& group, Purpose purpose);
+// that config.init_from names (adopt_initial_model). Returns the sentences of adopt_initial_model on rank 0. Does nothing
+// without config.init_from. A collective.
+std::vector<std::string> complete_model(Config& config, ProcessGroup& group, Purpose purpose);
 
-// Completes the config with the shape of the weights that config.init_from names (adopt_model). Returns the note of the
-// weights (WeightSource::note). Throws an InputError if the config contradicts the weights.
-std::string adopt_initial_model(Config& config, const WeightSource& source);
+// Completes the config with the shape of the weights that config.init_from names (adopt_model). A model.rope_theta or
+// model.rope_scaling in the config replaces that of the weights, so that a run can extend the context of a model.
+// Returns sentences that a user should see: the notes of the weights (WeightSource::notes) and what was replaced.
+// Throws an InputError if the config contradicts the weights in another field.
+std::vector<std::string> adopt_initial_model(Config& config, const WeightSource& source);
+
+// Opens the weights at `path` for a plan, which needs only their shape: a Hugging Face directory may have config.json
+// without weights.
+std::unique_ptr<WeightSource> open_planned_weights(const std::string& path);
+
+// Loads the config at arguments.path. A Hugging Face directory, or its config.json, stands for a config that consists
+// of model.init_from.
+Config load_config_or_shape(const ConfigArguments& arguments);
 
 }  // namespace octavo

@@ -7,10 +7,10 @@
 
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
-#include "app/inputs/model_path.h"
 #include "app/memory/memory_choice.h"
 #include "app/memory/mesh_choice.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -267,9 +267,12 @@ class Search {
 }  // namespace
 
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
-  Config config = load_config(arguments.path, arguments.overrides);
+  Config config = load_config_or_shape(arguments);
   validate(config, target.gpus, Purpose::kSynthetic);
-  if (!config.init_from.empty()) adopt_initial_model(config, *open_weights(resolve_model(config.init_from).path));
+  if (!config.init_from.empty()) {
+    for (const std::string& note : adopt_initial_model(config, *open_planned_weights(config.init_from)))
+      log_line(LogLevel::kWarning, note);
+  }
   validate(config, target.gpus, Purpose::kSynthetic);
   resolve_device(config, target.device.device);
   return config;

@@ -23,8 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<const char*, 4> kTokenizerFiles{kTokenizerName, kTokenizerConfigName, "special_tokens_map.json",
-                                                     "chat_template.jinja"};
+constexpr std::array kTokenizerFiles{kTokenizerName,        kTokenizerConfigName, "special_tokens_map.json",
+                                     "chat_template.jinja", "added_tokens.json",  "tokenizer.model",
+                                     "vocab.json",          "merges.txt"};
 
 class ByteTextTokenizer final : public TextTokenizer {
  public:

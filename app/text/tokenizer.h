@@ -24,7 +24,7 @@ class TextTokenizer {
 inline constexpr const char* kTokenizerName = "tokenizer.json";
 
 // Returns the files of a Hugging Face tokenizer as checkpoints store them: `path` under the name kTokenizerName, and
-// tokenizer_config.json, special_tokens_map.json and chat_template.jinja from its folder, if they exist. If `path` is
+// the other files of a tokenizer that its folder has, such as tokenizer_config.json. If `path` is
 // PREFIX.tokenizer.json, the names of the other files begin with "PREFIX." too. Returns an empty list if `path` is not
 // a file.
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);

@@ -100,6 +100,7 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
   open_data(nullptr);
   timer_.mark("data");
   load_initial_weights(config_, initial, state_.parameters, runtime_.stream());
+  if (initial != nullptr) hugging_face_ = initial->hugging_face();
   state_.optimizer.begin(runtime_.stream());
   if (!config_.init_from.empty()) timer_.mark("reading");
 }
@@ -134,6 +135,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
             .guard = meta.value("guard", nlohmann::json()),
             .bfloat16_until = meta.value("bfloat16_until", int64_t{0})};
+  hugging_face_ = meta.value(kHfMetaKey, nlohmann::json());
   for (const SampleRange& range : rolled_back_from(checkpoint)) {
     if (std::find(rolled_back_.begin(), rolled_back_.end(), range) == rolled_back_.end()) rolled_back_.push_back(range);
   }
@@ -255,13 +257,14 @@ double TrainingRun::loss_of_step(Step step) {
 }
 
 void TrainingRun::save(const Progress& progress, Save which) {
-  const nlohmann::json meta = {{"config", to_json(config_)},
-                               {"loader", progress.loader_state},
-                               {"tokens", progress.tokens},
-                               {"steps_s", progress.steps_s},
-                               {"guard", progress.guard},
-                               {"bfloat16_until", progress.bfloat16_until},
-                               {kRolledBack.key, kRolledBack.write(rolled_back_)}};
+  nlohmann::json meta = {{"config", to_json(config_)},
+                         {"loader", progress.loader_state},
+                         {"tokens", progress.tokens},
+                         {"steps_s", progress.steps_s},
+                         {"guard", progress.guard},
+                         {"bfloat16_until", progress.bfloat16_until},
+                         {kRolledBack.key, kRolledBack.write(rolled_back_)}};
+  if (!hugging_face_.is_null()) meta[kHfMetaKey] = hugging_face_;
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
     memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_);

@@ -125,6 +125,7 @@ class TrainingRun {
   int64_t next_sample_ = 0;
   std::optional<DataReport> data_report_;
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // Samples of the last steps, by step.
+  nlohmann::json hugging_face_;  // Value of kHfMetaKey in checkpoints. Null if the run began from random weights.
   std::vector<SampleRange> rolled_back_;  // Samples that rollbacks skip, in addition to data.skip.
   bool warned_about_no_targets_ = false;
   Progress start_;

@@ -26,6 +26,18 @@ Json version_4_config() {
     "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})");
 }
 
+// Returns the config.json of Qwen3 0.6B as transformers 4 writes it.
+Json qwen3_config() {
+  return Json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+    "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+    "use_sliding_window": false, "vocab_size": 151936})");
+}
+
 std::string refusal(const Json& json) {
   try {
     parse_hf_config(json, "config.json");
@@ -177,16 +189,162 @@ TEST(HfFormat, RefusesWhatIsNotThisLlama) {
   expect_refused({{"num_key_value_heads", 5}}, "num_kv_heads");
 }
 
-// Returns the config.json of Qwen3 0.6B as transformers 4 writes it.
-Json qwen3_config() {
-  return Json::parse(R"({
-    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
-    "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
-    "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
-    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
-    "use_sliding_window": false, "vocab_size": 151936})");
+// Returns the version 4 config with changes. A null removes a key.
+Json changed(const Json& changes, Json json = version_4_config()) {
+  json.merge_patch(changes);
+  return json;
+}
+
+TEST(HfFormat, RefusesWhatChangesTheResult) {
+  expect_refused({{"is_causal", false}}, "is_causal is false, expected true");
+  expect_refused({{"is_encoder_decoder", true}}, "is_encoder_decoder is true, expected false");
+  expect_refused({{"add_cross_attention", true}}, "add_cross_attention");
+  expect_refused({{"pruned_heads", {{"1", {0, 2}}}}}, "pruned_heads");
+  expect_refused({{"per_layer_config", {{"0", {{"intermediate_size", 8}}}}}}, "per_layer_config");
+  expect_refused({{"attention_bias", "yes"}}, "attention_bias is \"yes\", expected false");
+  expect_refused({{"hidden_act", "gelu"}}, R"(hidden_act is "gelu", expected "silu" or "swish")");
+  expect_refused({{"layer_types", "full_attention"}}, "layer_types");
+  expect_refused({{"use_sliding_window", true}, {"max_window_layers", 8}, {"sliding_window", 512}}, "use_sliding");
+  // transformers has a window of 4096 by default.
+  expect_refused({{"use_sliding_window", true}, {"max_window_layers", 8}}, "max_window_layers is 8");
+  // A rope of its own for each type of layer has no theta at the place where a shared rope has it.
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    for (const Json& rope : {Json{{"rope_theta", 1e6}, {"rope_type", "default"}},
+                             Json{{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4.0}}, Json::object()}) {
+      expect_refused({{key, {{"full_attention", rope}}}}, fmt::format("{}.full_attention is an object", key));
+    }
+  }
+  for (const Json& rope : {Json{{"rope_type", "linear"}, {"factor", 2.0}}, Json{{"rope_type", "yarn"}},
+                           Json{{"type", "linear"}, {"factor", nullptr}}, Json{{"rope_type", "dynamic"}, {"factor", 1}},
+                           Json{{"rope_type", "yarn"}, {"factor", 1}, {"attention_factor", 0.5}},
+                           Json{{"rope_type", "mystery"}, {"factor", 1}}}) {
+    Json json = version_4_config();
+    json["rope_scaling"] = rope;
+    EXPECT_NE(refusal(json).find("config.json: rope_scaling: the rope type is \""), std::string::npos) << rope;
+  }
+}
+
+TEST(HfFormat, AcceptsWhatChangesNothing) {
+  const ModelConfig expected = model_preset("llama3_1b");
+  for (const Json& changes :
+       {Json{{"is_causal", true}}, Json{{"hidden_act", "swish"}}, Json{{"pruned_heads", Json::object()}},
+        Json{{"use_sliding_window", true}, {"max_window_layers", 16}, {"sliding_window", 4096}},
+        Json{{"use_sliding_window", true}, {"layer_types", Json::array({"full_attention"})}},
+        Json{{"use_sliding_window", false}, {"sliding_window", 4096}}, Json{{"pad_token_id", 3}},
+        Json{{"attention_dropout", 0}}, Json{{"pretraining_tp", 4}}, Json{{"temperature", 0.6}}}) {
+    EXPECT_EQ(parse_hf_config(changed(changes), "config.json"), expected) << changes;
+    EXPECT_TRUE(ignored_hf_keys(changed(changes)).empty()) << changes;
+  }
+  Json plain = changed({{"rope_scaling", nullptr}});
+  const ModelConfig without_scaling = parse_hf_config(plain, "config.json");
+  for (const Json& rope : {Json{{"rope_type", "linear"}, {"factor", 1.0}}, Json{{"type", "linear"}, {"factor", 1}},
+                           Json{{"rope_type", "yarn"}, {"factor", 1.0}, {"beta_fast", 32}}}) {
+    plain["rope_scaling"] = rope;
+    EXPECT_EQ(parse_hf_config(plain, "config.json"), without_scaling) << rope;
+    EXPECT_TRUE(ignored_hf_keys(plain).empty()) << rope;
+  }
+}
+
+TEST(HfFormat, NamesKeysThatAreIgnored) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ignored_hf_keys(version_4_config()), Names());
+  EXPECT_EQ(ignored_hf_keys(qwen3_config()), Names());
+  EXPECT_EQ(ignored_hf_keys(changed({{"attention_dropout", 0.1},
+                                     {"logits_scaling", 8.0},
+                                     {"no_such_key", false},
+                                     {"sliding_window", 4096},
+                                     {"rope_scaling", {{"beta_fast", 32}}}})),
+            Names({"attention_dropout", "logits_scaling", "no_such_key", "sliding_window", "rope_scaling.beta_fast"}));
+  EXPECT_EQ(
+      ignored_hf_keys(changed({{"rope_scaling", nullptr},
+                               {"rope_parameters", {{"rope_theta", 5e5}, {"factor", 8}, {"rope_type", "default"}}}})),
+      Names({"rope_parameters.factor"}));
+}
+
+TEST(HfFormat, FindsTheLengthBeforeTheScaling) {
+  const auto length_of = [](const Json& changes) {
+    return parse_hf_config(changed(changes), "config.json").rope_scaling.value().original_max_position_embeddings;
+  };
+  const char* key = "original_max_position_embeddings";
+  EXPECT_EQ(length_of(Json::object()), 8192);
+  EXPECT_EQ(length_of({{key, 8192}}), 8192);
+  EXPECT_EQ(length_of({{"rope_scaling", {{key, nullptr}}}, {key, 4096}}), 4096);
+  EXPECT_EQ(length_of({{"rope_scaling", {{key, nullptr}}}}), 131072);
+  expect_refused({{key, 4096}}, "rope_scaling.original_max_position_embeddings is 8192, but original_max_position");
+  expect_refused({{"rope_scaling", {{key, nullptr}}}, {"max_position_embeddings", nullptr}}, key);
+}
+
+// A config.json that a run began from, and the metadata of a checkpoint of that run.
+Json meta_of(const Json& config, const Json& data) {
+  return {{kHfMetaKey, {{kHfConfigName, config}, {kGenerationConfigName, {{"eos_token_id", {128001, 128009}}}}}},
+          {"config", {{"data", data}}}};
+}
+
+TEST(HfFormat, WritesTheFileOfTheModelAgain) {
+  const Json unknown = {{"pad_token_id", 128004}, {"my_key", {1, 2}}, {"_name_or_path", "somewhere"}};
+  const Json v4 = changed(unknown), qwen3 = changed(unknown, qwen3_config());
+  for (const Json& json : {v4, qwen3, changed({{"rope_theta", nullptr}, {"rope_scaling", nullptr}}),
+                           changed({{"rope_scaling", {{"original_max_position_embeddings", nullptr}}}})}) {
+    const ModelConfig config = parse_hf_config(json, "config.json");
+    EXPECT_EQ(make_hf_config(config, hf_metadata_of(meta_of(json, {{"seq_len", 64}}), 9), DType::kBFloat16), json);
+  }
+  // transformers 4 does not read rope_parameters.
+  Json v5 = v4;
+  v5["rope_parameters"] = v5["rope_scaling"];
+  v5["rope_parameters"]["rope_theta"] = v5["rope_theta"];
+  v5.erase("rope_theta");
+  v5.erase("rope_scaling");
+  const ModelConfig config = parse_hf_config(v5, "config.json");
+  const Json written = make_hf_config(config, hf_metadata_of(meta_of(v5, {}), 9), DType::kBFloat16);
+  for (const auto& [key, value] : v4.items()) EXPECT_EQ(written.at(key), value) << key;
+  EXPECT_EQ(written.at("rope_parameters"), v5.at("rope_parameters"));
+  EXPECT_EQ(written.size(), v5.size() + 2);
+}
+
+TEST(HfFormat, WritesWhatTrainingChanged) {
+  const Json json = changed({{"original_max_position_embeddings", 8192}});
+  const auto written = [&](const ModelConfig& config, const Json& data, const Json& stages, int64_t step) {
+    Json meta = meta_of(json, data);
+    meta["config"]["stages"] = stages;
+    return make_hf_config(config, hf_metadata_of(meta, step), DType::kFloat32);
+  };
+  ModelConfig config = model_preset("llama3_1b");
+  Json expected = changed({{"torch_dtype", "float32"}, {"max_position_embeddings", 262144}}, json);
+  EXPECT_EQ(written(config, {{"seq_len", 262144}}, {}, 9), expected);
+  const Json stages = {{{"steps", 5}}, {{"steps", 5}, {"data", {{"seq_len", 262144}}}}};
+  EXPECT_EQ(written(config, {{"seq_len", 64}}, stages, 6), expected);
+  expected["max_position_embeddings"] = 131072;
+  EXPECT_EQ(written(config, {{"seq_len", 64}}, stages, 5), expected);
+  config.tie_word_embeddings = false;
+  expected["tie_word_embeddings"] = false;
+  EXPECT_EQ(written(config, {}, {}, 9), expected);
+  config.rope_theta = 4e6;
+  const Json other_rope = written(config, {}, {}, 9);
+  EXPECT_EQ(parse_hf_config(other_rope, "config.json"), config);
+  EXPECT_EQ(other_rope.at("rope_theta"), 4e6);
+}
+
+// The data of a run may use one of the model's eos ids. Other ids replace those of the model.
+TEST(HfFormat, KeepsTheIdsOfTheModelThatTheDataUses) {
+  const auto ids = [](const Json& data) {
+    const HfMetadata metadata = hf_metadata_of(meta_of(version_4_config(), data), 9);
+    const Json config = make_hf_config(model_preset("llama3_1b"), metadata, DType::kFloat32);
+    return Json{config.at("bos_token_id"), config.at("eos_token_id"),
+                make_generation_config(metadata).at("eos_token_id")};
+  };
+  const Json of_model = {128000, {128001, 128008}, {128001, 128009}};
+  for (const Json& data :
+       {Json{}, Json{{"eos_id", nullptr}}, Json{{"bos_id", "auto"}, {"eos_id", "auto"}},
+        Json{{"bos_id", 128000}, {"eos_id", 128001}}, Json{{"eos_id", 128008}}, Json{{"eos_id", 128009}}})
+    EXPECT_EQ(ids(data), of_model) << data;
+  EXPECT_EQ(ids({{"bos_id", 1}, {"eos_id", 2}}), Json({1, 2, 2}));
+  // Checkpoints of earlier versions record the ids themselves.
+  const Json older = {{kHfMetaKey, {{"bos_token_id", 1}, {"eos_token_id", {2, 3}}, {"max_position_embeddings", 512}}}};
+  const HfMetadata metadata = hf_metadata_of(older, 0);
+  EXPECT_TRUE(metadata.config.is_null());
+  EXPECT_EQ(make_generation_config(metadata),
+            (Json{{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", {2, 3}}}));
+  EXPECT_EQ(make_hf_config(model_preset("llama3_8b"), metadata, DType::kFloat32).at("max_position_embeddings"), 512);
 }
 
 TEST(HfFormat, ReadsQwen3) {
@@ -209,12 +367,14 @@ TEST(HfFormat, RefusesOtherQwen3) {
   };
   expect_message({{"model_type", "qwen3_moe"}}, R"(model_type is "qwen3_moe", expected "llama" or "qwen3")");
   expect_message({{"attention_bias", true}}, "attention_bias is true, expected false: Octavo's linears have no bias");
-  expect_message({{"use_sliding_window", true}},
-                 "use_sliding_window is true, expected false: Octavo attends to all tokens");
+  expect_message({{"use_sliding_window", true}, {"sliding_window", 4096}, {"max_window_layers", 27}},
+                 "use_sliding_window is true and max_window_layers is 27, expected false, or at least "
+                 "num_hidden_layers 28: Octavo attends to all tokens");
   expect_message({{"layer_types", {"full_attention", "sliding_attention"}}},
                  R"(layer_types has "sliding_attention", expected only "full_attention")");
   expect_message({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
-                 R"(rope_scaling: the rope type is "yarn", expected "default" or "llama3")");
+                 R"(rope_scaling: the rope type is "yarn", expected "default" or "llama3", )"
+                 R"(or "linear" or "yarn" with the factor 1)");
 }
 
 }  // namespace

@@ -36,13 +36,17 @@ void check_config(const std::string& text) {
   const nlohmann::json json = parse_json(text, "config.json");
   const ModelConfig config = parse_hf_config(json, "config.json");
   config.validate();
-  const std::string written = make_hf_config(config, parse_hf_metadata(json), DType::kBFloat16).dump();
-  require(parse_hf_config(parse_json(written, "written"), "written") == config, "what is written is read back");
+  for (const std::string& key : ignored_hf_keys(json)) check_printed(printable(key));
+  // An export writes a new file, or the file of the model with its changes.
+  for (const HfMetadata& metadata : {HfMetadata{}, parse_hf_metadata({{kHfConfigName, json}})}) {
+    const std::string written = make_hf_config(config, metadata, DType::kBFloat16).dump();
+    require(parse_hf_config(parse_json(written, "written"), "written") == config, "what is written is read back");
+  }
 }
 
 void check_model(const std::string& path) {
   const std::unique_ptr<WeightSource> weights = open_weights(path);
-  check_printed(printable(weights->identity() + weights->note()));
+  check_printed(printable(weights->identity()));
   const ParameterLayout layout(weights->model_config());
   for (const ParameterSpec& spec : layout.specs()) {
     std::vector<float> values(static_cast<size_t>(spec.numel()));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/inputs/run_config.h"
+#include "app/train/training_run.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_writer.h"
@@ -20,6 +21,7 @@
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "model/parameters/parameters.h"
+#include "tests/app/train/run_fixture.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -244,7 +246,11 @@ TEST(WeightSource, IgnoresOldBuffersAndATiedHead) {
   hf.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, 16);
   hf.copy("model.embed_tokens.weight", "lm_head.weight");
   EXPECT_EQ(hf.refusal(), "");
-  EXPECT_EQ(open_weights(hf.path())->note(), "");
+  EXPECT_TRUE(open_weights(hf.path())->notes().empty());
+  EXPECT_EQ(read_all(hf.path()), read_all(golden("tied_ropescaled")));
+  // Some files have the head of a tied model in place of its embedding.
+  hf.drop("model.embed_tokens.weight");
+  EXPECT_EQ(hf.refusal(), "");
   EXPECT_EQ(read_all(hf.path()), read_all(golden("tied_ropescaled")));
 }
 
@@ -254,7 +260,8 @@ TEST(WeightSource, UntiesAHeadOfItsOwn) {
   hf.copy("model.embed_tokens.weight", "lm_head.weight");
   hf.set("lm_head.weight", 1234, 5.0f);
   hf.write();
-  expect_contains(open_weights(hf.path())->note(), hf.path() + ": config.json has tie_word_embeddings true, but");
+  expect_contains(open_weights(hf.path())->notes().at(0),
+                  hf.path() + ": config.json has tie_word_embeddings true, but");
   Weights expected = read_all(golden("tied_ropescaled"));
   expected["lm_head.weight"] = expected.at("model.embed_tokens.weight");
   expected["lm_head.weight"][1234] = 5.0f;
@@ -268,7 +275,7 @@ TEST(WeightSource, UntiesAHeadOfItsOwn) {
 
   Config config;
   config.init_from = hf.path();
-  expect_contains(adopt_initial_model(config, *open_weights(config.init_from)), "tie_word_embeddings");
+  expect_contains(adopt_initial_model(config, *open_weights(config.init_from)).at(0), "tie_word_embeddings");
   EXPECT_FALSE(config.model.tie_word_embeddings);
   Config tied;
   tied.init_from = hf.path();
@@ -278,8 +285,75 @@ TEST(WeightSource, UntiesAHeadOfItsOwn) {
     adopt_initial_model(tied, *open_weights(tied.init_from));
     FAIL();
   } catch (const InputError& error) {
-    expect_contains(error.what(), "but the config's model.tie_word_embeddings is true");
+    expect_contains(error.what(), "the config's model.tie_word_embeddings is true");
   }
+}
+
+TEST(WeightSource, ReadsNamesWithoutThePrefix) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  Weights expected = read_all(golden("gqa"));
+  for (const auto& [name, values] : expected) {
+    if (!name.starts_with("model.")) continue;
+    hf.copy(name, name.substr(std::string("model.").size()));
+    hf.drop(name);
+  }
+  hf.add("rotary_emb.inv_freq", "F32", {4}, 16);
+  EXPECT_EQ(hf.refusal(), "");
+  EXPECT_EQ(read_all(hf.path()), expected);
+  hf.copy("norm.weight", "model.norm.weight");
+  expect_contains(hf.refusal(), "has the tensors model.norm.weight and norm.weight, expected one of them");
+  hf.drop("model.norm.weight");
+  hf.add("layers.0.mlp.up_proj.bias", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "has the tensor layers.0.mlp.up_proj.bias, which this model does not have");
+  hf.drop("layers.0.mlp.up_proj.bias");
+  hf.add("norm.weight", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "tensor norm.weight is [3]");
+  hf.drop("lm_head.weight");
+  hf.copy("layers.0.input_layernorm.weight", "norm.weight");
+  expect_contains(hf.refusal(), "has no tensor lm_head.weight");
+}
+
+TEST(WeightSource, APlanNeedsNoWeights) {
+  const TempDir dir;
+  fs::create_directories(dir / "shape");
+  fs::copy_file(golden("gqa/config.json"), dir / "shape/config.json");
+  const ModelConfig expected = open_weights(golden("gqa"))->model_config();
+  for (const char* path : {"shape", "shape/config.json"}) {
+    const auto source = open_planned_weights(dir / path);
+    EXPECT_EQ(source->model_config(), expected);
+    EXPECT_THROW(source->read("model.norm.weight", 0, 1, std::vector<float>(1).data()), Error);
+    EXPECT_EQ(load_config_or_shape({dir / path, {"data.seq_len=64"}}).init_from, dir / path);
+  }
+  // Weights that exist are checked.
+  write_file(dir / "shape/model.safetensors", "broken");
+  EXPECT_THROW(open_planned_weights(dir / "shape"), InputError);
+  // A config of Octavo may have this name too.
+  write_file(dir / "own/config.json", R"({"model": {"preset": "llama3_1b"}})");
+  EXPECT_EQ(load_config_or_shape({dir / "own/config.json", {}}).preset, "llama3_1b");
+}
+
+// A run may extend the context of a model. A preset, which was not written for this model, must agree with it.
+TEST(WeightSource, TheRopeOfTheConfigReplacesThatOfTheModel) {
+  const auto source = open_weights(golden("tied_ropescaled"));
+  const ModelConfig of_model = source->model_config();
+  const auto adopt = [&](const std::vector<std::string>& overrides) {
+    const nlohmann::json json = {{"model", {{"init_from", golden("tied_ropescaled")}}}};
+    Config config = config_from_json(json, "test", overrides);
+    return std::pair(adopt_initial_model(config, *source), config.model);
+  };
+  EXPECT_EQ(adopt({}), std::pair(std::vector<std::string>(), of_model));
+  EXPECT_EQ(adopt({fmt::format("model.rope_theta={}", of_model.rope_theta)}).first, std::vector<std::string>());
+  const auto [notes, model] = adopt({"model.rope_theta=4e6"});
+  ASSERT_EQ(notes.size(), 1u);
+  expect_mentions(notes[0], {"model.rope_theta is 4000000.0, which replaces ", " of " + golden("tied_ropescaled")});
+  EXPECT_EQ(model.rope_theta, 4e6);
+  EXPECT_EQ(model.rope_scaling, of_model.rope_scaling);
+  const auto [no_scaling_notes, no_scaling] = adopt({"model.rope_scaling=none"});
+  expect_mentions(no_scaling_notes.at(0), {"model.rope_scaling is null, which replaces {", "factor"});
+  EXPECT_EQ(no_scaling.rope_scaling, std::nullopt);
+  expect_mentions(message_of<InputError>([&] { adopt({"model.rms_norm_eps=0.5"}); }), {"rms_norm_eps"});
+  expect_mentions(message_of<InputError>([&] { adopt({"model.preset=llama3_8b"}); }), {"expected the same"});
 }
 
 TEST(WeightSource, NamesWhatIsNotFinite) {
@@ -523,6 +597,95 @@ TEST(Export, CopiesNothingFromElsewhere) {
   fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");
   EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
   EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
+}
+
+// The files of a model, from which runs begin.
+class ExportOfARun : public RunTest {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    TokenFileWriter writer((dir_ / "small_tokens").string(), TokenDtype::kU16);
+    std::vector<int32_t> tokens(600);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * i % 100);
+    writer.add_document(tokens);
+    writer.finish();
+    fs::copy(golden("gqa"), dir_ / "model");
+    nlohmann::json config = read_json_file((dir_ / "model/config.json").string());
+    config.update({{"architectures", {"LlamaForCausalLM"}},
+                   {"bos_token_id", 7},
+                   {"eos_token_id", {2, 0}},
+                   {"pad_token_id", 3},
+                   {"max_position_embeddings", 131072},
+                   {"torch_dtype", "float32"},
+                   {"rope_theta", 500000.0},
+                   {"_name_or_path", "x/llama"},
+                   {"is_causal", true},
+                   {"a_key_of_another_program", {{"nested", {1, 2.5, "text"}}}}});
+    write_file((dir_ / "model/config.json").string(), config.dump());
+    write_file((dir_ / "model/generation_config.json").string(), kGeneration);
+    for (const std::string& name : kTokenizerFiles) write_file((dir_ / "model" / name).string(), "{}");
+  }
+
+  // Takes a step from `init_from` and returns the path of the run's checkpoints.
+  std::string step_from(const std::string& init_from, const std::string& name,
+                        const std::vector<std::string>& overrides = {}) const {
+    Config config = load(fmt::format("model: {{init_from: {0}}}\n"
+                                     "data: {{train: [{1}/small_tokens], seq_len: 32, bos_id: none, eos_id: 0}}\n"
+                                     "training: {{steps: 2, global_batch_size: 2}}\n"
+                                     "checkpoint: {{dir: {1}/{2}}}\n"
+                                     "device: cpu\n",
+                                     init_from, dir_.string(), name),
+                         overrides);
+    adopt_initial_model(config, *open_weights(init_from));
+    RunProcess process(config);
+    TrainingRun run(process.config, process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
+                    process.checkpoints.open({}), [](Arena&) {});
+    const Step step = run.next_batch(run.start().step + 1);
+    const nlohmann::json loader_state = step.loader_state;
+    const int64_t number = step.number;
+    run.queue_step(step, std::numeric_limits<float>::infinity());
+    run.pop_step();
+    run.save({.step = number, .tokens = run.tokens_seen(number), .loader_state = loader_state}, Save::kOnDisk);
+    run.checkpoints().finish();
+    return config.checkpoint.dir;
+  }
+
+  nlohmann::json exported(const std::string& model, const char* file = "config.json") const {
+    export_hf(model, (dir_ / "exported").string());
+    return read_json_file((dir_ / "exported" / file).string());
+  }
+
+  static constexpr const char* kGeneration = R"({"eos_token_id": [2, 5], "temperature": 0.6, "do_sample": true})";
+  const std::vector<std::string> kTokenizerFiles{"tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
+                                                 "tokenizer.model", "added_tokens.json",     "chat_template.jinja"};
+};
+
+// Whatever path a model takes through Octavo, all keys of its files are exported again.
+TEST_F(ExportOfARun, KeepsTheFilesOfTheModel) {
+  const nlohmann::json config = read_json_file((dir_ / "model/config.json").string());
+  const std::string imported = (dir_ / "imported").string();
+  import_hf((dir_ / "model").string(), imported);
+  const std::string run = step_from((dir_ / "model").string(), "run");
+  fs::remove_all(dir_ / "model");
+  const std::string of_imported = step_from(imported, "of_imported");
+  const std::string of_run = step_from(run, "of_run");
+  step_from(run, "of_run");  // Resumes this run.
+  EXPECT_EQ(Checkpoint(of_run).step(), 2);
+  for (const std::string& model : {imported, run, of_imported, of_run}) {
+    EXPECT_EQ(exported(model), config) << model;
+    EXPECT_EQ(exported(model, "generation_config.json"), nlohmann::json::parse(kGeneration)) << model;
+  }
+  exported(imported);
+  for (const std::string& name : kTokenizerFiles) EXPECT_TRUE(fs::exists(dir_ / "exported" / name)) << name;
+}
+
+TEST_F(ExportOfARun, ChangesWhatTrainingChanged) {
+  nlohmann::json expected = read_json_file((dir_ / "model/config.json").string());
+  const std::string run = step_from((dir_ / "model").string(), "run", {"data.eos_id=9", "model.rope_theta=4e6"});
+  expected.update({{"eos_token_id", 9}, {"rope_theta", 4e6}, {"rope_scaling", nullptr}});
+  expected["rope_parameters"]["rope_theta"] = 4e6;
+  EXPECT_EQ(exported(run), expected);
+  EXPECT_EQ(exported(run, "generation_config.json").at("eos_token_id"), 9);
 }
 
 TEST(Import, RefusesAPathOfInvalidUtf8) {
