@@ -312,7 +312,7 @@ def add_page(page):
                 print(f"{where}: {time.monotonic() - began:.1f} s", file=sys.stderr)
             print(f"{page.name}: {time.monotonic() - page_began:.1f} s in total", file=sys.stderr)
 
-    setattr(DocsTest, "test_" + re.sub(r"\W", "_", str(page.relative_to(ROOT))), test)
+    setattr(DocsTest, "test_" + re.sub(r"\W", "_", os.path.relpath(page, ROOT)), test)
 
 
 for one in [Path(name).resolve() for name in sys.argv[1:]] or pages():
