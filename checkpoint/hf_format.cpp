@@ -77,7 +77,8 @@ constexpr KeyRule kKeyRules[] = {
      "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled is_decoder "
      "tie_encoder_decoder cross_attention_hidden_size tie_last_hidden_states id2label label2id num_labels problem_type "
      "finetuning_task task_specific_params tokenizer_class prefix unk_token_id sep_token_id cls_token_id mask_token_id "
-     "decoder_start_token_id model_max_length is_llama_config transformers.js_config unsloth_fixed unsloth_version"},
+     "decoder_start_token_id model_max_length max_sequence_length is_llama_config transformers.js_config unsloth_fixed "
+     "unsloth_version"},
     // Settings of generation in files of transformers 4.
     {KeyUse::kHarmless,
      "max_length min_length max_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty "
@@ -91,7 +92,7 @@ constexpr KeyRule kKeyRules[] = {
     {KeyUse::kOneOf, "pruned_heads per_layer_config", "[{}, []]", "Octavo's blocks are all alike"},
     {KeyUse::kOneOf, "quantization_config compression_config", "[]", "Octavo reads weights in a float dtype"},
     {KeyUse::kOneOf, "partial_rotary_factor", "[1]", "Octavo's rope rotates whole heads"},
-    {KeyUse::kNamed, "attention_dropout", "[0]"},
+    {KeyUse::kNamed, "attention_dropout hidden_dropout embd_pdrop resid_pdrop", "[0]"},
     {KeyUse::kNamed, "rope_interleaved", "[false]"},
 };
 

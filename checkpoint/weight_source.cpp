@@ -59,9 +59,10 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
   check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
 }
 
-// Identifies the weights by config.json and samples of each file, including its header.
+// Identifies the model by config.json, generation_config.json and samples of each file of weights, including its
+// header.
 std::string HfWeights::identity() const {
-  std::string files;
+  std::string files = hugging_face_.dump() + "\n";
   for (const SafetensorsFile& file : files_) files += sampled_file_identity(file.path()) + "\n";
   return fmt::format("{}, {} files of weights, xxh3 {}", file_identity((dir_ / kHfConfigName).string()), files_.size(),
                      checksum_hex(files.data(), static_cast<int64_t>(files.size())));

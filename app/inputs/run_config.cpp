@@ -140,12 +140,18 @@ void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpos
 std::vector<std::string> adopt_initial_model(Config& config, const WeightSource& source) {
   std::vector<std::string> notes = source.notes();
   ModelConfig model = source.model_config();
+  const auto is_stated = [&stated = config.model_fields](const char* name) {
+    return std::find(stated.begin(), stated.end(), name) != stated.end();
+  };
+  const nlohmann::json file = source.hugging_face().at(kHfConfigName);
+  // The last note says why a model is not tied although its config.json says so.
+  const bool was_untied = !model.tie_word_embeddings && file.value("tie_word_embeddings", nlohmann::json()) == true;
+  CHECK_INPUT(!was_untied || !config.model.tie_word_embeddings || !is_stated("tie_word_embeddings"),
+              "{}, but the config's model.tie_word_embeddings is true, expected false", notes.back());
   const ModelConfig preset = config.preset.empty() ? ModelConfig{} : model_preset(config.preset);
   const auto replace = [&](const char* name, auto ModelConfig::*field) {
-    const std::vector<std::string>& stated = config.model_fields;
-    const bool is_stated = std::find(stated.begin(), stated.end(), name) != stated.end() &&
-                           (config.preset.empty() || config.model.*field != preset.*field);
-    if (!is_stated || config.model.*field == model.*field) return;
+    const bool is_of_preset = !config.preset.empty() && config.model.*field == preset.*field;
+    if (!is_stated(name) || is_of_preset || config.model.*field == model.*field) return;
     notes.push_back(fmt::format("model.{} is {}, which replaces {} of {}", name,
                                 shape_to_json<nlohmann::json>(config.model.*field).dump(),
                                 shape_to_json<nlohmann::json>(model.*field).dump(), config.init_from));

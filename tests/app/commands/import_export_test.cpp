@@ -630,7 +630,7 @@ class ExportOfARun : public RunTest {
   std::string step_from(const std::string& init_from, const std::string& name,
                         const std::vector<std::string>& overrides = {}) const {
     Config config = load(fmt::format("model: {{init_from: {0}}}\n"
-                                     "data: {{train: [{1}/small_tokens], seq_len: 32, bos_id: none, eos_id: 0}}\n"
+                                     "data: {{train: [{1}/small_tokens], seq_len: 32, bos_id: null, eos_id: 0}}\n"
                                      "training: {{steps: 2, global_batch_size: 2}}\n"
                                      "checkpoint: {{dir: {1}/{2}}}\n"
                                      "device: cpu\n",
