@@ -20,7 +20,7 @@ void amax_history(const AmaxHistory& args) {
   for (int64_t i = 0; i < slots; ++i) {
     auto collected = std::bit_cast<uint32_t>(history[args.row * slots + i]);  // magnitudes compare as integers
     const auto added = std::bit_cast<uint32_t>(current[i]);
-    if (!skip) collected = args.replaces ? added : std::max(collected, added);
+    if (!skip && added != 0) collected = args.replaces ? added : std::max(collected, added);
     history[args.row * slots + i] = std::bit_cast<float>(collected);
     current[i] = 0;
     uint32_t largest = 0;

@@ -11,7 +11,7 @@ __global__ void amax_history_kernel(float* scaling, float* history, float* curre
   if (i >= slots) return;
   unsigned collected = __float_as_uint(history[row * slots + i]);  // magnitudes compare as integers
   const unsigned added = __float_as_uint(current[i]);
-  if (skip == nullptr || *skip == 0) collected = replaces ? added : max(collected, added);
+  if ((skip == nullptr || *skip == 0) && added != 0) collected = replaces ? added : max(collected, added);
   history[row * slots + i] = __uint_as_float(collected);
   current[i] = 0;
   unsigned largest = 0;

@@ -86,12 +86,26 @@ void AmaxTable::find_history(Stream& stream) {
   std::vector<float> values(static_cast<size_t>(slots.numel()));
   stream.copy(values.data(), slots.raw(), slots.bytes());
   stream.synchronize();
+  uses_history_ = knows_all(values);
+  if (!uses_history_) stream.zero(history_);
+}
+
+// Returns whether each linear that took part in a step has amaxes of all its tensors in the history, and one did.
+bool AmaxTable::knows_all(std::span<const float> history) const {
   const int64_t width = kKinds * linears_;
-  for (int64_t i = 0; i < slots.numel(); ++i) {
-    if (i % width / linears_ == kOutputGradient && values[static_cast<size_t>(i)] != 0) return;
+  const auto has = [&](int64_t linear, Kind kind) {
+    auto slot = static_cast<size_t>(kind * linears_ + linear);
+    while (slot < history.size() && history[slot] == 0) slot += static_cast<size_t>(width);
+    return slot < history.size();
+  };
+  bool any = false;
+  for (int64_t linear = 0; linear < linears_; ++linear) {
+    const int64_t tensors = int64_t{has(linear, kInput)} + int64_t{has(linear, kOutputGradient)};
+    if (tensors == 0) continue;
+    if (tensors == 1 || !has(linear, kWeight)) return false;
+    any = true;
   }
-  uses_history_ = false;
-  stream.zero(history_);
+  return any;
 }
 
 void AmaxTable::set_steps_done(int64_t steps) {

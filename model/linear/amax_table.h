@@ -3,14 +3,17 @@
 //
 //   tensorwise  The scale comes from current(), which the producer of the tensor has filled in this micro-batch.
 //   delayed     The scale comes from the largest current() of the last amax_history steps over all micro-batches and
-//               ranks. As long as the history holds no output gradient, scales are made as in tensorwise. The history
-//               is then all zeros: there was no step yet, or every step was skipped or had no gradients.
+//               ranks. As long as a tensor has no amax above zero in the history, its scale is unknown, and all scales
+//               are made as in tensorwise. The history is then all zeros: there was no step yet, every step was skipped
+//               or had no gradients, or weights are still zero. A linear whose input and output gradient are both zero
+//               does not count, as one that is not in FP8.
 //
 // All slots lie contiguously in memory, [kKinds, linears], so clearing them, reducing them over ranks and updating the
 // history are one op each. Each micro-batch in flight has its own slots. The slots of number 0 also have the weights
 // and, while scales come from the history, the amaxes of all micro-batches.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/arena.h"
@@ -59,7 +62,7 @@ class AmaxTable {
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
   // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
-  // stream as long as the history has no output gradient.
+  // stream as long as uses_history() is false.
   void end_step(const Tensor& skip, Communicator* ranks, Stream& stream);
   // Called after micro-batches that belong to no step, such as those of a warm-up. Keeps them out of the history.
   void forget_micro_batches(Stream& stream);
@@ -82,8 +85,9 @@ class AmaxTable {
 
   void collect(const Tensor& current, Stream& stream);
   void take_back_row(Stream& stream);
-  // Sets uses_history_ to whether the history holds an output gradient. Waits for the stream.
+  // Sets uses_history_ to whether the history knows every tensor that it needs to. Waits for the stream.
   void find_history(Stream& stream);
+  bool knows_all(std::span<const float> history) const;
 
   int64_t linears_;
   std::vector<Tensor> current_;  // [slots] float32, by number of the micro-batch in flight

@@ -221,10 +221,12 @@ TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
   Arena arena(Device::kCpu, 1 << 12);
   AmaxTable table(precision, kLinears, arena);
   Stream stream = Stream::cpu();
-  const auto take_step = [&](float input, float gradient, float skip) {
+  const auto take_step = [&](float input, float gradient, float skip, float weight = 1) {
     table.begin_micro_batch(true, 0, stream);
     table.current(1, AmaxTable::kInput).data<float>()[0] = input;
     table.current(1, AmaxTable::kOutputGradient).data<float>()[0] = gradient;
+    table.current(1, AmaxTable::kWeight).data<float>()[0] = weight;
+    table.current(0, AmaxTable::kWeight).data<float>()[0] = 1;  // Linear 0 has a weight, but is not in FP8.
     table.end_step(Tensor(&skip, DType::kFloat32, {1}), nullptr, stream);
     return table.uses_history();
   };
@@ -232,11 +234,41 @@ TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
   EXPECT_FALSE(take_step(3, 0, 0)) << "without gradients";
   table.restore(stream);
   EXPECT_FALSE(table.uses_history()) << "a checkpoint of steps without gradients has no history";
+  EXPECT_FALSE(take_step(2, 0.5f, 0, 0)) << "the weight is still zero";
+  EXPECT_FALSE(take_step(0, 0.5f, 0)) << "the input is still zero";
   EXPECT_TRUE(take_step(2, 0.25f, 0));
   EXPECT_EQ(table.scaling(1, AmaxTable::kInput).data<float>()[0], 2);
   EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f);
   EXPECT_TRUE(take_step(1, 8, 1)) << "skipped with a history";
   EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(take_step(1, 0, 0)) << "without gradients, longer than the history";
+  EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f) << "a known amax stays known";
+  EXPECT_EQ(table.scaling(1, AmaxTable::kInput).data<float>()[0], 1);
+}
+
+// The outputs of a block begin as zeros, as in LLaMA Pro and in muP. The gradients of qkv and gate_up are zero in the
+// first step, and the outputs have their first amax in the second one. FP8 rounds all of them to zero if its scale
+// is 1.
+TEST(AmaxTable, MeasuresTheFirstAmaxOfWeightsThatWereZero) {
+  TinyLlama exact(fp8_config(), kShape);
+  TinyLlama delayed(fp8_config(), kShape, DType::kFloat32, LlamaMode::kTraining, LinearPrecision::kFp8Delayed);
+  std::mt19937_64 generator(7);
+  OwnedBatch batch = OwnedBatch::random(kShape.tokens(), fp8_config().vocab_size, generator);
+  for (const float size : {0.0f, 1e-5f}) {
+    for (TinyLlama* model : {&exact, &delayed}) {
+      for (const ParameterSpec& spec : model->layout().specs()) {
+        if (!spec.name.ends_with("o_proj.weight") && !spec.name.ends_with("down_proj.weight")) continue;
+        for (int64_t i = 0; i < spec.numel(); ++i) model->master(spec)[i] = size * std::sin(static_cast<float>(i));
+      }
+      model->publish();
+      model->llama().forward_backward(batch.views(), 1.0f / 128, true, true);
+      model->llama().end_step({});
+    }
+    for (const ParameterSpec& spec : exact.layout().specs()) {
+      if (size == 0) continue;
+      EXPECT_GE(cosine(delayed.gradient(spec), exact.gradient(spec), spec.numel()), 0.9) << spec.name;
+    }
+  }
 }
 
 }  // namespace

@@ -49,11 +49,12 @@ struct History {
 
 TEST_P(SkipUpdateTest, HistoryDoesNotChangeInASkippedStep) {
   Array skip(DType::kFloat32, {1});
-  const auto ended_step = [&](double skipped) {
+  const auto ended_step = [&](double skipped, double last = 1) {
     History h;
     for (int64_t i = 0; i < h.rows.size(); ++i)
       h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // The history has no amax for slot 2.
-    for (int64_t i = 0; i < h.current.size(); ++i) h.current.set(i, i == 1 ? kNaN : 1);
+    for (int64_t i = 0; i < h.current.size(); ++i) h.current.set(i, i == 1 ? kNaN : i == 2 ? last : 1);
+    if (last == 0) h.rows.set(5, 7);  // The row that is replaced has an amax for slot 2.
     skip.set(0, skipped);
     amax_history({.scaling = h.scaling,
                   .history = h.rows,
@@ -74,6 +75,8 @@ TEST_P(SkipUpdateTest, HistoryDoesNotChangeInASkippedStep) {
   EXPECT_TRUE(std::isnan(taken.rows.at(4)));
   EXPECT_EQ(taken.scaling.at(0), 20);
   EXPECT_EQ(taken.scaling.at(2), 2);
+  EXPECT_EQ(ended_step(0, 0).rows.at(5), 7) << "a zero replaces no amax";
+  EXPECT_EQ(ended_step(0, 0).scaling.at(2), 14);
 }
 
 }  // namespace
