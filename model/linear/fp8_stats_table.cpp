@@ -26,6 +26,7 @@ Tensor Fp8StatsTable::maxima() const {
 void Fp8StatsTable::begin(Stream& stream) {
   stream.zero(values_);
   measuring_ = true;
+  ++steps_begun_;
 }
 
 void Fp8StatsTable::add(const Cast& cast, Stream& stream) {

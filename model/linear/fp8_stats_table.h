@@ -34,6 +34,8 @@ class Fp8StatsTable {
 
   void begin(Stream& stream);
   bool measuring() const { return measuring_; }
+  // Returns the number of steps that were begun so far. A caller that adds a tensor once per step compares it.
+  int64_t steps_begun() const { return steps_begun_; }
   // Ends measuring. Collective: values() cover all ranks when the work queued on the stream is done.
   void end(Communicator& communicator, Stream& stream);
 
@@ -59,6 +61,7 @@ class Fp8StatsTable {
   int64_t linears_;
   Tensor values_;  // Sums, followed by maxima, so that each of the two takes one collective.
   bool measuring_ = false;
+  int64_t steps_begun_ = 0;
 };
 
 }  // namespace octavo

@@ -1,5 +1,7 @@
 #include "model/parameters/block_weights.h"
 
+#include <utility>
+
 #include "kernels/fp8/fp8_shard.h"
 #include "model/linear/quantize_part.h"
 
@@ -75,9 +77,11 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
   }
 }
 
-// Adds the statistics of rows that were cast on this rank.
-void BlockWeights::add_stats(Stream& stream) const {
+// Adds the statistics of rows that were cast on this rank, once per measured step. Rows that are kept may have been
+// cast before the step, for example by a validation.
+void BlockWeights::add_stats(Stream& stream) {
   if (stats_ == nullptr || rows_are_gathered_) return;
+  if (std::exchange(stats_step_, stats_->steps_begun()) == stats_->steps_begun()) return;
   for (size_t i = 0; i < linears_.size(); ++i) {
     stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
                  .kind = AmaxTable::kWeight,
@@ -88,9 +92,9 @@ void BlockWeights::add_stats(Stream& stream) const {
   }
 }
 
-void BlockWeights::prepare_forward(bool fresh, Stream& stream) const {
-  if (!is_fp8_ || (keeps_ && !fresh)) return;
-  prepare(true, keeps_, stream);
+void BlockWeights::prepare_forward(bool fresh, Stream& stream) {
+  if (!is_fp8_) return;
+  if (fresh || !keeps_) prepare(true, keeps_, stream);
   add_stats(stream);
 }
 

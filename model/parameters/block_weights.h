@@ -49,7 +49,7 @@ class BlockWeights {
 
   // Compute the operands that forward or backward reads. `fresh` says that the weights have been gathered since the
   // last call, `reruns` that backward starts by recomputing the forward.
-  void prepare_forward(bool fresh, Stream& stream) const;
+  void prepare_forward(bool fresh, Stream& stream);
   void prepare_backward(bool reruns, Stream& stream) const;
 
  private:
@@ -62,11 +62,12 @@ class BlockWeights {
   };
 
   void make_operands(const Options& options, Arena& arena);
-  void add_stats(Stream& stream) const;
+  void add_stats(Stream& stream);
   void prepare(bool rows, bool columns, Stream& stream) const;
 
   int64_t first_linear_;
   Fp8StatsTable* stats_;
+  int64_t stats_step_ = 0;  // Fp8StatsTable::steps_begun() of the last step whose statistics have these weights.
   TensorGroup* tensor_;
   bool is_fp8_;
   bool keeps_;              // Whether the gathered weights are kept.

@@ -106,6 +106,18 @@ TEST_P(Fp8StatsTableTest, EveryCastOfAStepIsCounted) {
   }
 }
 
+// A validation casts the weights that the next step then uses.
+TEST_P(Fp8StatsTableTest, AStepAfterAValidationCountsItsWeightsOnce) {
+  step(1);
+  model_.llama().forward(batch_.views());
+  measured_step(2);
+  for (int64_t linear = 0; linear < table().linears(); ++linear) {
+    const LinearShape shape = spec_of(linear).shape;
+    EXPECT_EQ(stats(linear, AmaxTable::kWeight).elements, shape.in * shape.out) << linear;
+    EXPECT_EQ(stats(linear, AmaxTable::kWeight).amax, largest(weight(linear))) << linear;
+  }
+}
+
 TEST_P(Fp8StatsTableTest, NothingIsCountedOutside) {
   step(1);
   EXPECT_EQ(values(), std::vector<float>(values().size(), 0.0f));
