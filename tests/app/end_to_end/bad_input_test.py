@@ -240,9 +240,9 @@ class BadDataTest(BadInput):
         write_megatron(self.dir / "short", [[1] * 10])
         short = f"[{{path: {self.dir}/short}}]"
         later = f"stages=[{{steps: 2}}, {{steps: 2, data: {{train: {short}}}}}]"
-        for override in (f"data.validation={short}", f"data.train={short}", later):
-            with self.subTest(override):
-                self.refused_untouched(override, mentions=["short", "data.seq_len + 1 = 33"])
+        for overrides in ((f"data.validation={short}",), (f"data.train={short}",), (later, "training.steps=4")):
+            with self.subTest(overrides):
+                self.refused_untouched(*overrides, mentions=["short", "data.seq_len + 1 = 33"])
 
     def test_unreadable_file(self):
         if os.geteuid() == 0:
