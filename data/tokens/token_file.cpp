@@ -40,6 +40,17 @@ void widen(const std::byte* tokens, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(load<T>(tokens, static_cast<int64_t>(i)));
 }
 
+void widen(TokenDtype dtype, const std::byte* tokens, std::span<int32_t> out) {
+  switch (dtype) {
+    case TokenDtype::kU8:
+      return widen<uint8_t>(tokens, out);
+    case TokenDtype::kU16:
+      return widen<uint16_t>(tokens, out);
+    case TokenDtype::kI32:
+      return widen<int32_t>(tokens, out);
+  }
+}
+
 bool ends_with(const std::string& path, std::string_view suffix) { return std::string_view(path).ends_with(suffix); }
 
 }  // namespace
@@ -106,11 +117,12 @@ bool is_megatron(const std::string& prefix) {
   return false;
 }
 
-// Reads the beginning of a file into `bytes` and returns the size of the file.
-int64_t read_beginning(const std::string& path, std::span<std::byte> bytes) {
+// Reads bytes of a file from `begin` on into `bytes`, as many as there are, and returns the size of the file.
+int64_t read_bytes(const std::string& path, int64_t begin, std::span<std::byte> bytes) {
   const InputFile file(path);
   for (size_t done = 0; done < bytes.size();) {
-    const auto count = ::pread(file.descriptor(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    const off_t offset = begin + static_cast<off_t>(done);
+    const auto count = ::pread(file.descriptor(), bytes.data() + done, bytes.size() - done, offset);
     if (count < 0 && errno == EINTR) continue;
     CHECK_INPUT(count >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
     if (count == 0) break;
@@ -182,13 +194,29 @@ TokenFileCounts count_tokens(const std::string& path) {
   const std::string prefix = token_file_prefix(path);
   std::array<std::byte, kLlmCHeaderBytes> header{};
   if (!is_megatron(prefix)) {
-    const int64_t size = read_beginning(prefix + ".bin", header);
+    const int64_t size = read_bytes(prefix + ".bin", 0, header);
     return {.tokens = parse_llm_c_header(header.data(), size, prefix + ".bin").tokens, .index_bytes = size};
   }
-  const int64_t size = read_beginning(prefix + ".idx", header);
+  const int64_t size = read_bytes(prefix + ".idx", 0, header);
   const MegatronHeader parsed = parse_megatron_header(header.data(), size, prefix + ".idx");
-  const int64_t bin_bytes = read_beginning(prefix + ".bin", {});
+  const int64_t bin_bytes = read_bytes(prefix + ".bin", 0, {});
   return {.tokens = bin_bytes / token_size_bytes(parsed.dtype), .documents = parsed.entries - 1, .index_bytes = size};
+}
+
+std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, int64_t count) {
+  const std::string prefix = token_file_prefix(path);
+  const bool megatron = is_megatron(prefix);
+  const std::string described = prefix + (megatron ? ".idx" : ".bin");
+  std::array<std::byte, kLlmCHeaderBytes> header{};
+  const int64_t size = read_bytes(described, 0, header);
+  const TokenDtype dtype = megatron ? parse_megatron_header(header.data(), size, described).dtype
+                                    : parse_llm_c_header(header.data(), size, described).dtype;
+  const int64_t width = token_size_bytes(dtype);
+  std::vector<std::byte> bytes(static_cast<size_t>(count * width));
+  read_bytes(prefix + ".bin", (megatron ? 0 : kLlmCHeaderBytes) + begin * width, bytes);
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  widen(dtype, bytes.data(), tokens);
+  return tokens;
 }
 
 TokenFile::TokenFile(const std::string& path) {
@@ -375,17 +403,7 @@ void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) co
     }
     const auto count = std::min(static_cast<size_t>(length - begin), out.size());
     const std::byte* tokens = bin_.data() + sequence_offset_bytes(s, length) + begin * width;
-    switch (dtype_) {
-      case TokenDtype::kU8:
-        widen<uint8_t>(tokens, out.first(count));
-        break;
-      case TokenDtype::kU16:
-        widen<uint16_t>(tokens, out.first(count));
-        break;
-      case TokenDtype::kI32:
-        widen<int32_t>(tokens, out.first(count));
-        break;
-    }
+    widen(dtype_, tokens, out.first(count));
     out = out.subspan(count);
     begin = 0;
   }

@@ -51,6 +51,9 @@ struct TokenFileCounts {
 };
 // `path` is as for TokenFile. Throws the same InputErrors, as far as the header tells.
 TokenFileCounts count_tokens(const std::string& path);
+// Returns `count` tokens of a file in the order in which they are stored, without reading its index or other tokens.
+// Requires that the file has them (count_tokens). Throws like count_tokens.
+std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, int64_t count);
 
 // Returns the position in `ids` of the first id outside [0, vocab_size), or -1. Reads the ids once at memory speed if
 // there is none.
