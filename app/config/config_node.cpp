@@ -94,13 +94,15 @@ void add_entry(ConfigNode& map, const std::string& key, ConfigNode value) {
   merge(map, wrap_in_maps(key, std::move(value), where), Repeated::kIsRefused);
 }
 
-// Tags that only name the kind of a value, which its own rule checks.
-bool is_known_tag(const std::string& tag) {
+// Refuses tags other than those that only name the kind of a value, which its own rule checks.
+void check_tag(const std::string& tag, const std::string& where) {
   constexpr std::string_view kCore = "tag:yaml.org,2002:";
   constexpr std::string_view kKinds[] = {"str", "int", "float", "bool", "null", "seq", "map"};
-  if (tag.empty() || tag == "?" || tag == "!") return true;
-  return tag.starts_with(kCore) &&
-         std::find(std::begin(kKinds), std::end(kKinds), tag.substr(kCore.size())) != std::end(kKinds);
+  if (tag.empty() || tag == "?" || tag == "!") return;
+  const bool is_kind = tag.starts_with(kCore) &&
+                       std::find(std::begin(kKinds), std::end(kKinds), tag.substr(kCore.size())) != std::end(kKinds);
+  CHECK_INPUT(is_kind, "{}: the tag {} is not read, expected a key or value without a tag", where,
+              printable(tag, kMaxDescribedText));
 }
 
 // Builds the tree of a YAML document. The tree contains a replica of each alias, so that a short document can expand to
@@ -114,8 +116,7 @@ class TreeBuilder {
     ConfigNode node;
     node.where = origin_.at(yaml.Mark());
     count(node.where, depth);
-    CHECK_INPUT(is_known_tag(yaml.Tag()), "{}: the tag {} is not read, expected a value without a tag", node.where,
-                printable(yaml.Tag(), kMaxDescribedText));
+    check_tag(yaml.Tag(), node.where);
     if (yaml.IsScalar()) {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
@@ -163,6 +164,7 @@ class TreeBuilder {
     std::vector<YAML::Node> merged;
     for (const auto& entry : yaml) {
       const std::string where = origin_.at(entry.first.Mark());
+      check_tag(entry.first.Tag(), where);
       CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
       const std::string& key = entry.first.Scalar();
       CHECK_INPUT(is_utf8(key), "{}: the key '{}' is invalid UTF-8", where, printable(key));

@@ -114,6 +114,7 @@ TEST_F(ConfigTest, MergeKeysOfYaml) {
 TEST_F(ConfigTest, TagsAndCommentsThatWouldBeDroppedAreRefused) {
   EXPECT_EQ(load("training: {steps: !!int 5}\nlogging: {dir: !!str 7}\n").logging.dir, "7");
   expect_error("training:\n  steps: !env STEPS\n", {"small.yaml:2: the tag !env is not read"});
+  expect_error("device: cpu\n!env training: {steps: 5}\n", {"small.yaml:2: the tag !env is not read"});
   expect_error("data: !include data.yaml\n", {"small.yaml:1: the tag !include"});
   const std::pair<const char*, const char*> comments[] = {{"logging.dir=a #b", "#b"},
                                                           {"model.init_from=#b", "#b"},

@@ -99,6 +99,13 @@ TEST_F(StartScreenTest, OfANewRun) {
   }
 }
 
+TEST_F(StartScreenTest, NamesTheBatchSizeOfTheLastStep) {
+  config_.training.batch_size_warmup = {{.batch_size = 4, .steps = 899}};
+  expect_part(screen(facts()), " 1 to 900, in the end 8 x 256 = 2,048 tokens: ");
+  config_.training.batch_size_warmup[0].steps = 900;
+  expect_part(screen(facts()), " 1 to 900, in the end 4 x 256 = 1,024 tokens: ");
+}
+
 TEST_F(StartScreenTest, NamesTheChoicesByMemory) {
   EXPECT_EQ(screen(facts()).find("once per step"), std::string::npos);
   options_.sharding = {.reshard_after_forward = true, .accumulate_unsharded = true};

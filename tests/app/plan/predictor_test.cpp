@@ -261,6 +261,7 @@ TEST(MachineFiles, AreThere) {
   EXPECT_EQ(find_machine("h200").device, "NVIDIA H200");
   EXPECT_LT(find_machine("h100").gpu_memory_bytes, find_machine("h200").gpu_memory_bytes);
   EXPECT_LT(find_machine("h100").memory_bytes_per_s, find_machine("h200").memory_bytes_per_s);
+  EXPECT_EQ(find_machine("H100").device, find_machine("h100").device);
   EXPECT_THROW(find_machine("h300"), InputError);
 }
 
