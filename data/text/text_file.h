@@ -29,8 +29,8 @@ class TextFile {
 
   const std::string& path() const { return file_.path(); }
 
-  // Replaces `block` by the next bytes, at most kBlockBytes. Returns false at the end of the file. Throws DamagedFile if
-  // a compressed file is damaged or ends within a frame. Zero bytes after a frame are ignored, as gzip and xz do.
+  // Replaces `block` by the next bytes, at most kBlockBytes. Returns false at the end of the file. Throws DamagedFile
+  // if a compressed file is damaged or ends within a frame. Zero bytes after a frame are ignored, as gzip and xz do.
   bool read_block(std::string& block);
   // Reads the next line without its end. Returns false at the end of the file. Throws an InputError if it is longer
   // than kMaxDocumentBytes.

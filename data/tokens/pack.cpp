@@ -247,7 +247,7 @@ class Packer {
     if (kind.content == Content::kText) {
       try {
         return read_text(file, source, take);
-      } catch (const DamagedFile& error) {  // Of JSON lines, some would be in the corpus and some would not.
+      } catch (const DamagedFile& error) {  // A JSON line before the damage would be in the corpus already.
         if (source.named) throw;
         summary_.unreadable.emplace_back(error.what());
         return;
@@ -381,7 +381,7 @@ std::string PackSummary::describe_skipped() const {
     total += count;
   }
   if (total == 0) return "";
-  return fmt::format("skipped {} that are not read: {}{}", total, kinds,
+  return fmt::format("skipped {} files and folders: {}{}", total, kinds,
                      skipped_files.contains(kParquet) ? " (scripts/tokenize_hf.py reads .parquet)" : "");
 }
 

@@ -46,8 +46,8 @@ struct PackSummary {
   int64_t empty_documents = 0;     // Number of documents without a byte, which are skipped.
   int64_t held_out_as_equals = 0;  // Number of documents that are held out because an equal one is.
 
-  // Return "skipped 5: 1 .git, 3 .parquet, 1 .png (scripts/tokenize_hf.py reads .parquet)" and "read once: 2 files have
-  // the content of a file that was taken, such as a.jsonl.gz", or an empty text if there is none.
+  // Return "skipped 5 files and folders: 1 .git, 3 .parquet, 1 .png (scripts/tokenize_hf.py reads .parquet)" and "read
+  // once: 2 files have the content of a file that was taken, such as a.jsonl.gz", or an empty text if there is none.
   std::string describe_skipped() const;
   std::string describe_repeated() const;
 };

@@ -60,7 +60,7 @@ TEST(TextInputs, CasesOfTokenizeHf) {
       const std::string kind = is_left_out ? inputs["left_out"].get<std::string>() : "";
       const bool is_damaged = kind.starts_with("damaged");  // Such a file is named instead of counted.
       EXPECT_EQ(summary.unreadable.size(), is_damaged ? 1 : 0);
-      EXPECT_EQ(summary.describe_skipped(), is_left_out && !is_damaged ? "skipped 1 that are not read: 1 " + kind : "");
+      EXPECT_EQ(summary.describe_skipped(), is_left_out && !is_damaged ? "skipped 1 files and folders: 1 " + kind : "");
     }
   }
 }

@@ -140,7 +140,7 @@ TEST(Pack, WhatIsNotTextIsSkippedAndNamed) {
   EXPECT_EQ(texts_of(dir / "p"), Texts{"a"});
   EXPECT_EQ(
       summary.describe_skipped(),
-      "skipped 11 that are not read: 1 without a suffix, 2 .git, 1 .hg, 1 .lz4, 2 .parquet, 1 .png, 1 broken link, "
+      "skipped 11 files and folders: 1 without a suffix, 2 .git, 1 .hg, 1 .lz4, 2 .parquet, 1 .png, 1 broken link, "
       "1 folder of the kernel, 1 special file (scripts/tokenize_hf.py reads .parquet)");
   EXPECT_EQ(PackSummary{}.describe_skipped(), "");
   const auto refusal = [&](const std::string& input) {
