@@ -50,7 +50,7 @@ class TreeLister {
       folders_.pop_back();
       const auto found = look_up(folder.string());
       if (found && is_of_kernel(found->place)) {
-        ++tree_.left_out["folder of the kernel"];
+        tree_.left_out["folder of the kernel"].push_back(folder.string());
       } else if (!found || listed_.insert(found->place).second) {
         list_folder(folder);
       }
@@ -65,7 +65,7 @@ class TreeLister {
       std::error_code unknown_type;
       const fs::file_type type = entry->symlink_status(unknown_type).type();
       if (std::find(kVersionControl.begin(), kVersionControl.end(), name) != kVersionControl.end()) {
-        ++tree_.left_out[name];
+        tree_.left_out[name].push_back(path);
       } else if (type == fs::file_type::symlink) {
         links_.push_back(path);
       } else {
@@ -79,13 +79,13 @@ class TreeLister {
   void add(const std::string& path) {
     const auto found = look_up(path);
     if (!found) {
-      ++tree_.left_out["broken link"];
+      tree_.left_out[FileTree::kBrokenLink].push_back(path);
     } else if (S_ISDIR(found->mode)) {
       folders_.push_back(path);
     } else if (S_ISREG(found->mode) && !is_of_kernel(found->place)) {
       tree_.files.push_back({path, found->place});
     } else {
-      ++tree_.left_out["special file"];
+      tree_.left_out["special file"].push_back(path);
     }
   }
 

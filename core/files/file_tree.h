@@ -34,8 +34,10 @@ struct FileInTree {
 struct FileTree {
   std::vector<FileInTree> files;        // Regular files, in bytewise order of their paths.
   std::vector<std::string> unreadable;  // Folders that cannot be listed, with the reason.
-  // Number of entries that were left out, by kind: ".git", "broken link", "special file", "folder of the kernel".
-  std::map<std::string, int64_t> left_out;
+  // Paths of the entries that were left out, by kind: ".git", kBrokenLink, "special file", "folder of the kernel".
+  std::map<std::string, std::vector<std::string>> left_out;
+
+  static constexpr const char* kBrokenLink = "broken link";
 };
 
 // Lists the regular files in `folder` and below. Symbolic links are followed. Each folder is listed once, under its own

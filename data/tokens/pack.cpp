@@ -200,7 +200,7 @@ class Packer {
       if (!is_own_output(file.path)) files.push_back(make_source(file.path, file.place, false));
     }
     summary_.unreadable.insert(summary_.unreadable.end(), tree.unreadable.begin(), tree.unreadable.end());
-    for (const auto& [kind, count] : tree.left_out) summary_.skipped_files[kind] += count;
+    for (const auto& [kind, paths] : tree.left_out) summary_.skipped_files[kind] += static_cast<int64_t>(paths.size());
   }
 
   // Returns whether the file is output of an earlier run of the same command, which is not a source.

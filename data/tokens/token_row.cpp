@@ -20,10 +20,27 @@ struct TokenRow::File {
   mutable std::unique_ptr<TokenFile> file;
 };
 
+namespace {
+
+bool has_suffix_of_tokens(const std::string& path) { return path.ends_with(".bin") || path.ends_with(".idx"); }
+
+// Throws an InputError if a folder has entries that were left out and may stand for token files.
+void check_complete(const std::string& folder, const FileTree& tree) {
+  CHECK_INPUT(tree.unreadable.empty(), "{}, so the token files in {} are unknown", tree.unreadable.front(), folder);
+  for (const auto& [kind, paths] : tree.left_out) {
+    for (const std::string& path : paths) {
+      CHECK_INPUT(kind != FileTree::kBrokenLink && !has_suffix_of_tokens(path),
+                  "{}: is a {}, expected token files and folders in {}", path, kind, folder);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> find_token_files(const std::string& path) {
   if (path.empty() || !is_directory_at(path) || path_exists(token_file_prefix(path) + ".idx")) return {path};
   const FileTree tree = list_tree(path);
-  CHECK_INPUT(tree.unreadable.empty(), "{}, so the token files in {} are unknown", tree.unreadable.front(), path);
+  check_complete(path, tree);
   std::vector<std::string> found;
   std::set<FilePlace> places;  // Places of the files with tokens. A file with several names is taken once.
   for (const FileInTree& file : tree.files) {

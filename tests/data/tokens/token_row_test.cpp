@@ -138,6 +138,11 @@ TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
   }
   EXPECT_EQ(find_token_files(dir_ / "c"), (std::vector<std::string>{dir_ / "c/a", dir_ / "c/b/2", dir_ / "c/link/x"}));
   EXPECT_EQ(find_token_files(dir_ / "snapshot"), std::vector<std::string>{dir_ / "snapshot/s"});
+  for (const char* name : {"not_mounted", "t.bin"}) {
+    fs::create_symlink("/no/such/folder", dir_ / (std::string("snapshot/") + name));
+    expect_mentions(message_of<InputError>([&] { find_token_files(dir_ / "snapshot"); }), {name, "is a broken link"});
+    fs::remove(dir_ / (std::string("snapshot/") + name));
+  }
   std::filesystem::create_directory(dir_ / "empty");
   expect_mentions(message_of<InputError>([&] { find_token_files(dir_ / "empty"); }), {"empty", "without a token file"});
 }
