@@ -7,7 +7,8 @@
     {"decode": [1, 2, 3]}   ->  {"text": "text"}          without special tokens
     anything else           ->  {"error": "sentence"}     and continues with the next line
 
-The first line of output is {"vocab_size": N}. If the tokenizer cannot be loaded, it is {"error": ...}, and the exit code is 2.
+The first line of output is {"vocab_size": N, "bos": ID, "ends": [IDS]}: bos is the token that transformers puts before a text, or null,
+and ends are the tokens that end a generated text. If the tokenizer cannot be loaded, the line is {"error": ...}, and the exit code is 2.
 `octavo generate` starts this script for models with a Hugging Face tokenizer. Training never needs it.
 """
 
@@ -15,6 +16,8 @@ import json
 import sys
 
 from python_packages import find_packages
+from tokenizing.errors import InputError
+from tokenizing.tokenizer_files import FilesBeside, SpecialTokens, parse_tokenizer
 
 
 def reply(answer):
@@ -45,12 +48,22 @@ def main():
         return 2
     import tokenizers
 
+    path = sys.argv[1]
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
-    except Exception as error:  # The package raises Exception itself, not a subclass.
-        reply({"error": f"{sys.argv[1]}: is not a Hugging Face tokenizer.json: {error}"})
+        tokenizer = tokenizers.Tokenizer.from_file(path)
+        with open(path, "rb") as file:
+            special = SpecialTokens(parse_tokenizer(file.read(), path), FilesBeside(path))
+        hello = {"bos": special.added_bos(), "ends": special.ends_of_text()}
+    except InputError as error:
+        reply({"error": str(error)})
         return 2
-    reply({"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)})
+    except Exception as error:  # The package raises Exception itself, not a subclass.
+        reply({"error": f"{path}: is not a Hugging Face tokenizer.json: {error}"})
+        return 2
+    # A tokenizer.json may cut every text, or fill it up, to a fixed number of tokens, which is meant for batches.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    reply({"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)} | hello)
     for line in sys.stdin:
         if line.strip():
             reply(answer(tokenizer, line))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokenizes text with a Hugging Face tokenizer.json into the token files that Octavo trains on.
 
-    tokenize_hf.py --tokenizer tokenizer.json --input PATH... --output PREFIX [--shuffle SEED] [--hold-out-every N]
+    tokenize_hf.py --tokenizer PATH           --input PATH... --output PREFIX [--shuffle SEED] [--hold-out-every N]
     tokenize_hf.py --train-bpe 32000          --input PATH... --output PREFIX
 
 A PATH is a file, a pattern such as 'corpus/*.jsonl.zst', or a folder, whose files are read in the bytewise order of their paths:
@@ -14,10 +14,13 @@ A PATH is a file, a pattern such as 'corpus/*.jsonl.zst', or a folder, whose fil
 All but .parquet may be compressed as .gz, .bz2, .xz, .zst or .zstd. docs/data.md has the whole rule, which `octavo pack` follows too.
 
 Links are followed, and a file with several names is read once. Other files of a folder (binary files, unreadable files) and version control
-(.git) are skipped and counted by kind. If more files would be skipped than read, nothing is written unless --allow-skipped is given. The
-token files contain no bos or eos, because the loader inserts those that PREFIX.json names around each document. A name such as
-<|end_of_text|> in a document is encoded as characters unless --parse-special-tokens is given. The documents that have such names are
+(.git) are skipped and counted by kind. If more files would be skipped than read, nothing is written unless --allow-skipped is given. A name
+such as <|end_of_text|> in a document is encoded as characters unless --parse-special-tokens is given. The documents that have such names are
 counted. A line or row that is invalid UTF-8 or has half of a surrogate pair is refused by its number. --skip-bad N skips at most N of these.
+
+The token files contain no bos or eos, because the loader inserts those that PREFIX.json names around each document. These are the tokens
+that tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json beside the tokenizer name, in this order. --bos
+and --eos override them, also for finished token files.
 
 The script writes PREFIX.bin, PREFIX.idx and PREFIX.json, the Megatron indexed dataset. Tokens are unsigned 16-bit integers for
 vocabularies below 65536, and 32-bit integers otherwise. The inputs are divided into parts. One process per core tokenizes parts into
@@ -45,11 +48,14 @@ from tokenizing.run import tokenize
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tokenizer = parser.add_mutually_exclusive_group(required=True)
-    tokenizer.add_argument("--tokenizer", metavar="FILE", help="use this Hugging Face tokenizer.json")
+    tokenizer.add_argument("--tokenizer", metavar="PATH", help="use this Hugging Face tokenizer.json, or the one in this folder")
     tokenizer.add_argument("--train-bpe", type=int, metavar="N", help="train a byte-level BPE tokenizer with N entries")
     parser.add_argument("--input", required=True, nargs="+", metavar="PATH", help="text, JSON lines and Parquet files, patterns or folders")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     parser.add_argument("--text-field", default="text", metavar="NAME", help="field or column that has the text (default: text)")
+    for kind, place in (("bos", "begins"), ("eos", "ends")):
+        parser.add_argument(f"--{kind}", metavar="TOKEN",
+                            help=f"text or id of the token that {place} a document, or none (default: as the files beside the tokenizer say)")
     parser.add_argument("--parse-special-tokens", action="store_true",
                         help="encode names of special tokens in documents, such as <|end_of_text|>, as these tokens (default: as text)")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="write the documents in a pseudo-random order")

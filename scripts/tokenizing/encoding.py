@@ -12,6 +12,7 @@ from tokenizing.documents import one_line, read_piece
 from tokenizing.errors import InputError
 from tokenizing.inputs import Sources
 from tokenizing.part_files import PartWriter
+from tokenizing.tokenizer_files import FilesBeside, SpecialTokens, identify, parse_tokenizer
 
 BATCH_BYTES = 1 << 20  # Bytes of text that are encoded at once.
 
@@ -27,6 +28,7 @@ def import_tokenizers():
 
 
 def load_tokenizer(path):
+    """Returns the tokenizer, and the bytes of its file."""
     tokenizers = import_tokenizers()
     try:
         with open(path, "rb") as file:
@@ -39,24 +41,30 @@ def load_tokenizer(path):
         raise InputError(f"{path}: is not a Hugging Face tokenizer.json: {one_line(error)}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer, hashlib.sha256(content).hexdigest()
+    return tokenizer, content
 
 
-def first_id(tokenizer, names):
-    ids = [tokenizer.token_to_id(name) for name in names]
-    return next((token for token in ids if token is not None), None)
+def file_hash(content):
+    return hashlib.sha256(content).hexdigest()
 
 
-def describe(tokenizer, path):
+def describe(tokenizer, content, path, special):
     """Returns the tokenizer's part of PREFIX.json. Added tokens may leave gaps in the ids, so the largest id determines the
     vocabulary."""
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     return {
         "tokenizer": str(path),
+        "tokenizer_hash": identify(parse_tokenizer(content, path), path),
         "vocab_size": max(max(tokenizer.get_vocab().values(), default=0) + 1, size),
-        "bos": first_id(tokenizer, ["<|begin_of_text|>", "<s>", "<|startoftext|>", "<bos>"]),
-        "eos": first_id(tokenizer, ["<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>"]),
+        "bos": special["bos"].id,
+        "eos": special["eos"].id,
     }
+
+
+def find_special_tokens(content, path, given):
+    """Returns the Token of bos and of eos. `given` has the values of --bos and --eos, or None."""
+    tokens = SpecialTokens(parse_tokenizer(content, path), FilesBeside(path))
+    return {kind: tokens.find(kind) if given[kind] is None else tokens.given(kind, given[kind]) for kind in ("bos", "eos")}
 
 
 def batches(documents):

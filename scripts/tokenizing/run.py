@@ -10,7 +10,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 
 from tokenizing.documents import read_piece
-from tokenizing.encoding import describe, encode_part, load_tokenizer, start_worker
+from tokenizing.encoding import describe, encode_part, file_hash, find_special_tokens, load_tokenizer, start_worker
 from tokenizing.errors import InputError, RunError
 from tokenizing.inputs import Sources, find_sources
 from tokenizing.merge import Merger
@@ -18,7 +18,8 @@ from tokenizing.part_files import TOKENIZER, PartsFolder, write_whole
 from tokenizing.plan import Piece, Planner, choose_part_bytes
 from tokenizing.progress import Progress
 from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, publish, read_sidecar
-from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
+from tokenizing.tokenizer_files import tokenizer_path
+from tokenizing.training import BOS, EOS, MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
 MAX_NAMED = 20  # Maximum number of skipped documents that are named.
 # Number of parts per worker that are being made or wait for the worker, so that no worker idles. With more parts, more of a compressed file
@@ -200,13 +201,11 @@ class Run:
     def make_dataset(self):
         arguments = self.arguments
         planner = Planner(self.sources, arguments.text_field, self.part_bytes, None)
-        tokenizer_path, told = arguments.tokenizer, arguments.tokenizer
-        if arguments.train_bpe:
-            tokenizer_path, told = self.train_tokenizer(planner), self.trained_tokenizer
-        tokenizer, tokenizer_hash = load_tokenizer(tokenizer_path)
-        planner.key = [tokenizer_hash, arguments.parse_special_tokens, arguments.skip_bad > 0]
-        description = describe(tokenizer, told) | {"parse_special_tokens": arguments.parse_special_tokens}
-        parts = self.make_parts(planner, tokenizer_path, "H" if description["vocab_size"] < 65536 else "i")
+        path = self.train_tokenizer(planner) if arguments.train_bpe else arguments.tokenizer
+        tokenizer, content = load_tokenizer(path)
+        planner.key = [file_hash(content), arguments.parse_special_tokens, arguments.skip_bad > 0]
+        description = self.describe(tokenizer, content)
+        parts = self.make_parts(planner, path, "H" if description["vocab_size"] < 65536 else "i")
         for part in parts:
             self.files.add(part.summary["taken"], part.summary["left_out"])
         if self.files.left_out:
@@ -219,6 +218,32 @@ class Run:
         if len(writers) > 1 and (more := writers[1].documents - sum(part.summary["documents"] for part in parts) // arguments.hold_out_every):
             print(f"held out {more} more documents, because their text is held out", file=sys.stderr)
         self.report(writers, parts, seconds)
+
+    def describe(self, tokenizer, content):
+        """Returns what PREFIX.json says about the tokenizer, and reports bos and eos."""
+        arguments = self.arguments
+        given = {"bos": arguments.bos, "eos": arguments.eos}
+        if arguments.train_bpe:
+            given = {"bos": arguments.bos or BOS, "eos": arguments.eos or EOS}
+        path = self.trained_tokenizer if arguments.train_bpe else arguments.tokenizer
+        special = find_special_tokens(content, path, given)
+        if not arguments.train_bpe:
+            report_special_tokens(special)
+        return describe(tokenizer, content, path, special) | {"parse_special_tokens": arguments.parse_special_tokens}
+
+    def update_sidecars(self):
+        """Rewrites the sidecars of finished token files if the tokenizer's part of them has changed, such as the bos. The tokens do not
+        depend on it."""
+        path = self.trained_tokenizer if self.arguments.train_bpe else self.arguments.tokenizer
+        if not os.path.exists(path):
+            return
+        description = self.describe(*load_tokenizer(path))
+        for prefix in self.prefixes:
+            sidecar = read_sidecar(prefix)
+            updated = {key: description.get(key, value) for key, value in (description | sidecar).items()}
+            if updated != sidecar:
+                write_whole(f"{prefix}.json", json.dumps(updated, indent=2) + "\n")
+                print(f"{prefix}.json: names bos {updated['bos']} and eos {updated['eos']} now")
 
     def report_skipped(self):
         skipped = sorted(self.files.skipped)
@@ -242,17 +267,35 @@ class Run:
         print(f"tokenized {tokens} tokens in {seconds:.1f} s with {workers} workers: {tokens / seconds:.0f} tokens/s{found}")
 
 
+def report_special_tokens(special):
+    """Says where bos and eos come from, and warns if there are none or if one is guessed."""
+    words = [f"{kind} {'none' if token.id is None else token.id}" + (f" ({token.source})" if token.source else "")
+             for kind, token in special.items()]
+    print(", ".join(words), file=sys.stderr)
+    for kind, token in special.items():
+        if token.guessed:
+            print(f"warning: {kind} is {token.source}, because no file beside the tokenizer names one; --{kind} overrides the guess", file=sys.stderr)
+    if all(token.id is None for token in special.values()):
+        print("warning: there is neither a bos nor an eos, so documents run together in training; --bos or --eos names one", file=sys.stderr)
+
+
 def tokenize(arguments):
-    run = Run(arguments)
     tokenizer_hash = None
     if arguments.train_bpe is None:
-        tokenizer_hash = load_tokenizer(arguments.tokenizer)[1]
+        arguments.tokenizer = tokenizer_path(arguments.tokenizer)
+    run = Run(arguments)
+    if arguments.train_bpe is None:
+        content = load_tokenizer(arguments.tokenizer)[1]
+        tokenizer_hash = file_hash(content)
+        # Refuses a wrong --bos or file before anything is tokenized.
+        find_special_tokens(content, arguments.tokenizer, {"bos": arguments.bos, "eos": arguments.eos})
     elif arguments.train_bpe < MIN_ENTRIES:
         raise InputError(f"--train-bpe is {arguments.train_bpe}, expected at least {MIN_ENTRIES} entries for a byte-level tokenizer")
     run.find_inputs()
     run.make_journal(tokenizer_hash)
     if not arguments.overwrite and run.is_complete():
         print(f"{arguments.output}: is complete already, made from these inputs with these options")
+        run.update_sidecars()
         if run.folder.read_journal() in (None, run.journal):
             run.folder.remove()  # An earlier run was killed before it removed the folder.
     else:

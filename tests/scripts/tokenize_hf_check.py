@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -37,6 +38,7 @@ def check_tokenize(scratch, tokenizer):
     assert read_dataset(scratch / "out") == [ids for i, ids in enumerate(expected, 1) if i % 10]
     assert read_dataset(scratch / "out_held_out") == expected[9::10]
     sidecar = json.loads((scratch / "out.json").read_text())
+    assert re.fullmatch("[0-9a-f]{64}", sidecar["tokenizer_hash"]), sidecar
     assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (tokenizer.get_vocab_size(), 0, 1), sidecar
     assert (sidecar["documents"], sidecar["tokens"]) == (225, sum(len(e) for i, e in enumerate(expected, 1) if i % 10))
     inspect(scratch / "out")
@@ -190,6 +192,7 @@ def check_train_bpe(scratch):
     tokenizer = tokenizers.Tokenizer.from_file(str(scratch / "trained_1.tokenizer.json"))
     assert tokenizer.get_vocab_size() == 400
     sidecar = json.loads((scratch / "trained_1.json").read_text())
+    assert re.fullmatch("[0-9a-f]{64}", sidecar["tokenizer_hash"]), sidecar
     assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (400, 0, 1), sidecar
     config = json.loads((scratch / "trained_1.tokenizer_config.json").read_text())
     assert [tokenizer.token_to_id(config[name]) for name in ("bos_token", "eos_token", "pad_token")] == [0, 1, 2], config
@@ -273,17 +276,48 @@ def check_what_is_left_out(scratch):
     assert "1 documents" in result.stdout and "skipped 3 files" in result.stderr, result
 
 
+def check_special_tokens(scratch, tokenizer):
+    """bos and eos come from the files beside the tokenizer, and the options override them, also for finished files."""
+    folder = scratch / "with_config"
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin_of_text|>", "add_bos_token": false}')
+    arguments = ["--tokenizer", folder, "--input", scratch / "texts.jsonl", "--output", scratch / "special", "--workers", "1"]
+
+    def tokens(*more):
+        result = run(*arguments, *more)
+        sidecar = json.loads((scratch / "special.json").read_text())
+        return sidecar["bos"], sidecar["eos"], result
+
+    assert tokens()[:2] == (None, 0)
+    content = (scratch / "special.bin").stat()
+    assert tokens("--bos", "none", "--eos", "<|end_of_text|>")[:2] == (None, 1)
+    bos, eos, result = tokens("--eos", "none")
+    assert (bos, eos) == (None, None) and "documents run together" in result.stderr, result
+    assert tokens("--bos", "1", "--eos", "0")[:2] == (1, 0)
+    assert (scratch / "special.bin").stat() == content, "the tokens do not depend on bos and eos"
+    refuse("--eos is '<none>'", *arguments, "--eos", "<none>")
+    (folder / "tokenizer_config.json").unlink()
+    bos, eos, result = tokens()
+    assert (bos, eos) == (0, 1) and "bos is guessed from the name <|begin_of_text|>" in result.stderr, result
+
+
 def check_child_process(scratch, tokenizer):
     requests = [{"encode": TEXTS[3]}, {"decode": tokenizer.encode(TEXTS[3]).ids}, {"decode": [5000, -1]}, {"encode": "é"}]
+    # Truncation and padding in the file are meant for batches.
+    padded = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    padded.enable_truncation(4)
+    padded.enable_padding(length=64)
+    padded.save(str(scratch / "padded.json"))
     result = subprocess.run(
-        [sys.executable, SCRIPTS / "hf_tokenizer.py", scratch / "tokenizer.json"],
+        [sys.executable, SCRIPTS / "hf_tokenizer.py", scratch / "padded.json"],
         input="".join(json.dumps(request) + "\n" for request in requests),
         capture_output=True,
         text=True,
         check=True,
     )
     hello, ids, text, error, last = [json.loads(line) for line in result.stdout.splitlines()]
-    assert hello == {"vocab_size": tokenizer.get_vocab_size()}, hello
+    assert hello == {"vocab_size": tokenizer.get_vocab_size(), "bos": 0, "ends": [1]}, hello
     assert ids["ids"] == tokenizer.encode(TEXTS[3], add_special_tokens=False).ids
     assert text["text"] == TEXTS[3], text
     assert "error" in error and last["ids"], (error, last)
@@ -303,6 +337,7 @@ def main():
         check_skip_bad(scratch)
         check_full_disk(scratch)
         check_what_is_left_out(scratch)
+        check_special_tokens(scratch, tokenizer)
         check_child_process(scratch, tokenizer)
 
 
