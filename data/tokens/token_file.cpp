@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/files/file_identity.h"
@@ -219,12 +220,12 @@ std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, 
   return tokens;
 }
 
-TokenFile::TokenFile(const std::string& path) {
+TokenFile::TokenFile(const std::string& path, const DocumentTokens& tokens) {
   const std::string prefix = token_file_prefix(path);
   if (is_megatron(prefix)) {
     open_megatron(prefix);
   } else {
-    open_llm_c(prefix + ".bin");
+    open_llm_c(prefix + ".bin", tokens);
   }
 }
 
@@ -292,24 +293,35 @@ void TokenFile::find_document_begins() {
   begins_.push_back(begin);
 }
 
-void TokenFile::open_llm_c(const std::string& bin_path) {
+void TokenFile::open_llm_c(const std::string& bin_path, const DocumentTokens& tokens) {
   bin_ = MappedFile(bin_path);
   const LlmCHeader header = parse_llm_c_header(bin_.data(), bin_.size_bytes(), bin_path);
   dtype_ = header.dtype;
   num_tokens_ = header.tokens;
   if (dtype_ == TokenDtype::kI32) {
-    find_llm_c_documents<uint32_t>(kLlama3BeginOfText);
+    find_llm_c_documents<uint32_t>(tokens, kLlama3BeginOfText);
   } else {
-    find_llm_c_documents<uint16_t>(kGpt2EndOfText);
+    find_llm_c_documents<uint16_t>(tokens, kGpt2EndOfText);
   }
 }
 
 template <typename T>
-void TokenFile::find_llm_c_documents(T leading_token) {
-  if (num_tokens_ > 0) begins_.push_back(0);
-  const std::byte* tokens = bin_.data() + kLlmCHeaderBytes;
-  for (int64_t t = 1; t < num_tokens_; ++t) {
-    if (load<T>(tokens, t) == leading_token) begins_.push_back(t);
+void TokenFile::find_llm_c_documents(const DocumentTokens& tokens, T leading_token) {
+  const std::byte* stored = bin_.data() + kLlmCHeaderBytes;
+  const auto has = [&](const std::optional<int32_t>& id, int64_t position) {
+    return id && load<T>(stored, position) == static_cast<T>(*id) && std::in_range<T>(*id);
+  };
+  const std::optional<int32_t> candidates[] = {tokens.bos, tokens.eos, static_cast<int32_t>(leading_token)};
+  for (const std::optional<int32_t>& divider : candidates) {
+    if (!divider) continue;
+    begins_.assign(num_tokens_ > 0 ? 1 : 0, 0);
+    const bool ends = divider == tokens.eos && divider != tokens.bos && num_tokens_ > 0 && !has(divider, 0) &&
+                      divider != static_cast<int32_t>(leading_token);
+    const int64_t offset = ends ? 1 : 0;  // Distance from the divider to the document's first token.
+    for (int64_t t = 1 - offset; t + offset < num_tokens_; ++t) {
+      if (has(divider, t)) begins_.push_back(t + offset);
+    }
+    if (begins_.size() > 1) break;
   }
   num_documents_ = num_sequences_ = static_cast<int64_t>(begins_.size());
   begins_.push_back(num_tokens_);
@@ -429,6 +441,87 @@ void TokenFile::check_vocabulary(int64_t vocab_size) const {
                   ids[static_cast<size_t>(bad)], begin + bad, d, vocab_size);
     }
   }
+}
+
+namespace {
+
+// First and last tokens of documents.
+struct DocumentEdges {
+  std::vector<int32_t> first, last;
+};
+
+constexpr int64_t kSampledDocuments = 16;
+
+// Returns the numbers of up to kSampledDocuments documents that are spread over [begin, end).
+std::vector<int64_t> spread_documents(int64_t begin, int64_t end) {
+  const int64_t count = std::min(end - begin, kSampledDocuments);
+  std::vector<int64_t> documents;
+  for (int64_t i = 0; i < count; ++i) documents.push_back(begin + (end - begin) / count * i);
+  return documents;
+}
+
+// Reads the index in place, because opening a TokenFile reads all of it. Documents whose entries are invalid are
+// omitted; they are refused when the file is opened.
+DocumentEdges sample_megatron(const std::string& prefix) {
+  const MappedFile idx(prefix + ".idx");
+  const MappedFile bin(prefix + ".bin");
+  const MegatronHeader header = parse_megatron_header(idx.data(), idx.size_bytes(), idx.path());
+  const std::byte* lengths = idx.data() + kMegatronHeaderBytes;
+  const std::byte* offsets = lengths + 4 * header.sequences;
+  const std::byte* document_index = offsets + 8 * header.sequences;
+  const int64_t width = token_size_bytes(header.dtype);
+  const auto token_at = [&](int64_t byte) {
+    switch (header.dtype) {
+      case TokenDtype::kU8:
+        return static_cast<int32_t>(load<uint8_t>(bin.data() + byte, 0));
+      case TokenDtype::kU16:
+        return static_cast<int32_t>(load<uint16_t>(bin.data() + byte, 0));
+      case TokenDtype::kI32:
+        return load<int32_t>(bin.data() + byte, 0);
+    }
+    throw Error("sample_megatron: unknown dtype");
+  };
+  DocumentEdges edges;
+  for (const int64_t d : spread_documents(0, header.entries - 1)) {
+    const auto begin = load<int64_t>(document_index, d), end = load<int64_t>(document_index, d + 1);
+    if (begin < 0 || begin >= end || end > header.sequences) continue;
+    const auto first_length = load<int32_t>(lengths, begin), last_length = load<int32_t>(lengths, end - 1);
+    const auto first = load<int64_t>(offsets, begin), last = load<int64_t>(offsets, end - 1);
+    const auto is_inside = [&](int64_t offset, int64_t length) {
+      return length > 0 && offset >= 0 && offset <= bin.size_bytes() && length * width <= bin.size_bytes() - offset;
+    };
+    if (!is_inside(first, first_length) || !is_inside(last, last_length)) continue;
+    edges.first.push_back(token_at(first));
+    edges.last.push_back(token_at(last + (last_length - 1) * width));
+  }
+  return edges;
+}
+
+DocumentEdges sample_shard(const TokenFile& file) {
+  DocumentEdges edges;
+  const auto read = [&](int64_t document, int64_t position, std::vector<int32_t>& out) {
+    out.push_back(0);
+    file.copy(document, position, std::span(out).last(1));
+  };
+  const int64_t documents = file.num_documents();
+  for (const int64_t d : spread_documents(1, std::max<int64_t>(1, documents))) read(d, 0, edges.first);
+  for (const int64_t d : spread_documents(0, std::max<int64_t>(0, documents - 1))) {
+    read(d, file.document_length(d) - 1, edges.last);
+  }
+  return edges;
+}
+
+bool all_are(const std::vector<int32_t>& ids, const std::optional<int32_t>& id) {
+  return id && !ids.empty() && std::all_of(ids.begin(), ids.end(), [&](int32_t one) { return one == *id; });
+}
+
+}  // namespace
+
+StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, const DocumentTokens& tokens) {
+  const std::string prefix = token_file_prefix(path);
+  const DocumentEdges edges = is_megatron(prefix) ? sample_megatron(prefix) : sample_shard(*file);
+  return {.bos = all_are(edges.first, tokens.bos),
+          .eos = all_are(edges.last, tokens.eos) || all_are(edges.first, tokens.eos)};
 }
 
 std::string token_file_identity(const std::string& path) {

@@ -17,7 +17,9 @@
 //   llm.c shard: one .bin file, a header of 256 int32 (magic, version, token count, rest unused), then the tokens:
 //       magic 20240520, version 1: uint16 GPT-2 tokens, each document led by 50256
 //       magic 20240801, version 7: uint32 Llama 3 tokens, each document led by 128000
-//     The leading token belongs to its document; tokens before the first one are a document too.
+//     The documents are divided at the first of these tokens that the shard has: the bos and the eos of the reader, and
+//     the token above. Bos, the token above, and an eos with which the shard begins are the first token of their
+//     document; any other eos is the last one. Tokens before the first division are a document too.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +43,17 @@ int64_t max_token_id(TokenDtype dtype);
 
 // Removes a trailing ".bin" or ".idx": returns the PREFIX of a Megatron dataset.
 std::string token_file_prefix(const std::string& path);
+
+// Tokens around documents.
+struct DocumentTokens {
+  std::optional<int32_t> bos = {}, eos = {};
+};
+
+// Which tokens around documents a token file contains already.
+struct StoredTokens {
+  bool bos = false;
+  bool eos = false;
+};
 
 // Facts about a token file that its sizes and header tell before it is opened.
 struct TokenFileCounts {
@@ -69,7 +82,8 @@ class TokenFile {
   // every sequence lies inside PREFIX.bin, that the sequences have no more tokens than are stored, and that the
   // document index rises from 0 to N. Throws an InputError with the file, what was found and what was expected. Zero
   // tokens and empty documents are valid.
-  explicit TokenFile(const std::string& path);
+  // `tokens` only divides the documents of an llm.c shard.
+  explicit TokenFile(const std::string& path, const DocumentTokens& tokens = {});
 
   // Returns the path of the file with the tokens.
   const std::string& path() const { return bin_.path(); }
@@ -105,12 +119,12 @@ class TokenFile {
 
  private:
   void open_megatron(const std::string& prefix);
-  void open_llm_c(const std::string& bin_path);
+  void open_llm_c(const std::string& bin_path, const DocumentTokens& tokens);
   void check_sequences();
   void check_document_index() const;
   void find_document_begins();
   template <typename T>
-  void find_llm_c_documents(T leading_token);
+  void find_llm_c_documents(const DocumentTokens& tokens, T leading_token);
 
   int64_t first_sequence(int64_t document) const;
   int64_t sequence_length(int64_t sequence) const;
@@ -139,6 +153,12 @@ class TokenFile {
   static constexpr int64_t kStride = 4096;
   std::vector<int64_t> sparse_begins_;
 };
+
+// Returns the tokens of `tokens` that the documents of a file contain already, from a sample of the documents: bos if
+// all begin with it, and eos if all end or all begin with it. Reads at most a few pages of a Megatron dataset, and
+// `file`, which must be open, of an llm.c shard. The first and the last document of a shard may be cut, so they do not
+// count.
+StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, const DocumentTokens& tokens);
 
 // Returns a text that identifies this version of the file (core/files/file_identity.h), from its whole index, if there
 // is one, and samples of its tokens.

@@ -13,9 +13,11 @@ namespace octavo {
 
 struct TokenRow::File {
   std::string path;
-  int64_t begin = 0;   // Position of the file's first token in the row.
-  int64_t tokens = 0;  // Number of tokens, bos and eos included.
-  int64_t stored = 0;  // Number of tokens without bos and eos.
+  int64_t begin = 0;                // Position of the file's first token in the row.
+  int64_t tokens = 0;               // Number of tokens, bos and eos included.
+  int64_t stored = 0;               // Number of tokens without bos and eos.
+  std::optional<int32_t> bos, eos;  // Tokens to insert around each document.
+  int64_t extra_tokens() const { return int64_t{bos.has_value()} + int64_t{eos.has_value()}; }
   mutable std::once_flag opened;
   mutable std::unique_ptr<TokenFile> file;
 };
@@ -55,28 +57,38 @@ std::vector<std::string> find_token_files(const std::string& path) {
   return found;
 }
 
-TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options)
-    : options_(options), extra_tokens_(int64_t{options.bos_id.has_value()} + int64_t{options.eos_id.has_value()}) {
+TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options) : options_(options) {
+  const DocumentTokens inserted{options.bos_id, options.eos_id};
+  const bool inserts = inserted.bos || inserted.eos;
   int64_t index_bytes = 0;
   int64_t stored = 0;
+  int64_t opened = 0, undivided = 0;
   for (const std::string& path : paths) {
     auto file = std::make_unique<File>();
     file->path = path;
     file->begin = num_tokens_;
     TokenFileCounts counts = count_tokens(path);
     index_bytes += counts.index_bytes;
-    if (index_bytes <= kOpenedIndexBytes || (extra_tokens_ > 0 && !counts.documents)) {
-      file->file = std::make_unique<TokenFile>(path);
+    if (index_bytes <= kOpenedIndexBytes || (inserts && !counts.documents)) {
+      file->file = std::make_unique<TokenFile>(path, inserted);
+      ++opened;
+      undivided += file->file->format() == "llm.c" && file->file->num_documents() <= 1 ? 1 : 0;
       if (options.vocab_size > 0) file->file->check_vocabulary(options.vocab_size);
       counts = {.tokens = file->file->num_tokens(), .documents = file->file->num_documents()};
     }
+    const StoredTokens has = inserts ? find_stored_tokens(path, file->file.get(), inserted) : StoredTokens{};
+    files_with_bos_ += has.bos ? 1 : 0;
+    files_with_eos_ += has.eos ? 1 : 0;
+    if (!has.bos) file->bos = options.bos_id;
+    if (!has.eos) file->eos = options.eos_id;
     file->stored = counts.tokens;
-    file->tokens = counts.tokens + counts.documents.value_or(0) * extra_tokens_;
+    file->tokens = counts.tokens + counts.documents.value_or(0) * file->extra_tokens();
     stored += file->stored;
     num_tokens_ += file->tokens;
     num_documents_ += counts.documents.value_or(0);
     files_.push_back(std::move(file));
   }
+  is_undivided_ = opened > 0 && undivided == opened;
   CHECK_INPUT(stored > 0, "{}: empty dataset: {} documents without a token", paths.empty() ? "data" : paths.front(),
               num_documents_);
 }
@@ -90,7 +102,7 @@ const std::string& TokenRow::path(int64_t file) const { return files_[static_cas
 const TokenFile& TokenRow::open(const File& file) const {
   std::call_once(file.opened, [&] {
     if (file.file) return;
-    auto opened = std::make_unique<TokenFile>(file.path);
+    auto opened = std::make_unique<TokenFile>(file.path, DocumentTokens{options_.bos_id, options_.eos_id});
     CHECK_INPUT(opened->num_tokens() == file.stored,
                 "{}: its index describes {} tokens, but {} are stored; expected no gaps in a dataset of many files",
                 opened->path(), opened->num_tokens(), file.stored);
@@ -116,10 +128,11 @@ void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t>
 // Reads from `position` in one file to its end, or until the target is full.
 void TokenRow::read_file(const File& row, int64_t position, Target& target) const {
   const TokenFile& file = open(row);
-  int64_t document = file.find_document(position, extra_tokens_);
+  const int64_t extra_tokens = row.extra_tokens();
+  int64_t document = file.find_document(position, extra_tokens);
   while (position < row.tokens && target.done < target.tokens.size()) {
-    const int64_t begin = file.document_begin(document) + document * extra_tokens_;
-    const int64_t length = file.document_length(document) + extra_tokens_;
+    const int64_t begin = file.document_begin(document) + document * extra_tokens;
+    const int64_t length = file.document_length(document) + extra_tokens;
     const int64_t offset = position - begin;
     CHECK_INPUT(
         begin >= 0 && offset >= 0 && offset <= length,
@@ -128,7 +141,7 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
         file.path(), document, begin, length);
     const auto count = std::min(static_cast<size_t>(length - offset), target.tokens.size() - target.done);
     const std::span<int32_t> out = target.tokens.subspan(target.done, count);
-    if (!out.empty()) read_document(file, {document, length - extra_tokens_}, offset, out);
+    if (!out.empty()) read_document(row, {document, length - extra_tokens}, offset, out);
     if (target.done < target.document_start.size()) {
       const size_t end = std::min(target.done + count, target.document_start.size());
       // Only the first document of a read can have begun before the read; its start is 0.
@@ -145,11 +158,11 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
 }
 
 // Reads the tokens [offset, offset + out.size()) of a document with its bos and eos.
-void TokenRow::read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
+void TokenRow::read_document(const File& row, const StoredDocument& document, int64_t offset,
                              std::span<int32_t> out) const {
-  if (options_.bos_id) {
+  if (row.bos) {
     if (offset == 0) {
-      out.front() = *options_.bos_id;
+      out.front() = *row.bos;
       out = out.subspan(1);
     } else {
       --offset;
@@ -158,10 +171,11 @@ void TokenRow::read_document(const TokenFile& file, const StoredDocument& docume
   const int64_t left = std::max<int64_t>(0, document.length - offset);
   const auto ids = out.first(std::min(out.size(), static_cast<size_t>(left)));
   if (!ids.empty()) {
+    const TokenFile& file = open(row);
     file.copy(document.index, offset, ids);
     if (options_.vocab_size > 0) check_ids(file, document.index, offset, ids);
   }
-  if (ids.size() < out.size()) out.back() = *options_.eos_id;
+  if (ids.size() < out.size()) out.back() = *row.eos;
 }
 
 void TokenRow::check_ids(const TokenFile& file, int64_t document, int64_t position,

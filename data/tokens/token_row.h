@@ -14,9 +14,9 @@
 namespace octavo {
 
 struct TokenRowOptions {
-  std::optional<int32_t> bos_id = {};
-  std::optional<int32_t> eos_id = {};
-  int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
+  std::optional<int32_t> bos_id = {};  // Not inserted in files whose documents begin with it (find_stored_tokens).
+  std::optional<int32_t> eos_id = {};  // Not inserted in files whose documents end with it.
+  int64_t vocab_size = 0;              // Every token must lie in [0, vocab_size). 0 disables the check.
 };
 
 // Returns the token files that `path` names: the path itself, or all token files in a folder and below
@@ -40,6 +40,12 @@ class TokenRow {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
   const std::string& path(int64_t file) const;  // Returns the path as it was given.
+  // Return the number of files whose documents contain the bos or eos already.
+  int64_t files_with_bos() const { return files_with_bos_; }
+  int64_t files_with_eos() const { return files_with_eos_; }
+  // Returns whether all files that were opened are llm.c shards of a single document, in which nothing divides
+  // documents.
+  bool is_undivided() const { return is_undivided_; }
 
   // Copies tokens.size() tokens from position `begin`, 0 <= begin < M, continuing at the beginning of the row after its
   // end. For the first document_start.size() tokens, `document_start` receives the position in `tokens` of the first
@@ -63,15 +69,16 @@ class TokenRow {
   };
   const TokenFile& open(const File& file) const;
   void read_file(const File& file, int64_t position, Target& target) const;
-  void read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
-                     std::span<int32_t> out) const;
+  void read_document(const File& row, const StoredDocument& document, int64_t offset, std::span<int32_t> out) const;
   void check_ids(const TokenFile& file, int64_t document, int64_t position, std::span<const int32_t> ids) const;
 
   TokenRowOptions options_;
-  int64_t extra_tokens_ = 0;  // Number of tokens of bos and eos per document.
   std::vector<std::unique_ptr<File>> files_;
   int64_t num_tokens_ = 0;
   int64_t num_documents_ = 0;
+  int64_t files_with_bos_ = 0;
+  int64_t files_with_eos_ = 0;
+  bool is_undivided_ = false;
 };
 
 }  // namespace octavo

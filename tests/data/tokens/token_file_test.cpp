@@ -127,6 +127,36 @@ TEST(TokenFile, LlmCShardsOfLlama3) {
   EXPECT_EQ(read_document(file, 1), (std::vector<int32_t>{128000, 9, 127999}));
 }
 
+TEST(TokenFile, LlmCShardsAreDividedAtTheGivenTokens) {
+  const TempDir dir;
+  struct Case {
+    std::vector<uint16_t> tokens;
+    DocumentTokens given;
+    std::vector<int64_t> lengths;
+  };
+  const Case cases[] = {
+      {{7, 1, 2, 7, 3, 7}, {.bos = 7}, {3, 2, 1}},
+      {{7, 1, 2, 7, 3, 7}, {.eos = 7}, {3, 2, 1}},  // The shard begins with eos, so eos leads the documents.
+      {{1, 2, 7, 3, 7, 4}, {.eos = 7}, {3, 2, 1}},
+      {{1, 2, 7, 3, 7}, {.eos = 7}, {3, 2}},
+      {{7, 1, 9, 7, 2, 9}, {.bos = 7, .eos = 9}, {3, 3}},
+      {{1, 9, 2, 9}, {.bos = 7, .eos = 9}, {2, 2}},
+      {{50256, 1, 50256, 2, 3}, {.eos = 7}, {2, 3}},  // A token that the shard lacks divides nothing.
+      {{50256, 1, 50256, 2, 3}, {.eos = 50256}, {2, 3}},
+      {{1, 50256, 2, 3}, {.eos = 50256}, {1, 3}},
+      {{1, 2, 3}, {.bos = 7, .eos = 65536 + 2}, {3}},
+  };
+  for (const Case& c : cases) {
+    std::string tokens;
+    for (const uint16_t id : c.tokens) tokens += u16_bytes({id});
+    write_file(dir / "s.bin", llm_c_header(20240520, 1, static_cast<int32_t>(c.tokens.size())) + tokens);
+    const TokenFile file(dir / "s.bin", c.given);
+    std::vector<int64_t> lengths;
+    for (int64_t d = 0; d < file.num_documents(); ++d) lengths.push_back(file.document_length(d));
+    EXPECT_EQ(lengths, c.lengths) << tokens;
+  }
+}
+
 TEST(TokenFile, LlmCShardWithoutDelimitersIsOneDocument) {
   const TempDir dir;
   write_file(dir / "s.bin", llm_c_header(20240520, 1, 3) + u16_bytes({1, 2, 3}));

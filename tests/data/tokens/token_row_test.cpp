@@ -102,6 +102,35 @@ TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   }
 }
 
+// Files whose documents contain bos or eos already, as Megatron's --append-eod writes them, get no second one.
+TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
+  struct Case {
+    std::vector<TokenLists> files;
+    std::string expected;
+    int64_t with_bos, with_eos;
+  };
+  const Case cases[] = {
+      {{{{'a', '$'}, {'b', '$'}, {}}}, "^a$^b$^", 0, 1},
+      {{{{'a', '$'}, {'b'}}}, "^a$$^b$", 0, 0},
+      {{{{'^', 'a'}, {'^'}}}, "^a$^$", 1, 0},
+      {{{{'^', 'a', '$'}}}, "^a$", 1, 1},
+      {{{{'$', 'a'}, {'$', 'b'}}}, "^$a^$b", 0, 1},  // eos leads the documents.
+      {{{{'a', '$'}}, {{'b'}}, {{}, {}}}, "^a$^b$^$^$", 0, 1},
+  };
+  for (const Case& c : cases) {
+    const TokenRow row(write(c.files), {.bos_id = '^', .eos_id = '$'});
+    EXPECT_EQ(row.files_with_bos(), c.with_bos) << c.expected;
+    EXPECT_EQ(row.files_with_eos(), c.with_eos) << c.expected;
+    ASSERT_EQ(row.num_tokens(), std::ssize(c.expected));
+    std::vector<int32_t> tokens(c.expected.size());
+    for (int64_t begin = 0; begin < row.num_tokens(); ++begin) {
+      row.read(begin, tokens, {});
+      const auto cut = static_cast<size_t>(begin);
+      EXPECT_EQ(std::string(tokens.begin(), tokens.end()), c.expected.substr(cut) + c.expected.substr(0, cut));
+    }
+  }
+}
+
 // Other programs may write the sequences of PREFIX.bin in any order.
 TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
   Bytes idx;
