@@ -63,7 +63,7 @@ struct DataConfig {
   // seq_len.
   int64_t seq_len = 8192;
   Shuffle shuffle = Shuffle::kLcg;
-  // Tokens that the loader inserts before and after every document.
+  // Tokens that the loader inserts before and after every document, unless the documents of a file have them already.
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
   // Whether find_document_tokens() must still take the ids from the sidecars (PREFIX.json) of the token files.
@@ -77,7 +77,9 @@ struct DataConfig {
   std::vector<SampleRange> skip = {};              // Ranges of samples that training skips.
   std::optional<int64_t> resume_from_sample = {};  // Sample at which the data continues, regardless of the checkpoint.
   int64_t reader_threads = 4;                      // Number of threads that read samples ahead.
+  // "byte", the path of a tokenizer.json, or another name in data/tokenizer_identity.h.
   std::string tokenizer = "byte";
+  std::string tokenizer_hash = {};  // Identity of the tokenizer (data/tokenizer_identity.h). Empty means unknown.
   uint64_t seed = 1234;
   DataOrigin origin = {};
 };

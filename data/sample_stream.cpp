@@ -45,6 +45,19 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
   return integer_weights(weights);
 }
 
+// Adds a sentence for each token that the documents of a dataset contain already.
+void add_stored_notes(const std::string& name, const TokenRow& row, const DataConfig& config,
+                      std::vector<std::string>& notes) {
+  const auto add = [&](int64_t files, const std::optional<int32_t>& id, const char* token) {
+    if (files == 0) return;
+    const std::string which = files == row.num_files() ? "" : fmt::format(" in {} of {} files", files, row.num_files());
+    notes.push_back(
+        fmt::format("the documents of {} have the {} {}{} already, so none is inserted", name, token, *id, which));
+  };
+  add(row.files_with_bos(), config.bos_id, "bos");
+  add(row.files_with_eos(), config.eos_id, "eos");
+}
+
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
 
 // Returns everything that decides which tokens a sample has. With other settings the saved numbers of windows would
@@ -103,14 +116,21 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
     check_special_token("bos_id", config.bos_id, vocab_size);
     check_special_token("eos_id", config.eos_id, vocab_size);
     TokenRow row(files, {config.bos_id, config.eos_id, vocab_size});
+    CHECK_INPUT(!config.document_mask || !row.is_undivided(),
+                "{}: has no token that divides its documents, which data.document_mask needs; set data.eos_id or "
+                "data.bos_id to the token between them, or data.document_mask to false",
+                row.path(0));
     const WindowOrder order({.num_tokens = row.num_tokens(),
                              .seq_len = seq_len_,
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = origin.id});
+    add_stored_notes(names[d], row, config, notes_);
     datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), sampled_files(files), std::move(row),
                          order, origin.draws});
   }
+  const std::vector<std::string> overrides = sidecars.overrides();
+  notes_.insert(notes_.end(), overrides.begin(), overrides.end());
 }
 
 int64_t SampleStream::num_tokens() const {

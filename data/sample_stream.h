@@ -54,11 +54,14 @@ class SampleStream {
   // Opens `sources` (config.train or config.validation) and reads them as `config` says. Every token must lie in [0,
   // vocab_size); 0 disables the check. config.origin applies to config.train. Throws an InputError that names the
   // config key or file if an option is impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id
-  // outside the vocabulary), a dataset has no tokens, or a sidecar contradicts the config (data/sidecar.h; not checked
-  // if vocab_size is 0).
+  // outside the vocabulary), a dataset has no tokens, a sidecar contradicts the config (data/sidecar.h; not checked if
+  // vocab_size is 0), or data.document_mask has nothing to divide at.
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }
+  // Returns sentences about the tokens around documents: an id that overrides that of a sidecar, and documents that
+  // contain a token already.
+  const std::vector<std::string>& notes() const { return notes_; }
   bool document_mask() const { return config_.document_mask; }
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
   const std::string& name(int64_t dataset) const { return at(dataset).name; }
@@ -115,6 +118,7 @@ class SampleStream {
   std::vector<Dataset> datasets_;
   std::vector<int64_t> weights_;
   Mixture mixture_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace octavo

@@ -1,5 +1,6 @@
 #include "data/sidecar.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
+#include "data/tokenizer_identity.h"
 #include "data/tokens/token_file.h"
 
 namespace octavo {
@@ -17,7 +19,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxSidecarBytes = int64_t{1} << 20;
-constexpr const char* kByteTokenizer = "byte";
+
+// Returns the beginning of a hash, for messages.
+std::string short_hash(const std::string& hash) {
+  return hash.empty() ? "" : fmt::format(" (hash {}...)", hash.substr(0, 12));
+}
 
 std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
 
@@ -45,29 +51,15 @@ Json integer_of(const Json& sidecar, const char* key) {
   return value.is_number_integer() ? value : Json();
 }
 
-void check_special_token(const std::string& path, const Json& sidecar, const char* name,
-                         const std::optional<int32_t>& configured) {
-  const Json id = integer_of(sidecar, name);
-  CHECK_INPUT(id.is_null() || !configured || id == *configured,
-              "{} has {} {}, but data.{}_id is {}, expected the same or null", path, name, id.dump(), name,
-              *configured);
-}
-
-// Returns the content of a file, or nothing if it cannot be read, such as a tokenizer that was moved.
-std::optional<std::string> content_of(const std::string& path) {
+// Returns the hash of the tokenizer `name`, "byte" or the path of a tokenizer.json. Empty if it cannot be read, such as
+// a file that was moved.
+std::string hash_of_named(const std::string& name) {
+  if (name == kByteTokenizerName) return kByteTokenizerHash;
   try {
-    return read_input_file(path);
+    return tokenizer_hash(read_input_file(name), name);
   } catch (const InputError&) {
-    return std::nullopt;
+    return "";
   }
-}
-
-bool may_be_same(const std::string& a, const std::string& b) {
-  if (a == b) return true;
-  if (a == kByteTokenizer || b == kByteTokenizer) return false;
-  const std::optional<std::string> content = content_of(a);
-  const std::optional<std::string> other = content ? content_of(b) : std::nullopt;
-  return !content || !other || *content == *other;
 }
 
 // Returns the bos or eos of a sidecar. The run relies on it, so anything except an id or null is an error.
@@ -109,6 +101,13 @@ void check_same_token(const char* name, const NamedTokens& a, const std::optiona
 
 }  // namespace
 
+bool names_tokenizer(const std::vector<std::string>& token_files) {
+  return std::any_of(token_files.begin(), token_files.end(), [](const std::string& file) {
+    const Json sidecar = read_sidecar_if_possible(sidecar_path(file));
+    return sidecar.is_object() && sidecar.value("tokenizer", Json()).is_string();
+  });
+}
+
 void find_document_tokens(DataConfig& config, const std::vector<std::string>& token_files) {
   std::optional<NamedTokens> first;
   for (const std::string& file : token_files) {
@@ -123,25 +122,52 @@ void find_document_tokens(DataConfig& config, const std::vector<std::string>& to
   config.bos_auto = config.eos_auto = false;
 }
 
-void SidecarCheck::check_tokenizer(const std::string& path, const Json& tokenizer) {
-  if (!tokenizer.is_string() || same_tokenizers_.contains(tokenizer)) return;
-  CHECK_INPUT(may_be_same(tokenizer, config_.tokenizer),
-              "{} has the tokenizer {}, but data.tokenizer is {}, expected the same", path,
-              tokenizer.get<std::string>(), config_.tokenizer);
-  same_tokenizers_.insert(tokenizer);
+SidecarCheck::SidecarCheck(const DataConfig& config, int64_t vocab_size)
+    : config_(config),
+      vocab_size_(vocab_size),
+      configured_hash_(config.tokenizer_hash.empty() ? hash_of_named(config.tokenizer) : config.tokenizer_hash) {}
+
+void SidecarCheck::check_tokenizer(const std::string& path, const Json& sidecar) {
+  const Json tokenizer = sidecar.value("tokenizer", Json());
+  const Json recorded = sidecar.value(kTokenizerHashKey, Json());
+  const std::string name = tokenizer.is_string() ? tokenizer.get<std::string>() : "";
+  const std::string given = recorded.is_string() ? recorded.get<std::string>() : "";
+  const bool is_unknown = config_.tokenizer == kUnknownTokenizer || config_.tokenizer == kAutoTokenizer;
+  if (is_unknown || !same_tokenizers_.insert(name + "\n" + given).second) return;
+  const std::string hash = given.empty() && !name.empty() ? hash_of_named(name) : given;
+  // "byte" differs from every file, also from one that is gone.
+  const bool one_is_byte = !name.empty() && (name == kByteTokenizerName) != (configured_hash_ == kByteTokenizerHash);
+  const bool both_known = !hash.empty() && !configured_hash_.empty();
+  CHECK_INPUT(both_known ? hash == configured_hash_ : !one_is_byte,
+              "{} has the tokenizer {}{}, but data.tokenizer is {}{}, expected the same", path, name, short_hash(hash),
+              config_.tokenizer, short_hash(configured_hash_));
+}
+
+// Ids that are no integers are ignored, because the run does not rely on them.
+void SidecarCheck::compare_token(const std::string& path, const Json& sidecar, const char* name,
+                                 const std::optional<int32_t>& configured) {
+  const Json id = integer_of(sidecar, name);
+  if (!configured || id.is_null() || id == *configured) return;
+  overrides_.emplace(name, fmt::format("data.{0}_id {1} overrides {0} {2} of {3}", name, *configured, id.dump(), path));
 }
 
 void SidecarCheck::check(const std::string& token_file) {
   const std::string path = sidecar_path(token_file);
   const Json sidecar = read_sidecar_if_possible(path);
   if (sidecar.is_null()) return;
-  check_tokenizer(path, sidecar.value("tokenizer", Json()));
+  check_tokenizer(path, sidecar);
   const Json vocab_size = integer_of(sidecar, "vocab_size");
   CHECK_INPUT(!vocab_size.is_number_unsigned() || vocab_size.get<uint64_t>() <= static_cast<uint64_t>(vocab_size_),
               "{} has vocab_size {}, but model.vocab_size is {}, expected at least that value", path, vocab_size.dump(),
               vocab_size_);
-  check_special_token(path, sidecar, "bos", config_.bos_id);
-  check_special_token(path, sidecar, "eos", config_.eos_id);
+  compare_token(path, sidecar, "bos", config_.bos_id);
+  compare_token(path, sidecar, "eos", config_.eos_id);
+}
+
+std::vector<std::string> SidecarCheck::overrides() const {
+  std::vector<std::string> sentences;
+  for (const auto& [name, sentence] : overrides_) sentences.push_back(sentence);
+  return sentences;
 }
 
 }  // namespace octavo

@@ -1,11 +1,13 @@
-// Compares PREFIX.json of a token file (data/tokens/token_writer.h) with the config. With another tokenizer, vocabulary
-// or other special tokens a model would learn from ids that mean something else.
+// Compares PREFIX.json of a token file (data/tokens/token_writer.h) with the config. With another tokenizer or
+// vocabulary a model would learn from ids that mean something else.
 //
 // A file without a sidecar, or without some of its fields, is accepted, because other programs write token files too.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,21 +19,31 @@ namespace octavo {
 class SidecarCheck {
  public:
   // `config` must outlive the check.
-  SidecarCheck(const DataConfig& config, int64_t vocab_size) : config_(config), vocab_size_(vocab_size) {}
+  SidecarCheck(const DataConfig& config, int64_t vocab_size);
 
-  // Throws an InputError that names both sides if the sidecar of `token_file` has
-  //   - a larger vocab_size than the model;
-  //   - another bos or eos than data.bos_id or data.eos_id, if both are given;
-  //   - another tokenizer than data.tokenizer: bytes on one side only, or two existing files that differ.
+  // Throws an InputError that names both sides if the sidecar of `token_file` has a larger vocab_size than the model,
+  // or another tokenizer than data.tokenizer. Tokenizers are compared by their hashes (data/tokenizer_identity.h). A
+  // sidecar without a hash is compared by the tokenizer that it names, if that file still exists.
   void check(const std::string& token_file);
 
+  // Returns a sentence for each id, bos and eos, that the config has and a checked sidecar names differently. It names
+  // the first such sidecar.
+  std::vector<std::string> overrides() const;
+
  private:
-  void check_tokenizer(const std::string& path, const nlohmann::json& tokenizer);
+  void check_tokenizer(const std::string& path, const nlohmann::json& sidecar);
+  void compare_token(const std::string& path, const nlohmann::json& sidecar, const char* name,
+                     const std::optional<int32_t>& configured);
 
   const DataConfig& config_;
   int64_t vocab_size_;
-  std::set<std::string> same_tokenizers_;  // Tokenizers that were already found to be equal.
+  std::string configured_hash_;                   // Hash of data.tokenizer. Empty means unknown.
+  std::set<std::string> same_tokenizers_;         // Tokenizers that were already found to be equal.
+  std::map<std::string, std::string> overrides_;  // Sentences by the name of the token.
 };
+
+// Returns whether the sidecar of one of the files names a tokenizer.
+bool names_tokenizer(const std::vector<std::string>& token_files);
 
 // Sets the ids that `config` leaves to the token files (bos_auto, eos_auto) to those that the sidecars of all
 // `token_files` name, or to none if no sidecar names one. Throws an UnreadableFile if a token file is missing, and an

@@ -12,6 +12,7 @@
 #include "app/config/other_names.h"
 #include "app/inputs/document_tokens.h"
 #include "app/inputs/former_checkpoints.h"
+#include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
@@ -120,7 +121,8 @@ bool is_filter(const std::string& argument) {
          !argument.ends_with(".yml") && !std::filesystem::is_regular_file(argument, error);
 }
 
-// Returns the config that a run would use. bos and eos stay auto if the token files are not on this machine.
+// Returns the config that a run would use. bos, eos and the tokenizer stay as given if their files are not on this
+// machine.
 Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config;
   group.agree([&] {
@@ -129,9 +131,12 @@ Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
   });
   complete_model(config, group, Purpose::kTrain);
   group.agree([&] {
-    try {
-      resolve_document_tokens(config, Purpose::kTrain);
-    } catch (const UnreadableFile&) {
+    const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
+    for (const auto resolve : {resolve_document_tokens, resolve_tokenizer}) {
+      try {
+        resolve(config, Purpose::kTrain, resumed);
+      } catch (const UnreadableFile&) {
+      }
     }
   });
   return config;

@@ -123,6 +123,7 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
                       .planned_bytes = plan.arena_bytes,
                       .budget = plan.budget,
                       .datasets = data.datasets(),
+                      .data_notes = data.notes(),
                       .next_sample = data.next_sample(),
                       .validation = validation_datasets(config),
                       .resumes_from = resumed ? resumed->path().string() : "",
@@ -158,7 +159,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
-  tokenizer_to_carry(config.data.tokenizer, resumed);  // Called for its warning.
+  tokenizer_to_carry(config.data, resumed);  // Called for its warning.
   const size_t first = stage_to_train(config, resumed);
   start(stage_config(config, first), mesh, target, resumed, group);
   for (size_t later = first + 1; later < num_stages(config); ++later)

@@ -13,6 +13,7 @@
 #include "app/commands/import_export.h"
 #include "app/commands/options.h"
 #include "app/inputs/same_files.h"
+#include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
 #include "app/text/cached_model.h"
 #include "app/text/sampling.h"
@@ -22,6 +23,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "data/tokenizer_identity.h"
 
 namespace octavo {
 
@@ -51,22 +53,41 @@ struct GivenModel {
   std::optional<Checkpoint> checkpoint;
   ModelConfig shape;
   nlohmann::json meta;
+  std::string tokenizer;  // "byte", or the path of a tokenizer.json. Only set on rank 0.
 };
+
+// Returns the tokenizer of a checkpoint: the one that it contains, or else the one that its run was trained with.
+std::string tokenizer_of(Checkpoint& checkpoint) {
+  for (const CarriedFileInfo& file : checkpoint.files()) {
+    if (file.name != kTokenizerName) continue;
+    checkpoint.read_file(file);  // Verifies the checksum.
+    return (checkpoint.path() / file.name).string();
+  }
+  const std::string name = tokenizer_of_checkpoint(checkpoint).name;
+  CHECK_INPUT(name != kUnknownTokenizer,
+              "{}: has no tokenizer, which octavo generate needs; import a Hugging Face directory that has a {}, or "
+              "train with data.tokenizer",
+              checkpoint.path().string(), kTokenizerName);
+  return name;
+}
 
 GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
   const ModelPath found = resolve_same_model(path, group);
-  GivenModel model{.path = found.path, .checkpoint = {}, .shape = {}, .meta = {}};
+  GivenModel model{.path = found.path, .checkpoint = {}, .shape = {}, .meta = {}, .tokenizer = {}};
   if (found.is_checkpoint) {
     model.checkpoint.emplace(open_same_checkpoint(found.path, group));
     model.shape = model.checkpoint->model_config();
     model.meta = model.checkpoint->meta();
+    group.agree_on_files("reading the tokenizer", [&] {
+      if (group.is_root()) model.tokenizer = tokenizer_of(*model.checkpoint);
+    });
     return model;
   }
   const std::unique_ptr<WeightSource> weights = open_same_weights(found.path, group);
   group.agree_on_files("reading the tokenizer", [&] {
     model.shape = weights->model_config();
-    const bool has_tokenizer = !imported_tokenizer(found.path).empty();
-    model.meta = import_meta(found.path, weights->hugging_face(), has_tokenizer);
+    if (group.is_root()) model.tokenizer = tokenizer_of_directory(found.path).name;
+    model.meta = import_meta(found.path, weights->hugging_face(), false);
     for (const std::string& note : weights->notes()) {
       if (group.is_root()) log_line(LogLevel::kWarning, note);
     }
@@ -90,24 +111,6 @@ Config inference_config(const GivenModel& model, const GenerateArguments& argume
   return config;
 }
 
-// Returns the tokenizer that the checkpoint contains, or else the tokenizer that its config names.
-std::string tokenizer_of(const GivenModel& model, const Config& config) {
-  if (!model.checkpoint) return config.data.tokenizer;
-  for (const CarriedFileInfo& file : model.checkpoint->files()) {
-    if (file.name != kTokenizerName) continue;
-    model.checkpoint->read_file(file);  // Verifies the checksum.
-    return (model.checkpoint->path() / file.name).string();
-  }
-  return config.data.tokenizer;
-}
-
-// Token ids at the beginning and end of a text: those of the run's documents, or those in the imported config.json,
-// which may list several ids that end a text.
-struct TextEnds {
-  std::optional<int32_t> bos;
-  std::vector<int32_t> eos;
-};
-
 // Converts an id or a list of ids. Any other JSON gives an empty list.
 std::vector<int32_t> token_ids(const nlohmann::json& json) {
   std::vector<int32_t> ids;
@@ -117,21 +120,28 @@ std::vector<int32_t> token_ids(const nlohmann::json& json) {
   return ids;
 }
 
-TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data) {
-  TextEnds ends{data.bos_id, {}};
-  if (data.eos_id) ends.eos.push_back(*data.eos_id);
-  if (!meta.contains("hugging_face")) return ends;
-  const HfMetadata metadata = parse_hf_metadata(meta.at("hugging_face"));
-  const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
-  if (!ends.bos && !bos.empty()) ends.bos = bos.front();
-  if (ends.eos.empty()) ends.eos = token_ids(metadata.eos_token_id);
+// Returns the tokens at the beginning and the end of a text. A text begins with the bos of the run's documents, or else
+// with the token that transformers puts there. The eos of the run and all ids that the files of the model name end it.
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer) {
+  TextEnds ends = tokenizer.ends();
+  const auto add = [&](const std::vector<int32_t>& ids) { ends.eos.insert(ends.eos.end(), ids.begin(), ids.end()); };
+  if (data.bos_id) ends.bos = data.bos_id;
+  if (data.eos_id) add({*data.eos_id});
+  if (meta.contains("hugging_face")) {
+    const HfMetadata metadata = parse_hf_metadata(meta.at("hugging_face"));
+    add(token_ids(metadata.eos_token_id));
+    const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
+    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
+    if (!ends.bos && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
+  }
   return ends;
 }
 
 std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
                                 TextTokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
-  if (ends.bos) ids.insert(ids.begin(), *ends.bos);
+  // The prompt may name the bos itself.
+  if (ends.bos && (ids.empty() || ids.front() != *ends.bos)) ids.insert(ids.begin(), *ends.bos);
   CHECK_INPUT(!ids.empty(), "--prompt is empty and the checkpoint's config has no data.bos_id to start from");
   for (const int32_t id : ids) {
     CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}",
@@ -301,9 +311,9 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
     // Throws if the checkpoint lacks these weights, before the model is built.
     if (given.checkpoint) (void)given.checkpoint->prefix(which);
     config = inference_config(given, arguments);
-    ends = text_ends(given.meta, config.data);
     if (!group.is_root()) return;
-    tokenizer = open_tokenizer(tokenizer_of(given, config));
+    tokenizer = open_tokenizer(given.tokenizer);
+    ends = text_ends(given.meta, config.data, *tokenizer);
     prompt = prompt_ids(config, ends, arguments.prompt, *tokenizer);
     check_lengths(prompt.size(), arguments.max_tokens);
   });

@@ -14,6 +14,7 @@
 #include "app/inputs/document_tokens.h"
 #include "app/inputs/former_checkpoints.h"
 #include "app/inputs/model_path.h"
+#include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
 #include "app/report/run_table.h"
 #include "app/text/tokenizer.h"
@@ -52,7 +53,9 @@ void inspect_samples(const InspectArguments& arguments) {
   CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
   Config config = load_config(arguments.target, arguments.overrides);
   find_former_checkpoints(config);
-  resolve_document_tokens(config, Purpose::kTrain);
+  const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
+  resolve_document_tokens(config, Purpose::kTrain, resumed);
+  if (arguments.text) resolve_tokenizer(config, Purpose::kTrain, resumed);
   const std::unique_ptr<TextTokenizer> tokenizer = arguments.text ? open_tokenizer(config.data.tokenizer) : nullptr;
   const std::vector<Config> stages = stage_configs(config);
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -76,6 +76,7 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
                    .planned_bytes = run.training_model().bytes(),
                    .budget = budget,
                    .datasets = run.data_report().datasets(),
+                   .data_notes = run.data_report().notes(),
                    .next_sample = run.data_report().next_sample(),
                    .validation = {},
                    .resumes_from = last                   ? last->string()

@@ -10,6 +10,7 @@
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
+#include "data/tokenizer_identity.h"
 #include "kernels/attention/sdpa.h"
 #include "model/architecture/model_fields.h"
 
@@ -154,6 +155,7 @@ Config read_config(ConfigNode tree, const std::string& source, const std::vector
   config.notes = notes;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
   config.data.bos_auto = config.data.eos_auto = true;
+  config.data.tokenizer = kAutoTokenizer;
   const KnownNames names = known_names();
   ErrorList errors;
   take_retired_keys(tree, config.notes, errors);

@@ -8,6 +8,7 @@
 #include "app/config/config_values.h"
 #include "app/config/stages.h"
 #include "core/error.h"
+#include "data/tokenizer_identity.h"
 #include "model/architecture/model_fields.h"
 
 namespace octavo {
@@ -229,8 +230,9 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples that training skips: samples A to B-1.").carries_out();
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data continues, whatever the checkpoint says. It applies once, and not again when that run resumes.").carries_out();
   data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Number of threads per rank that read samples ahead.").carries_out();
-  data.add("tokenizer", &Data::tokenizer, "", "Tokenizer for text in and out, recorded in checkpoints: byte, or the path of a Hugging Face tokenizer.json.").carries_out();
-  keys.back().expected = "byte, or the path of a tokenizer.json";
+  data.add("tokenizer", &Data::tokenizer, "", "Tokenizer for text in and out, recorded in checkpoints: byte, or a Hugging Face tokenizer.json or the folder that has one. auto uses that of the checkpoint or model.init_from, and else byte. none says that it is unknown.").carries_out();
+  keys.back().expected = "auto, byte, none, or the path of a tokenizer.json or its folder";
+  keys.back().fallback = kAutoTokenizer;
   data.add("seed", &Data::seed, "", "Seed of the order of the windows.");
 }
 

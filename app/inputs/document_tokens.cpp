@@ -14,7 +14,14 @@ namespace octavo {
 
 namespace {
 
-std::vector<std::string> token_files(const Config& config, Purpose purpose) {
+std::string describe(const DataConfig& data) {
+  const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
+  return fmt::format("bos {} and eos {}", text(data.bos_id), text(data.eos_id));
+}
+
+}  // namespace
+
+std::vector<std::string> token_files_of(const Config& config, Purpose purpose) {
   std::vector<DatasetSource> sources = config.data.validation;
   if (purpose == Purpose::kTrain) {
     for (const Config& stage : stage_configs(config))
@@ -29,25 +36,16 @@ std::vector<std::string> token_files(const Config& config, Purpose purpose) {
   return files;
 }
 
-// Returns the loader state of the checkpoint that the run resumes. Returns null if there is no readable checkpoint; the
-// error is reported when the run opens the checkpoint.
-nlohmann::json recorded_loader(const CheckpointConfig& config) {
+std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config) {
   try {
     if (config.resume == "never") return {};
     const auto path = config.resume == "auto" ? Checkpoint::newest(config.dir)
                                               : std::optional<std::filesystem::path>(resolve_checkpoint(config.resume));
-    return path ? Checkpoint(*path).meta().value("loader", nlohmann::json()) : nlohmann::json();
+    return path ? std::optional<Checkpoint>(*path) : std::nullopt;
   } catch (const InputError&) {
     return {};
   }
 }
-
-std::string describe(const DataConfig& data) {
-  const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
-  return fmt::format("bos {} and eos {}", text(data.bos_id), text(data.eos_id));
-}
-
-}  // namespace
 
 void take_document_tokens(const nlohmann::json& recorded, DataConfig& data) {
   const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
@@ -59,18 +57,20 @@ void take_document_tokens(const nlohmann::json& recorded, DataConfig& data) {
   take("eos_id", data.eos_auto, data.eos_id);
 }
 
-std::string resolve_document_tokens(Config& config, Purpose purpose) {
+std::string resolve_document_tokens(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed) {
   DataConfig& data = config.data;
   if (purpose == Purpose::kSynthetic || !(data.bos_auto || data.eos_auto)) return "";
-  const nlohmann::json loader = recorded_loader(config.checkpoint);
+  const nlohmann::json loader = resumed ? resumed->meta().value("loader", nlohmann::json()) : nlohmann::json();
   if (!loader.contains("bos_id") || !loader.contains("eos_id")) {
-    find_document_tokens(data, token_files(config, purpose));
-    return "";
+    find_document_tokens(data, token_files_of(config, purpose));
+    if (data.bos_id || data.eos_id) return "";
+    return "no token file names a bos or eos, so documents run together unless their tokens contain one; data.bos_id "
+           "or data.eos_id inserts one, and null says that none is wanted";
   }
   DataConfig named = data;
   take_document_tokens(loader, data);
   try {
-    find_document_tokens(named, token_files(config, purpose));
+    find_document_tokens(named, token_files_of(config, purpose));
   } catch (const InputError&) {  // Ignored, because this run does not use the ids in the sidecars.
     return "";
   }

@@ -10,10 +10,12 @@
 #include "app/inputs/former_checkpoints.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
+#include "app/inputs/tokenizer_source.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/log.h"
+#include "data/tokenizer_identity.h"
 #include "model/architecture/model_fields.h"
 
 namespace octavo {
@@ -49,6 +51,7 @@ nlohmann::json recorded_config(const Checkpoint& checkpoint) {
   if (json.contains("precision")) json["precision"].erase("compute");
   if (!json.contains("model")) json["model"] = model_config_to_json(checkpoint.model_config());
   json["model"].erase("init_from");
+  if (json.contains("data")) json["data"].erase("tokenizer");  // The checkpoint's own tokenizer is used.
   json["checkpoint"]["resume"] = checkpoint.path().string();
   return json;
 }
@@ -123,16 +126,24 @@ void find_checkpoints_of_run(Config& config, ProcessGroup& group, Purpose purpos
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 
-// Resolves the ids on rank 0, which reads the token files, and sends them to all ranks.
-void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
+// Resolves the tokenizer and the ids around documents on rank 0, which reads the files, and sends them to all ranks.
+void resolve_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
-  std::string note;
-  const std::string data = found_by_root("looking for the bos and eos of the token files", group, [&] {
-    note = resolve_document_tokens(config, purpose);
-    return to_json(config).at("data").dump();
+  std::vector<std::string> notes;
+  const std::string text = found_by_root("looking for the tokenizer, bos and eos", group, [&] {
+    const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
+    notes = {resolve_tokenizer(config, purpose, resumed), resolve_document_tokens(config, purpose, resumed)};
+    nlohmann::json data = to_json(config).at("data");
+    data[kTokenizerHashKey] = config.data.tokenizer_hash;
+    return data.dump();
   });
-  if (!note.empty()) log_line(LogLevel::kWarning, note);
-  take_document_tokens(nlohmann::json::parse(data), config.data);
+  for (const std::string& note : notes) {
+    if (!note.empty()) log_line(LogLevel::kWarning, note);
+  }
+  const nlohmann::json data = nlohmann::json::parse(text);
+  config.data.tokenizer = data.at("tokenizer");
+  config.data.tokenizer_hash = data.at(kTokenizerHashKey);
+  take_document_tokens(data, config.data);
 }
 
 }  // namespace
@@ -218,7 +229,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   find_checkpoints_of_run(config, group, purpose, names_run);
   for (const std::string& note : complete_model(config, group, purpose)) log_line(LogLevel::kWarning, note);
   group.agree([&] { validate(config, ranks, purpose); });
-  resolve_document_tokens(config, group, purpose);
+  resolve_tokens(config, group, purpose);
   return config;
 }
 

@@ -34,6 +34,8 @@ class DataReport {
   // Throws an InputError if the run would exceed a dataset's max_epochs and data.on_max_epochs is error.
   void check_max_epochs() const;
   std::vector<DatasetUse> datasets() const;
+  // Returns sentences about the tokens around documents (SampleStream::notes).
+  const std::vector<std::string>& notes() const { return loader_.stream().notes(); }
   int64_t next_sample() const { return loader_.state().next_sample; }
   // Logs the events in the batch of a step: skipped ranges, beginning epochs, and an exceeded max_epochs.
   void log_events(const Batch& batch, int64_t step);

@@ -81,7 +81,8 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
 }
 
 std::string documents_text(const DataConfig& data) {
-  if (!data.bos_id && !data.eos_id) return "documents: no separators inserted";
+  if (!data.bos_id && !data.eos_id)
+    return "documents: no separators inserted, so they run together unless they contain some";
   const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
   return fmt::format("documents: bos {}, eos {}", text(data.bos_id), text(data.eos_id));
 }
@@ -191,6 +192,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
   const Config& config = facts.config;
   std::vector<std::string> data = data_texts(facts.datasets);
   data.push_back(documents_text(config.data));
+  for (const std::string& note : facts.data_notes) data.push_back("documents: " + note);
   if (config.data.resume_from_sample == facts.next_sample) {
     data.push_back(fmt::format("data.resume_from_sample: the data continues at sample {}", facts.next_sample));
   }

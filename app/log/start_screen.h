@@ -25,6 +25,7 @@ struct StartFacts {
   int64_t planned_bytes = 0;
   MemoryBudget budget;
   std::vector<DatasetUse> datasets;
+  std::vector<std::string> data_notes = {};  // Sentences about the tokens around documents.
   int64_t next_sample = 0;
   std::vector<ValidationSet::Dataset> validation;
   std::string resumes_from;  // Path of the resumed checkpoint. Empty if the run starts from step 0.

@@ -4,6 +4,8 @@
 
 #include "app/text/tokenizer.h"
 #include "app/text/tokenizer_config.h"
+#include "core/error.h"
+#include "data/tokenizer_identity.h"
 #include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
@@ -65,7 +67,11 @@ std::vector<CarriedFile> byte_tokenizer_files() {
 }
 
 bool is_byte_tokenizer(const CarriedFile& tokenizer) {
-  return tokenizer.content == byte_tokenizer_files().front().content;
+  try {
+    return tokenizer_hash(tokenizer.content, tokenizer.name) == kByteTokenizerHash;
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 }  // namespace octavo

@@ -12,7 +12,7 @@ namespace octavo {
 // adds none of them to a text.
 std::vector<CarriedFile> byte_tokenizer_files();
 
-// Returns whether a tokenizer.json has the content that byte_tokenizer_files() returns.
+// Returns whether a tokenizer.json is the tokenizer that byte_tokenizer_files() returns (data/tokenizer_identity.h).
 bool is_byte_tokenizer(const CarriedFile& tokenizer);
 
 }  // namespace octavo

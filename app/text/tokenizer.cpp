@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/files/mapped_file.h"
 #include "core/log.h"
+#include "data/tokenizer_identity.h"
 #include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
@@ -31,6 +32,7 @@ class ByteTextTokenizer final : public TextTokenizer {
  public:
   std::vector<int32_t> encode(const std::string& text) override { return ByteTokenizer::encode(text); }
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
+  bool is_byte() const override { return true; }
 };
 
 // Returns the path of a file that comes with the program, in its installation or in the checkout that it was built
@@ -54,11 +56,12 @@ class HuggingFaceTokenizer final : public TextTokenizer {
  public:
   explicit HuggingFaceTokenizer(std::string path)
       : path_(std::move(path)), child_({python_program(), program_file("scripts/hf_tokenizer.py"), path_}) {
-    check_tokenizer_ready(child_.read_line(kMaxAnswerBytes).value_or(""), path_);
+    ends_ = answered_ends(child_.read_line(kMaxAnswerBytes).value_or(""), path_);
   }
 
   std::vector<int32_t> encode(const std::string& text) override { return answered_ids(ask({{"encode", text}}), path_); }
   std::string decode(const std::vector<int32_t>& ids) override { return answered_text(ask({{"decode", ids}}), path_); }
+  TextEnds ends() const override { return ends_; }
 
  private:
   // Sends a request and returns the answer, or an empty text if the child process has ended.
@@ -80,6 +83,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
 
   std::string path_;
   ChildProcess child_;
+  TextEnds ends_;
 };
 
 }  // namespace
@@ -100,13 +104,15 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
   return files;
 }
 
-std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::optional<Checkpoint>& resumed) {
-  if (name == "byte") return {};
+std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const std::optional<Checkpoint>& resumed) {
+  const std::string& name = config.tokenizer;
+  if (name == kByteTokenizerName || name == kUnknownTokenizer) return {};
   std::vector<CarriedFile> files = read_tokenizer_files(name);
+  if (!files.empty() && tokenizer_hash(files.front().content, name) != config.tokenizer_hash) files.clear();
   if (files.empty() && resumed) {
     for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
-  if (files.empty()) log_warning("data.tokenizer {} is not a file, so checkpoints contain no tokenizer", name);
+  if (files.empty()) log_warning("data.tokenizer {} cannot be read, so checkpoints contain no tokenizer", name);
   return files;
 }
 
@@ -115,10 +121,8 @@ bool is_tokenizer_file(std::string_view name) {
 }
 
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {
-  if (name == "byte") return std::make_unique<ByteTextTokenizer>();
-  std::error_code error;
-  CHECK_INPUT(fs::is_regular_file(name, error), "the tokenizer {} is not a file, expected a tokenizer.json", name);
-  return std::make_unique<HuggingFaceTokenizer>(name);
+  if (name == kByteTokenizerName) return std::make_unique<ByteTextTokenizer>();
+  return std::make_unique<HuggingFaceTokenizer>(find_tokenizer_file(name));
 }
 
 }  // namespace octavo

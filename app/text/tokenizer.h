@@ -10,7 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "app/inputs/tokenizer_source.h"
+#include "app/text/tokenizer_answer.h"
 #include "checkpoint/checkpoint.h"
+#include "data/config.h"
 
 namespace octavo {
 
@@ -19,18 +22,19 @@ class TextTokenizer {
   virtual ~TextTokenizer() = default;
   virtual std::vector<int32_t> encode(const std::string& text) = 0;
   virtual std::string decode(const std::vector<int32_t>& ids) = 0;
+  // Returns what the files of the tokenizer say about texts. Empty for the byte tokenizer, which has no files.
+  virtual TextEnds ends() const { return {}; }
+  virtual bool is_byte() const { return false; }
 };
-
-inline constexpr const char* kTokenizerName = "tokenizer.json";
 
 // Returns the files of a Hugging Face tokenizer as checkpoints store them: `path` under the name kTokenizerName, and
 // the other files of a tokenizer that its folder has, such as tokenizer_config.json. If `path` is
 // PREFIX.tokenizer.json, the names of the other files begin with "PREFIX." too. Returns an empty list if `path` is not
 // a file.
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
-// Returns the tokenizer's files that a run stores in its checkpoints: the files of data.tokenizer, or else those in the
-// checkpoint that the run resumes. Warns if there are none.
-std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::optional<Checkpoint>& resumed);
+// Returns the tokenizer's files that a run stores in its checkpoints: the files of data.tokenizer, or else, if the file
+// is missing or is another tokenizer now, those in the checkpoint that the run resumes. Warns if there are none.
+std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const std::optional<Checkpoint>& resumed);
 bool is_tokenizer_file(std::string_view name);
 
 // Opens the tokenizer `name`: "byte", or the path of a tokenizer.json. Throws an InputError if the file is missing or

@@ -29,14 +29,7 @@ nlohmann::json answer_of(std::string_view output, const char* key, const std::st
   return std::move(answer[key]);
 }
 
-}  // namespace
-
-void check_tokenizer_ready(std::string_view output, const std::string& tokenizer) {
-  static_cast<void>(answer_of(output, "vocab_size", tokenizer));
-}
-
-std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer) {
-  const nlohmann::json list = answer_of(output, "ids", tokenizer);
+std::vector<int32_t> ids_in(const nlohmann::json& list, const std::string& tokenizer) {
   CHECK_INPUT(list.is_array(), "the tokenizer {} does not return a list of ids", tokenizer);
   std::vector<int32_t> ids;
   ids.reserve(list.size());
@@ -45,6 +38,21 @@ std::vector<int32_t> answered_ids(std::string_view output, const std::string& to
     ids.push_back(static_cast<int32_t>(as_integer(id, where, 0, std::numeric_limits<int32_t>::max())));
   }
   return ids;
+}
+
+}  // namespace
+
+TextEnds answered_ends(std::string_view output, const std::string& tokenizer) {
+  static_cast<void>(answer_of(output, "vocab_size", tokenizer));
+  const nlohmann::json answer = last_line(output);
+  TextEnds ends{.bos = {}, .eos = ids_in(answer.value("ends", nlohmann::json::array()), tokenizer)};
+  const nlohmann::json bos = answer.value("bos", nlohmann::json());
+  if (!bos.is_null()) ends.bos = ids_in(nlohmann::json::array({bos}), tokenizer).front();
+  return ends;
+}
+
+std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer) {
+  return ids_in(answer_of(output, "ids", tokenizer), tokenizer);
 }
 
 std::string answered_text(std::string_view output, const std::string& tokenizer) {

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/profiler.h"
+#include "data/tokenizer_identity.h"
 #include "kernels/math/reduce.h"
 
 namespace octavo {
@@ -59,7 +60,7 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
   const std::string damage = damage_found("reading the weights", runtime.group(), [&] {
     resume_or_initialize(resumed, initial.get());
     data_report_->check_max_epochs();
-    if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data.tokenizer, resumed);
+    if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data, resumed);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
   for (const auto make : kObservers) observers_.push_back(make({config_, runtime, state_, checkpoints}));
@@ -258,6 +259,7 @@ double TrainingRun::loss_of_step(Step step) {
 
 void TrainingRun::save(const Progress& progress, Save which) {
   nlohmann::json meta = {{"config", to_json(config_)},
+                         {kTokenizerHashKey, config_.data.tokenizer_hash},
                          {"loader", progress.loader_state},
                          {"tokens", progress.tokens},
                          {"steps_s", progress.steps_s},

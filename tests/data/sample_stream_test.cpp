@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "data/loader.h"
+#include "data/tokenizer_identity.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -56,9 +57,11 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
     }
     return std::string("none");
   };
-  write_file(dir_ / "own.json", "one");
-  write_file(dir_ / "copy.json", "one");
-  write_file(dir_ / "other.json", "two");
+  const std::string one = R"({"model": {"vocab": {"a": 0, "b": 1}}})",
+                    two = R"({"model": {"vocab": {"a": 1, "b": 0}}})";
+  write_file(dir_ / "own.json", one);
+  write_file(dir_ / "copy.json", one + "\n");
+  write_file(dir_ / "other.json", two);
   const std::string own = R"({"tokenizer": ")" + (dir_ / "own.json") + R"("})";
   for (const std::string& content :
        {std::string("{}"), std::string("[]"), std::string("no JSON"),
@@ -70,23 +73,68 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   EXPECT_EQ(refusal(R"({"vocab_size": 30001})"),
             sidecar + " has vocab_size 30001, but model.vocab_size is 30000, expected at least that value");
   EXPECT_NE(refusal(R"({"vocab_size": 18446744073709551615})"), "none");
-  EXPECT_EQ(refusal(R"({"bos": 2})"), sidecar + " has bos 2, but data.bos_id is 1, expected the same or null");
-  EXPECT_EQ(refusal(R"({"eos": 78})"), sidecar + " has eos 78, but data.eos_id is 77, expected the same or null");
-  EXPECT_EQ(refusal(own),
-            sidecar + " has the tokenizer " + (dir_ / "own.json") + ", but data.tokenizer is byte, expected the same");
-  config_.bos_id.reset();
-  EXPECT_EQ(refusal(R"({"bos": 2})"), "none");
+  EXPECT_EQ(refusal(R"({"bos": 2, "eos": 78})"), "none");
+  expect_mentions(refusal(own), {sidecar + " has the tokenizer " + (dir_ / "own.json"), "data.tokenizer is byte"});
   // A vocabulary size of 0 disables the comparison.
-  EXPECT_EQ(refusal(R"({"eos": 78})", 0), "none");
+  EXPECT_EQ(refusal(own, 0), "none");
 
-  // Tokenizer files with equal content are considered equal. A missing file is not compared.
+  // Tokenizers with equal hashes are equal, wherever their files are. Without a hash and a file there is no comparison.
   config_.tokenizer = dir_ / "copy.json";
   EXPECT_EQ(refusal(own), "none");
   EXPECT_EQ(refusal(R"({"tokenizer": "elsewhere/tokenizer.json"})"), "none");
   EXPECT_NE(refusal(R"({"tokenizer": "byte"})").find("has the tokenizer byte, but data.tokenizer is"),
             std::string::npos);
   config_.tokenizer = dir_ / "other.json";
-  EXPECT_NE(refusal(own).find("other.json, expected the same"), std::string::npos);
+  expect_mentions(refusal(own), {"own.json", "data.tokenizer is " + (dir_ / "other.json"), "expected the same"});
+  const std::string moved = R"({"tokenizer": "moved.json", "tokenizer_hash": ")";
+  expect_mentions(refusal(moved + tokenizer_hash(one, "one") + "\"}"), {"moved.json", "expected the same"});
+  EXPECT_EQ(refusal(moved + tokenizer_hash(two, "two") + "\"}"), "none");
+  // The hash that a run resolved takes precedence over the file.
+  config_.tokenizer_hash = tokenizer_hash(one, "one");
+  EXPECT_EQ(refusal(own), "none");
+  config_.tokenizer_hash = tokenizer_hash(two, "two");
+  config_.tokenizer = "byte";
+  expect_mentions(refusal(own), {"own.json", "expected the same"});
+  config_.tokenizer = kUnknownTokenizer;
+  EXPECT_EQ(refusal(own), "none");
+}
+
+TEST_F(SampleStreamTest, NotesIdsThatOverrideASidecarAndTokensThatAreStored) {
+  config_.bos_id = 1;
+  config_.train = {dataset("a", 50, 1), dataset("b", 20, 1)};
+  write_file(dir_ / "a.json", R"({"bos": 1, "eos": 9})");
+  write_file(dir_ / "b.json", R"({"bos": null, "eos": 8})");
+  write_tokens(dir_ / "c", {{5, 77}, {77}, {6, 7, 77}});
+  config_.train.push_back({.paths = {dir_ / "c"}});
+  const SampleStream stream(config_, config_.train, 30'000);
+  EXPECT_EQ(stream.notes(), (std::vector<std::string>{"the documents of c have the eos 77 already, so none is inserted",
+                                                      "data.eos_id 77 overrides eos 9 of " + (dir_ / "a.json")}));
+  EXPECT_EQ(stream.num_tokens(2), 6 + 3) << "a bos for each document";
+}
+
+// Nothing divides the documents of an llm.c shard that lacks the token of its format.
+TEST_F(SampleStreamTest, DocumentMasksNeedATokenThatDividesAShard) {
+  Bytes header;
+  for (const int32_t value : {20240520, 1, 20}) header.add(value);
+  for (int i = 3; i < 256; ++i) header.add<int32_t>(0);
+  for (int i = 0; i < 20; ++i) header.add<uint16_t>(i % 5 == 0 ? 7 : 1);
+  write_file(dir_ / "s.bin", header.str());
+  config_.train = {{.paths = {dir_ / "s"}}};
+  config_.document_mask = true;
+  config_.eos_id.reset();
+  const auto open = [&] { const SampleStream stream(config_, config_.train, 100); };
+  expect_mentions(message_of<InputError>(open), {"s: has no token that divides its documents", "data.eos_id"});
+  config_.eos_id = 9;
+  EXPECT_THROW(open(), InputError);
+  for (std::optional<int32_t> DataConfig::*token : {&DataConfig::bos_id, &DataConfig::eos_id}) {
+    config_.bos_id.reset();
+    config_.eos_id.reset();
+    config_.*token = 7;
+    EXPECT_NO_THROW(open());
+  }
+  config_.eos_id.reset();
+  config_.document_mask = false;
+  EXPECT_NO_THROW(open());
 }
 
 // Compares each sample with the window, the row and the dataset that the definition gives.

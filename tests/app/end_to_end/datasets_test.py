@@ -14,12 +14,16 @@ class DatasetsTest(Corpus):
         sidecar.write_text(json.dumps(byte))
         self.train(config, "training.steps=1")
         for wrong, mentions in (({"tokenizer": "t.json"}, ["the tokenizer t.json", "data.tokenizer is byte"]),
-                                ({"vocab_size": 273}, ["vocab_size 273", "model.vocab_size is 272"]),
-                                ({"eos": 9}, ["eos 9", "data.eos_id is 257"])):
+                                ({"tokenizer_hash": "0" * 64}, ["the tokenizer byte (hash 000000000000...)", "data.tokenizer is byte"]),
+                                ({"vocab_size": 273}, ["vocab_size 273", "model.vocab_size is 272"])):
             sidecar.write_text(json.dumps(byte | wrong))
             for line in (("train", config, "checkpoint.resume=never"), ("evaluate", config), ("bench", config, "--data")):
                 self.refused(*line, mentions=["letters.json", *mentions])
         self.refused("train", config, "checkpoint.resume=never", ranks=2, mentions=["letters.json"])
+        # An explicit id overrides the sidecar, and is named.
+        sidecar.write_text(json.dumps(byte | {"eos": 9}))
+        out = " ".join(self.train(config, "checkpoint.resume=never", "training.steps=1").out.split())
+        self.assertRegex(out, r"documents: data\.eos_id 257 overrides eos 9 of \S*letters\.json")
 
     def test_bos_and_eos_come_from_the_sidecars(self):
         sidecar = self.dir / "letters.json"
@@ -32,9 +36,9 @@ class DatasetsTest(Corpus):
         self.assertIn("documents: bos 256, eos 257\n", self.train(config, "checkpoint.dir=both", "logging.dir=both_log").out)
         # A run that was trained without separators continues without them.
         result = self.train(config, "data.bos_id=null", "data.eos_id=null")
-        self.assertIn("documents: no separators inserted\n", result.out)
+        self.assertIn("documents: no separators inserted", result.out)
         result = self.run_octavo("train", config, "training.steps=3", ALLOW_SCHEDULE, ranks=2)
-        self.assertIn("documents: no separators inserted\n", result.out)
+        self.assertIn("documents: no separators inserted", result.out)
         self.assertIn("the run keeps bos none and eos none", result.out + result.err)
         for number, ids in (("both/step_00000002", [256, 257]), ("checkpoints/step_00000003", [None, None])):
             loader = json.loads((self.dir / number / "manifest.json").read_text())["meta"]["loader"]

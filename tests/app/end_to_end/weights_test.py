@@ -347,10 +347,13 @@ class GenerateTest(Corpus):
         class Tokenizer:
             @classmethod
             def from_file(cls, path):
-                assert open(path).read() == '{"bytes": 1}', path
+                assert open(path).read() == '{"model": {"type": "bytes"}}', path
                 with open("starts", "a") as starts:
                     starts.write("started\\n")
                 return cls()
+            def no_truncation(self):
+                pass
+            no_padding = no_truncation
             def encode(self, text, add_special_tokens):
                 return Encoding(list(text.encode()))
             def decode(self, ids, skip_special_tokens):
@@ -363,18 +366,27 @@ class GenerateTest(Corpus):
         (self.dir / "tokenizers.py").write_text(textwrap.dedent(self.TOKENIZERS))
         tokenizer = self.dir / "somewhere/llama.json"
         tokenizer.parent.mkdir()
-        tokenizer.write_text('{"bytes": 1}')
+        tokenizer.write_text('{"model": {"type": "bytes"}}')
         (tokenizer.parent / "tokenizer_config.json").write_text("{}")
         config = self.config(self.corpus, data={"tokenizer": str(tokenizer)}, model={"vocab_size": 258})
         self.train(config, ranks=2)
-        shutil.rmtree(tokenizer.parent)
+        # Another tokenizer is refused, wherever the first one is now.
+        other = self.dir / "other.json"
+        other.write_text('{"model": {"type": "words"}}')
+        tokenizer.parent.rename(self.dir / "elsewhere")
+        self.refused("train", config, "training.steps=9", ALLOW_SCHEDULE, f"data.tokenizer={other}", ranks=2,
+                     mentions=["other.json", "was trained with another tokenizer"])
+        for wrong in (self.dir / "missing", self.corpus + ".bin"):
+            for more in ([], ["--dry-run"]):
+                self.refused("train", config, *more, "checkpoint.resume=never", f"data.tokenizer={wrong}", mentions=[str(wrong)])
+        shutil.rmtree(self.dir / "elsewhere")
         # The run resumes without the tokenizer's files.
         self.train(config, "training.steps=9", ALLOW_SCHEDULE)
         self.assertEqual(sorted(path.name for path in (self.dir / "checkpoints/step_00000009").glob("token*")),
                          ["tokenizer.json", "tokenizer_config.json"])
         (self.dir / "checkpoints").rename(self.dir / "moved")
         self.run_octavo("export", "moved", "exported")
-        self.assertEqual((self.dir / "exported/tokenizer.json").read_text(), '{"bytes": 1}')
+        self.assertEqual((self.dir / "exported/tokenizer.json").read_text(), '{"model": {"type": "bytes"}}')
         self.assertEqual((self.dir / "exported/tokenizer_config.json").read_text(), "{}")
         line = ("generate", "moved", "--max-tokens", "3", "--prompt")
         with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere", "OCTAVO_PYTHON": sys.executable,

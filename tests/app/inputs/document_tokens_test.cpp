@@ -25,7 +25,10 @@ class DocumentTokensTest : public testing::Test {
     return load_config(path);
   }
   static std::string resolved(Config config, Purpose purpose = Purpose::kTrain) {
-    EXPECT_EQ(resolve_document_tokens(config, purpose), "");
+    const std::string note = resolve_document_tokens(config, purpose, checkpoint_to_resume(config.checkpoint));
+    const DataConfig& found = config.data;
+    EXPECT_EQ(note.find("documents run together") == std::string::npos, found.bos_auto || found.bos_id || found.eos_id)
+        << note;
     const nlohmann::json data = to_json(config).at("data");
     return data.at("bos_id").dump() + " " + data.at("eos_id").dump();
   }

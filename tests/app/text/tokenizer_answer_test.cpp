@@ -25,6 +25,19 @@ TEST(TokenizerAnswer, IsTheLastLine) {
   EXPECT_TRUE(answered_ids("{\"ids\": []}", "t").empty());
 }
 
+TEST(TokenizerAnswer, FirstLineNamesTheEndsOfATextIfTheScriptKnowsThem) {
+  const TextEnds ends = answered_ends("{\"vocab_size\": 9, \"bos\": 1, \"ends\": [2, 0]}\n", "t");
+  EXPECT_EQ(ends.bos, 1);
+  EXPECT_EQ(ends.eos, (std::vector<int32_t>{2, 0}));
+  for (const char* hello : {"{\"vocab_size\": 9}", "{\"vocab_size\": 9, \"bos\": null, \"ends\": []}"}) {
+    EXPECT_FALSE(answered_ends(hello, "t").bos || !answered_ends(hello, "t").eos.empty()) << hello;
+  }
+  for (const char* wrong : {"{\"bos\": 1}", "{\"vocab_size\": 9, \"bos\": -1}", "{\"vocab_size\": 9, \"ends\": [0.5]}",
+                            "{\"vocab_size\": 9, \"ends\": 5}"}) {
+    EXPECT_NE(refusal_of([&] { answered_ends(wrong, "t"); }).find("the tokenizer t"), std::string::npos) << wrong;
+  }
+}
+
 TEST(TokenizerAnswer, WhatIsNoneIsRefused) {
   for (const char* output : {"", "\n", "text", "[1]", "{\"vocab_size\": 9}", "{\"ids\": [1]}\nTraceback"}) {
     EXPECT_NE(

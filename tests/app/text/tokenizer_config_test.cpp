@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "app/text/byte_tokenizer_files.h"
+#include "data/tokenizer_identity.h"
+
 namespace octavo {
 namespace {
 
@@ -48,6 +51,14 @@ TEST(TokenizerConfig, IsNullForInvalidTokenizers) {
                            R"({"added_tokens": [{"id": 1, "content": 2}], "model": {}})"}) {
     EXPECT_TRUE(config_of(text, 0, 1).is_null()) << text;
   }
+}
+
+// The identity in data/tokenizer_identity.h is that of the files that an export writes.
+TEST(ByteTokenizerFiles, HaveTheFixedIdentity) {
+  const CarriedFile file = byte_tokenizer_files().front();
+  EXPECT_EQ(tokenizer_hash(file.content, file.name), kByteTokenizerHash);
+  EXPECT_TRUE(is_byte_tokenizer(file));
+  EXPECT_FALSE(is_byte_tokenizer({"tokenizer.json", "{}"}));
 }
 
 }  // namespace

@@ -1,0 +1,166 @@
+#include "app/inputs/tokenizer_source.h"
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "app/inputs/document_tokens.h"
+#include "app/inputs/model_path.h"
+#include "core/error.h"
+#include "core/files/input_file.h"
+#include "data/sidecar.h"
+#include "data/tokenizer_identity.h"
+#include "data/tokens/byte_tokenizer.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_file_name(const std::string& tokenizer) {
+  return tokenizer != kAutoTokenizer && tokenizer != kByteTokenizerName && tokenizer != kUnknownTokenizer;
+}
+
+bool may_be_bytes(int64_t vocab_size) { return vocab_size <= ByteTokenizer::kVocabSize; }
+
+// Returns the tokenizer.json at `path`. The file of the byte tokenizer that an export writes is the byte tokenizer.
+ModelTokenizer read_tokenizer(const std::string& path) {
+  const std::string hash = tokenizer_hash(read_input_file(path), path);
+  return {hash == kByteTokenizerHash ? kByteTokenizerName : path, hash};
+}
+
+std::string describe(const ModelTokenizer& tokenizer) {
+  return tokenizer.hash.empty() ? tokenizer.name
+                                : fmt::format("{} (hash {}...)", tokenizer.name, tokenizer.hash.substr(0, 12));
+}
+
+bool differ(const std::string& hash, const ModelTokenizer& other) {
+  return !hash.empty() && !other.hash.empty() && hash != other.hash;
+}
+
+// Returns the tokenizer of the model that a run begins from. A directory without a tokenizer gives none, because
+// training does not need one.
+ModelTokenizer tokenizer_of_initial(const std::string& init_from, std::string& problem) {
+  const ModelPath model = resolve_model(init_from);
+  if (model.is_checkpoint) return tokenizer_of_checkpoint(Checkpoint(model.path));
+  try {
+    return tokenizer_of_directory(model.path);
+  } catch (const UnreadableFile& error) {
+    problem = error.what();
+    return {kUnknownTokenizer, ""};
+  }
+}
+
+}  // namespace
+
+std::string find_tokenizer_file(const std::string& path) {
+  std::error_code error;
+  if (!path_exists(path) || !is_directory_at(path)) {
+    CHECK_AS(UnreadableFile, fs::is_regular_file(path, error),
+             "the tokenizer {} is not a file, expected a tokenizer.json, or a folder that has one", path);
+    return path;
+  }
+  const fs::path folder = path;
+  if (path_exists(folder / kTokenizerName)) return (folder / kTokenizerName).string();
+  std::string others;
+  for (const char* name : {"tokenizer.model", "vocab.json", "merges.txt"}) {
+    if (path_exists(folder / name)) others += (others.empty() ? "" : " and ") + std::string(name);
+  }
+  CHECK_AS(UnreadableFile, !others.empty(), "the tokenizer {}: the folder has no {}", path, kTokenizerName);
+  throw UnreadableFile(
+      fmt::format("the tokenizer {0}: the folder has {1}, but no {2}; python3 -c \"from transformers import "
+                  "AutoTokenizer; AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\" makes one",
+                  path, others, kTokenizerName));
+}
+
+ModelTokenizer tokenizer_of_directory(const std::string& dir) { return read_tokenizer(find_tokenizer_file(dir)); }
+
+ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
+  const nlohmann::json& meta = checkpoint.meta();
+  const nlohmann::json::json_pointer key("/config/data/tokenizer");
+  const nlohmann::json recorded_hash = meta.value(kTokenizerHashKey, nlohmann::json());
+  ModelTokenizer tokenizer{kUnknownTokenizer, recorded_hash.is_string() ? recorded_hash.get<std::string>() : ""};
+  if (meta.contains(key) && meta.at(key).is_string()) {
+    tokenizer.name = meta.at(key);
+  } else if (may_be_bytes(checkpoint.model_config().vocab_size)) {
+    tokenizer.name = kByteTokenizerName;  // Imports do not record the byte tokenizer.
+  }
+  const auto& files = checkpoint.files();
+  const auto carried =
+      std::find_if(files.begin(), files.end(), [](const CarriedFileInfo& file) { return file.name == kTokenizerName; });
+  if (carried != files.end()) {
+    const std::string path = (checkpoint.path() / kTokenizerName).string();
+    if (!is_file_name(tokenizer.name)) tokenizer.name = path;
+    if (tokenizer.hash.empty()) {
+      try {
+        tokenizer.hash = tokenizer_hash(checkpoint.read_file(*carried), path);
+      } catch (const InputError&) {  // An earlier version carried any file. Damage is reported when the run reads it.
+      }
+    }
+  }
+  // A run may have left data.tokenizer at its earlier default, byte.
+  if (tokenizer.name == kByteTokenizerName && may_be_bytes(checkpoint.model_config().vocab_size)) {
+    tokenizer.hash = kByteTokenizerHash;
+  }
+  return tokenizer;
+}
+
+TokenizerChoice choose_tokenizer(const TokenizerFacts& facts) {
+  const std::optional<ModelTokenizer>& trained = facts.resumed ? facts.resumed : facts.initial;
+  if (facts.given == kAutoTokenizer) {
+    if (trained) return {*trained};
+    if (facts.data_may_be_bytes) return {{kByteTokenizerName, kByteTokenizerHash}};
+    return {
+        {kUnknownTokenizer, ""},
+        "neither data.tokenizer nor a token file names a tokenizer, so checkpoints contain none, and octavo generate "
+        "cannot use them"};
+  }
+  if (!facts.given_is_there) {
+    if (facts.resumed && !facts.resumed->hash.empty()) return {{facts.given, facts.resumed->hash}};
+    return {.tokenizer = {facts.given, ""},
+            .error = fmt::format("data.tokenizer is {}, which does not exist", facts.given)};
+  }
+  TokenizerChoice choice{{facts.given, facts.given_hash}};
+  if (!trained || !differ(facts.given_hash, *trained)) return choice;
+  if (facts.resumed) {
+    choice.error = fmt::format(
+        "data.tokenizer is {}, but the checkpoint was trained with another tokenizer, {}; expected the same, or auto",
+        describe(choice.tokenizer), describe(*trained));
+  } else {
+    choice.note = fmt::format("data.tokenizer is {}, but the model that the run begins from has another tokenizer, {}",
+                              describe(choice.tokenizer), describe(*trained));
+  }
+  return choice;
+}
+
+std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed) {
+  DataConfig& data = config.data;
+  if (purpose == Purpose::kSynthetic) return "";
+  TokenizerFacts facts{.given = data.tokenizer};
+  std::string problem;
+  if (resumed) facts.resumed = tokenizer_of_checkpoint(*resumed);
+  if (!resumed && !config.init_from.empty()) facts.initial = tokenizer_of_initial(config.init_from, problem);
+  if (facts.given == kByteTokenizerName) facts.given_hash = kByteTokenizerHash;
+  if (is_file_name(facts.given)) {
+    try {
+      const std::string path = find_tokenizer_file(facts.given);
+      facts.given = path;
+      facts.given_hash = read_tokenizer(path).hash;
+    } catch (const UnreadableFile& error) {
+      problem = error.what();
+      facts.given_is_there = false;
+    }
+  }
+  if (facts.given == kAutoTokenizer && !facts.resumed && !facts.initial) {
+    facts.data_may_be_bytes = may_be_bytes(config.model.vocab_size) || names_tokenizer(token_files_of(config, purpose));
+  }
+  const TokenizerChoice choice = choose_tokenizer(facts);
+  CHECK_INPUT(choice.error.empty(), "{}", facts.given_is_there ? choice.error : problem);
+  data.tokenizer = choice.tokenizer.name;
+  data.tokenizer_hash = choice.tokenizer.hash;
+  const bool is_unknown = data.tokenizer == kUnknownTokenizer && !problem.empty();
+  return is_unknown ? fmt::format("{}, so the tokenizer of the model is unknown", problem) : choice.note;
+}
+
+}  // namespace octavo

@@ -1,0 +1,59 @@
+// Finds the tokenizer of a run or a model.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "app/config/config_check.h"
+#include "checkpoint/checkpoint.h"
+
+namespace octavo {
+
+inline constexpr const char* kTokenizerName = "tokenizer.json";
+
+// The tokenizer that a model was trained with.
+struct ModelTokenizer {
+  // "byte", the path of a tokenizer.json, or kUnknownTokenizer (data/tokenizer_identity.h).
+  std::string name = {};
+  std::string hash = {};  // Empty means unknown.
+};
+
+// Returns the path of the tokenizer.json that `path`, a file or a folder, names. Throws an UnreadableFile that names
+// what is missing. For a folder with a tokenizer in another format, the message has the command that converts it.
+std::string find_tokenizer_file(const std::string& path);
+
+// Returns the tokenizer in a Hugging Face directory. Throws like find_tokenizer_file(), and an InputError if the file
+// is no tokenizer.json.
+ModelTokenizer tokenizer_of_directory(const std::string& dir);
+
+// Returns the tokenizer that a checkpoint contains or names.
+ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint);
+
+// Facts about the tokenizers of a run.
+struct TokenizerFacts {
+  std::string given = {};                      // data.tokenizer. A folder is replaced with the file in it.
+  std::string given_hash = {};                 // Empty if `given` is auto, or a file that is missing.
+  bool given_is_there = true;                  // Whether `given` is not a missing file.
+  std::optional<ModelTokenizer> resumed = {};  // Tokenizer of the checkpoint that the run resumes.
+  std::optional<ModelTokenizer> initial = {};  // Tokenizer of the model that the run begins from.
+  bool data_may_be_bytes = true;  // Whether a sidecar names a tokenizer, or the vocabulary is that of bytes.
+};
+
+struct TokenizerChoice {
+  ModelTokenizer tokenizer;
+  std::string note = {};   // Warning for the user. Empty if there is none.
+  std::string error = {};  // Reason why the run cannot begin. Empty if it can.
+};
+
+// Decides which tokenizer a run uses:
+//   - the given one. It must be that of the resumed checkpoint. Another one than that of the initial weights is noted.
+//   - a given file that is missing, if the resumed checkpoint contains its tokenizer;
+//   - with auto, that of the resumed checkpoint, of the initial weights, or the byte tokenizer.
+TokenizerChoice choose_tokenizer(const TokenizerFacts& facts);
+
+// Sets data.tokenizer and data.tokenizer_hash of a run that resumes `resumed`, and returns the note of the choice.
+// Throws an InputError if the tokenizer is missing, is none, or is another one than that of the checkpoint.
+std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
+
+}  // namespace octavo
