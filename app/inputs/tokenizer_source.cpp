@@ -39,11 +39,26 @@ bool differ(const std::string& hash, const ModelTokenizer& other) {
   return !hash.empty() && !other.hash.empty() && hash != other.hash;
 }
 
+// Returns the tokenizer.json that a checkpoint contains, or null.
+const CarriedFileInfo* carried_tokenizer(const Checkpoint& checkpoint) {
+  const auto& files = checkpoint.files();
+  const auto found =
+      std::find_if(files.begin(), files.end(), [](const CarriedFileInfo& file) { return file.name == kTokenizerName; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+std::string carried_path(const Checkpoint& checkpoint) { return (checkpoint.path() / kTokenizerName).string(); }
+
 // Returns the tokenizer of the model that a run begins from. A directory without a tokenizer gives none, because
 // training does not need one.
 ModelTokenizer tokenizer_of_initial(const std::string& init_from, std::string& problem) {
   const ModelPath model = resolve_model(init_from);
-  if (model.is_checkpoint) return tokenizer_of_checkpoint(Checkpoint(model.path));
+  if (model.is_checkpoint) {
+    const Checkpoint checkpoint(model.path);
+    ModelTokenizer tokenizer = tokenizer_of_checkpoint(checkpoint);
+    if (carried_tokenizer(checkpoint) != nullptr) tokenizer.name = carried_path(checkpoint);
+    return tokenizer;
+  }
   try {
     return tokenizer_of_directory(model.path);
   } catch (const UnreadableFile& error) {
@@ -79,18 +94,16 @@ ModelTokenizer tokenizer_of_directory(const std::string& dir) { return read_toke
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
   const nlohmann::json::json_pointer key("/config/data/tokenizer");
-  const nlohmann::json recorded_hash = meta.value(kTokenizerHashKey, nlohmann::json());
+  const nlohmann::json recorded_hash =
+      meta.is_object() ? meta.value(kTokenizerHashKey, nlohmann::json()) : nlohmann::json();
   ModelTokenizer tokenizer{kUnknownTokenizer, recorded_hash.is_string() ? recorded_hash.get<std::string>() : ""};
   if (meta.contains(key) && meta.at(key).is_string()) {
     tokenizer.name = meta.at(key);
   } else if (may_be_bytes(checkpoint.model_config().vocab_size)) {
     tokenizer.name = kByteTokenizerName;  // Imports do not record the byte tokenizer.
   }
-  const auto& files = checkpoint.files();
-  const auto carried =
-      std::find_if(files.begin(), files.end(), [](const CarriedFileInfo& file) { return file.name == kTokenizerName; });
-  if (carried != files.end()) {
-    const std::string path = (checkpoint.path() / kTokenizerName).string();
+  if (const CarriedFileInfo* carried = carried_tokenizer(checkpoint)) {
+    const std::string path = carried_path(checkpoint);
     if (!is_file_name(tokenizer.name)) tokenizer.name = path;
     if (tokenizer.hash.empty()) {
       try {
@@ -156,7 +169,8 @@ std::string resolve_tokenizer(Config& config, Purpose purpose, const std::option
     facts.data_may_be_bytes = may_be_bytes(config.model.vocab_size) || names_tokenizer(token_files_of(config, purpose));
   }
   const TokenizerChoice choice = choose_tokenizer(facts);
-  CHECK_INPUT(choice.error.empty(), "{}", facts.given_is_there ? choice.error : problem);
+  if (!choice.error.empty() && !facts.given_is_there) throw UnreadableFile(problem);
+  CHECK_INPUT(choice.error.empty(), "{}", choice.error);
   data.tokenizer = choice.tokenizer.name;
   data.tokenizer_hash = choice.tokenizer.hash;
   const bool is_unknown = data.tokenizer == kUnknownTokenizer && !problem.empty();

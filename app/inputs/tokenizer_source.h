@@ -53,7 +53,8 @@ struct TokenizerChoice {
 TokenizerChoice choose_tokenizer(const TokenizerFacts& facts);
 
 // Sets data.tokenizer and data.tokenizer_hash of a run that resumes `resumed`, and returns the note of the choice.
-// Throws an InputError if the tokenizer is missing, is none, or is another one than that of the checkpoint.
+// Throws an UnreadableFile if the tokenizer is missing, and an InputError if it is no tokenizer.json or another one
+// than that of the checkpoint.
 std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
 
 }  // namespace octavo

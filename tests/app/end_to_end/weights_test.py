@@ -444,6 +444,9 @@ class GenerateTest(Corpus):
         self.run_octavo("export", "log", "of_run")
         self.assertEqual(read_safetensors(self.dir / "of_run/model.safetensors"), read_safetensors(self.dir / "exported/model.safetensors"))
         self.refused("train", "checkpoints", mentions=["checkpoints"])
+        # A model without a tokenizer gets no other one.
+        (self.dir / "exported/tokenizer.json").rename(self.dir / "exported/tokenizer.model")
+        self.refused("generate", "exported", *line, mentions=["exported", "tokenizer.model, but no tokenizer.json", "save_pretrained"])
 
     def test_another_model_is_exported_over_when_told_to(self):
         self.run_octavo("import", GOLDEN[0], "kept")
