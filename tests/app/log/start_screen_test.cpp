@@ -90,7 +90,7 @@ TEST_F(StartScreenTest, OfANewRun) {
         "  weights     random, seed 42\n",
         "  data        text             683,000 tokens  weight  75.0%  epochs 0.000 to 0.250\n"
         "              a_longer_name  1,025,997 tokens  weight  25.0%  epochs 0.000 to 1.500\n"
-        "              documents: no separators inserted\n",
+        "              documents: no separators inserted, so they run together unless they contain some\n",
         "  validation  none\n", "  steps       1 to 900, each 8 x 256 = 2,048 tokens: 1,843,200 tokens\n",
         "200 steps of warm-up to 0.0003, 3e-05 at step 900; weight decay 0.1", "; 2 micro-batches of 4\n",
         "  memory      3.00 GiB per rank planned, of 16.0; 1.0 kept free; activation checkpointing: ",
