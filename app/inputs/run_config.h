@@ -33,8 +33,8 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
                        int64_t planned_ranks = 0);
 
 // Completes the shape of the model with that of the checkpoint which a run resumes, or else with that of the weights
-// that config.init_from names (adopt_initial_model). Returns the sentences of adopt_initial_model on rank 0. Does nothing
-// without config.init_from. A collective.
+// that config.init_from names (adopt_initial_model). Returns the sentences of adopt_initial_model on rank 0. Does
+// nothing without config.init_from. A collective.
 std::vector<std::string> complete_model(Config& config, ProcessGroup& group, Purpose purpose);
 
 // Completes the config with the shape of the weights that config.init_from names (adopt_model). A model.rope_theta or
