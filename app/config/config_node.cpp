@@ -112,7 +112,16 @@ class TreeBuilder {
   // `text` is the text of the whole document.
   TreeBuilder(const Origin& origin, const std::string& text) : origin_(origin), text_(text) {}
 
-  ConfigNode build(const YAML::Node& yaml, int depth = 0) {
+  // Builds the tree. The maps that merge keys merge are known only after the first pass.
+  ConfigNode build(const YAML::Node& yaml) {
+    ConfigNode root = build(yaml, 0);
+    if (merged_.empty()) return root;
+    nodes_ = 0;
+    return build(yaml, 0);
+  }
+
+ private:
+  ConfigNode build(const YAML::Node& yaml, int depth) {
     ConfigNode node;
     node.where = origin_.at(yaml.Mark());
     count(node.where, depth);
@@ -130,6 +139,7 @@ class TreeBuilder {
       for (const auto& item : yaml) node.children.push_back(build(item, depth + 1));
     } else if (yaml.IsMap()) {
       node.kind = Kind::kMap;
+      node.is_merged = merged_.contains(yaml.Mark().pos);
       std::set<std::string> known;
       add_map_entries(yaml, depth, node, known);
     } else if (is_written_out(yaml)) {
@@ -138,7 +148,6 @@ class TreeBuilder {
     return node;
   }
 
- private:
   // Returns whether a null is written as a word (null or ~). The mark of an empty value points at the text that follows
   // it.
   bool is_written_out(const YAML::Node& null) const {
@@ -182,6 +191,7 @@ class TreeBuilder {
     }
     for (const YAML::Node& map : merged) {
       count(origin_.at(map.Mark()), depth + 1);
+      merged_.insert(map.Mark().pos);
       add_map_entries(map, depth + 1, node, known);
     }
   }
@@ -189,6 +199,7 @@ class TreeBuilder {
   const Origin& origin_;
   const std::string& text_;
   int64_t nodes_ = 0;
+  std::set<int> merged_;  // Positions of the maps that merge keys merge.
 };
 
 // Discards the events of the parser, which only checks the syntax.

@@ -18,6 +18,7 @@ struct ConfigNode {
   Kind kind = Kind::kNull;
   // Text of a scalar as written. A null has the text "null" if it was written out, else an empty text.
   std::string text;
+  bool is_merged = false;            // Whether a merge key (<<) merges this map into another one.
   bool is_string = false;            // Whether a scalar is quoted or tagged, and therefore never a number or a boolean.
   std::vector<std::string> keys;     // Keys of a map in the order of `children`, without dots and duplicates.
   std::vector<ConfigNode> children;  // Values of a map, or items of a list, in the order written.

@@ -74,6 +74,13 @@ bool is_foreign_section(const ConfigNode& node, const std::string& name, const s
   });
 }
 
+// Returns whether a merge key merges the map `node`, or each map in it, into others, which then have its keys.
+bool is_merged(const ConfigNode& node) {
+  const auto is_source = [](const ConfigNode& one) { return one.is_merged; };
+  return node.is_merged ||
+         (!node.children.empty() && std::all_of(node.children.begin(), node.children.end(), is_source));
+}
+
 void find_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys,
                 ErrorList& errors) {
   for (size_t i = 0; i < node.children.size(); ++i) {
@@ -83,6 +90,7 @@ void find_below(const ConfigNode& node, const std::string& name, const std::vect
     const bool has_keys = is_section(key, known_keys);
     // The key's own rule checks the value.
     if (node.kind == Kind::kMap && !has_keys && is_known(key, known_keys)) continue;
+    if (node.kind == Kind::kMap && !has_keys && is_merged(child)) continue;
     if (node.kind == Kind::kMap && !has_keys && !is_foreign_section(child, key, known_keys)) {
       errors.add(fmt::format("{}: unknown key {}; {}", child.where, key, hint(key, known_keys)));
     } else {

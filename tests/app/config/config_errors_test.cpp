@@ -101,6 +101,12 @@ TEST_F(ConfigTest, MergeKeysOfYaml) {
   EXPECT_EQ(config.data.validation[0].max_epochs, 4);
   EXPECT_EQ(config.stages[1].steps, 8);
   EXPECT_EQ(config.stages[1].changes.at("data.seq_len"), 64);
+  // A map that is merged need not be a section, but each of its keys must be a key where it is merged.
+  EXPECT_EQ(load("base: &base {steps: 7}\ntraining: {<<: *base, seed: 5}\n").training.steps, 7);
+  EXPECT_EQ(load("bases:\n  a: &a {steps: 7}\n  b: &b {seed: 5}\ntraining: {<<: [*a, *b]}\n").training.seed, 5U);
+  expect_error("base: &base {steps: 7}\noptimizer: {<<: *base}\n", {"small.yaml:1: unknown key optimizer.steps"});
+  expect_error("base: &base {steps: 7}\ntraining: *base\n", {"small.yaml:1: unknown key base"});
+  expect_error("bases: {a: &a {steps: 7}, b: 5}\ntraining: {<<: *a}\n", {"small.yaml:1: unknown key bases"});
   expect_error("training:\n  <<: 5\n", {"small.yaml:2: the merge key << has another value"});
   expect_error("training:\n  <<: [{steps: 5}, 5]\n", {"small.yaml:2: the merge key <<"});
   expect_error("training:\n  \"<<\": {steps: 5}\n", {"small.yaml:2: unknown key training.<<"});
