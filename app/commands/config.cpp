@@ -37,7 +37,8 @@ A config is a YAML file with the sections below. `section.key=value` on the comm
 - `octavo config WORD` prints the keys with WORD in their name or description.
 - An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
 - A dotted name, such as `training.steps: 100`, is also read in the file, at the top, in a section and in a stage. A key that is given twice
-  is refused. YAML's merge key `<<: *anchor` is read, and the map that it merges may have any name. Tags other than those of YAML's core schema are refused.
+  is refused. YAML's merge key `<<: *anchor` is read, and the map that it merges may have any name. Tags other than those of
+  YAML's core schema are refused.
 - The value of an override is YAML. Quotes inside of the argument keep a `#` in it: `logging.dir='"runs/a #1"'`.
 - Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an
   environment variable. Integers may have an exponent, such as `1e3`.
