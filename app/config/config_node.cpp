@@ -346,7 +346,7 @@ void apply_override(ConfigNode& root, const std::string& override_text) {
   CHECK_INPUT(equals != std::string::npos, "the argument '{}' has no '=', expected section.key=value", override_text);
   const std::string key = override_text.substr(0, equals);
   const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
-  check_key(key, kCommandLine);
+  check_key(key, origin.document);
   check_path_is_open(root, key, override_text);
   const std::string text = override_text.substr(equals + 1);
   ConfigNode value = parse_yaml(text, origin);

@@ -54,7 +54,11 @@ bool began_at(const std::string& path, const nlohmann::json& meta) {
 
 std::string find_own_checkpoints(Config& config) {
   const std::string path = config.checkpoint.resume;
-  if (!is_path(path) || !began_at(path, newest_meta(config.checkpoint.dir))) return "";
+  if (!is_path(path)) return "";
+  const nlohmann::json meta = newest_meta(config.checkpoint.dir);
+  const std::optional<std::string> logging_dir = recorded_logging_dir(meta);
+  if (!logging_dir || absolute_path(*logging_dir) != absolute_path(config.logging.dir)) return "";
+  if (!began_at(path, meta)) return "";
   config.checkpoint.resume = "auto";
   return fmt::format(
       "this run began with checkpoint.resume={} and has saved checkpoints since, so it resumes those in {}", path,

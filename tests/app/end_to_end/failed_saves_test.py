@@ -136,7 +136,7 @@ class FailedSaveTest(Resuming):
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
             config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "async": True, "every": 20})
-            process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
+            process = self.start("train", config, f"logging.dir=log{ranks}", ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
             self.wait_for(lambda: checkpoints(directory), process)
             directory.rename(self.dir / f"gone{ranks}")

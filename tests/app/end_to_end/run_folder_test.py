@@ -18,7 +18,7 @@ class RunFolderTest(Corpus):
         shrunk = [f"model.{key}={value}" for key, value in TINY_MODEL.items()] + [
             f"data.train=[{self.corpus}]", "data.validation=[]", "data.seq_len=32", "data.bos_id=256", "data.eos_id=257",
             "data.tokenizer=byte", "training.steps=1", "training.global_batch_size=1", "training.micro_batch_size=1",
-            "optimizer.warmup_steps=0", "precision.linear=bfloat16", "parallel.tensor_parallel=1", "device=cpu"]
+            "optimizer.warmup_steps=0", "optimizer.decay_steps=0", "precision.linear=bfloat16", "parallel.tensor_parallel=1", "device=cpu"]
         for config in sorted((ROOT / "configs").glob("*.yaml")):
             with self.subTest(config.name):
                 folders = [f"runs/{config.stem}_{seed}" for seed in (1, 2, 3)]

@@ -34,6 +34,9 @@ TEST_F(FormerCheckpointsTest, APathSaysWhereARunBegins) {
   EXPECT_EQ(resumed(path), "auto");
   EXPECT_EQ(resumed(dir_ / "other/../other/step_00000500/"), "auto") << "another spelling of the path";
   EXPECT_EQ(resumed(dir_ / "other/step_00000400"), dir_ / "other/step_00000400");
+  Config other_run = starting_at(path);
+  other_run.logging.dir = dir_ / "another_run";
+  EXPECT_EQ(find_own_checkpoints(other_run), "") << "the run with this logging.dir has not begun yet";
   EXPECT_EQ(resumed("never"), "never");
   EXPECT_EQ(resumed("auto"), "auto");
   std::filesystem::remove(dir_ / "checkpoints/step_00000004/manifest.json");
