@@ -189,11 +189,12 @@ void expect_same(const std::string& path, const std::string& name, const Json& v
               other.dump());
 }
 
-// Returns whether a scaled rope with the factor 1 equals a plain one.
+// Returns whether a scaled rope with the factor 1 equals a plain one. Some versions of transformers replace the factor
+// of yarn with the quotient of the lengths if the original length is given.
 bool is_plain_rope(const Json& type, const Json& rope) {
   const auto is_one = [&](const char* key) { return given(rope, key) && rope.at(key) == 1; };
-  return (type == "linear" || type == "yarn") && is_one("factor") &&
-         (!given(rope, "attention_factor") || is_one("attention_factor"));
+  const bool is_known = type == "linear" || (type == "yarn" && !given(rope, "original_max_position_embeddings"));
+  return is_known && is_one("factor") && (!given(rope, "attention_factor") || is_one("attention_factor"));
 }
 
 Json rope_type_of(const Json& rope) {

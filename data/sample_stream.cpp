@@ -46,6 +46,14 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 }
 
 // Adds a sentence for each token that the documents of a dataset contain already.
+void add_repeated_note(const std::string& name, const DatasetSource& source, std::vector<std::string>& notes) {
+  std::vector<std::string> repeated;
+  for (const std::string& path : source.paths) find_token_files(path, &repeated);
+  if (repeated.empty()) return;
+  notes.push_back(fmt::format("{} has {} token files under several names, such as {}, which are read once", name,
+                              repeated.size(), repeated.front()));
+}
+
 void add_stored_notes(const std::string& name, const TokenRow& row, const DataConfig& config,
                       std::vector<std::string>& notes) {
   const auto add = [&](int64_t files, const std::optional<int32_t>& id, const char* token) {
@@ -125,6 +133,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = origin.id});
+    add_repeated_note(names[d], sources[d], notes_);
     add_stored_notes(names[d], row, config, notes_);
     datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), sampled_files(files), std::move(row),
                          order, origin.draws});

@@ -92,8 +92,10 @@ make_command() {
   make_mpirun "$((nodes * ranks))" "$ranks"
   command=("${MPIRUN[@]}" --map-by "ppr:$ranks:node")
   if [[ -n "${HOSTFILE:-}" ]]; then command+=(--hostfile "$hostfile"); fi
-  # mpirun passes the variables of NCCL, UCX, libfabric and Open MPI to other nodes only if they are named.
-  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(NCCL|UCX|FI|OMPI_MCA)_' || true)
+  # mpirun passes the variables of NCCL, UCX, libfabric and Open MPI to other nodes only if they are named. It refuses -x beside its own list.
+  while IFS= read -r name; do
+    [[ "$name" == OMPI_MCA_mca_base_env_list* ]] || command+=(-x "$name")
+  done < <(compgen -e | grep -E '^(NCCL|UCX|FI|OMPI_MCA)_' || true)
   # shellcheck disable=SC2206  # meant to be split into words
   command+=(${MPIRUN_ARGS:-})
 }

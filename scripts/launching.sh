@@ -115,7 +115,7 @@ newest_checkpoint() {
 # to a final exit code, or $stopping is set. If $stopping is set when a killed run would be restarted, `status` is 3. A run that has
 # written a checkpoint resumes from it, whatever its checkpoint.resume says.
 run_with_restarts() {
-  local octavo="$1" run="$2" done=0 idle=0 first before now cause from
+  local octavo="$1" run="$2" done=0 idle=0 failed=0 first before now cause from
   shift 2
   local -a again=()
   first="$( ((restarts == 0)) || newest_checkpoint "$octavo" "$@")"
@@ -123,7 +123,11 @@ run_with_restarts() {
   while true; do
     status=0
     "$run" "$@" "${again[@]}" || status=$?
+    # A run that failed after its last checkpoint, for example because lines of its metrics are lost, has nothing left to do when it is
+    # started again, but it has failed nevertheless.
+    if ((status == 0 && failed == 1)) && [[ "$(newest_checkpoint "$octavo" "$@")" == "$before" ]]; then status=1 restarts=$done; fi
     case "$status" in 0 | 2 | 3) return ;; esac
+    failed=$status
     ((restarts)) || return 0
     cause="exit code $status"
     if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi

@@ -187,6 +187,13 @@ class TreeBuilder {
         ConfigNode value = build(entry.second, depth + 1);
         value.where = where;
         add_entry(node, key, std::move(value));
+      } else {
+        const ConfigNode* other = node.find(key);
+        CHECK_INPUT(
+            other == nullptr || other->kind != Kind::kMap || !entry.second.IsMap(),
+            "{}: << merges the map '{}', but the one at {} replaces the whole of it, expected << inside of that "
+            "one",
+            where, printable(key), other->where);
       }
     }
     for (const YAML::Node& map : merged) {
@@ -253,9 +260,7 @@ constexpr int kMaxParsed = 100;
 std::string comment_in(const std::string& text, const ConfigNode& value, const Origin& origin) {
   int parsed = 0;
   for (size_t begin = text.find('#'); begin != std::string::npos && parsed < kMaxParsed;
-       begin = text.find('#', begin + 1)) {
-    if (begin > 0 && std::isspace(static_cast<unsigned char>(text[begin - 1])) == 0) continue;
-    ++parsed;
+       begin = text.find('#', begin + 1), ++parsed) {
     try {
       if (parse_yaml(text.substr(0, begin), origin) == value) return text.substr(begin);
     } catch (const InputError&) {  // The # is part of a value.

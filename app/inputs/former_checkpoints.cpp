@@ -56,9 +56,11 @@ std::string find_own_checkpoints(Config& config) {
   const std::string path = config.checkpoint.resume;
   if (!is_path(path)) return "";
   const nlohmann::json meta = newest_meta(config.checkpoint.dir);
+  // The folder of a run may have been moved.
   const std::optional<std::string> logging_dir = recorded_logging_dir(meta);
-  if (!logging_dir || absolute_path(*logging_dir) != absolute_path(config.logging.dir)) return "";
-  if (!began_at(path, meta)) return "";
+  const bool is_its_folder = logging_dir && (absolute_path(*logging_dir) == absolute_path(config.logging.dir) ||
+                                             !fs::exists(absolute_path(*logging_dir)));
+  if (!is_its_folder || !began_at(path, meta)) return "";
   config.checkpoint.resume = "auto";
   return fmt::format(
       "this run began with checkpoint.resume={} and has saved checkpoints since, so it resumes those in {}", path,

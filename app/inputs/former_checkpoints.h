@@ -24,8 +24,9 @@ std::string recorded_beginning(const nlohmann::json& meta);
 bool began_at(const std::string& path, const nlohmann::json& meta);
 
 // Sets checkpoint.resume to auto if it is a path and the newest readable checkpoint in checkpoint.dir was saved by a
-// run with this logging.dir that began there. So the command that began a run also resumes it. Returns a line for the
-// log that says so, or an empty text. Throws an InputError if checkpoint.dir cannot be read.
+// run with this logging.dir, or with one that no longer exists, that began there. So the command that began a run also
+// resumes it. Returns a line for the log that says so, or an empty text. Throws an InputError if checkpoint.dir cannot
+// be read.
 std::string find_own_checkpoints(Config& config);
 
 }  // namespace octavo

@@ -102,6 +102,11 @@ void AppendFile::follow_path() {
   if (::fstat(descriptor_, &open_file) != 0) return;
   if (is_named && named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino) return;
   const int again = ::open(path_.c_str(), kOpenFlags, 0666);
+  if (again < 0 && open_file.st_nlink > 0) {  // The file still has a name elsewhere, so its lines are not lost.
+    if (!std::exchange(warned_of_replacement_, true))
+      log_warning("{} was moved during the run; further lines go to it at its new place", path_);
+    return;
+  }
   if (again < 0) {
     failure_ = fmt::format("{} was removed or replaced and cannot be opened again: {}", path_, reason(errno));
     return;

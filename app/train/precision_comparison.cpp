@@ -46,7 +46,9 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
 }
 
 bool PrecisionComparison::due(int64_t step) const {
-  return enabled_ && step % config_.precision_guard.every == 0 && !running() && !run_.in_bfloat16();
+  // A run that resumes at the last step of a fallback is already in FP8, where the whole run was still in bfloat16.
+  return enabled_ && step % config_.precision_guard.every == 0 && !running() && !run_.in_bfloat16() &&
+         step != run_.start().bfloat16_until;
 }
 
 bool PrecisionComparison::ends_fallback(int64_t step) const {

@@ -167,7 +167,8 @@ class Packer {
   std::vector<Source> each_once(std::vector<Source> sources) {
     const std::vector<size_t> order = one_name_each(sources);
     std::map<std::string, std::vector<size_t>> versions;  // Plain and compressed versions of a file.
-    for (const size_t i : order) versions[without_compression(sources[i].path)].push_back(i);
+    for (const size_t i : order)
+      versions[without_compression(fs::absolute(sources[i].path).lexically_normal().string())].push_back(i);
     std::set<size_t> taken;
     for (const auto& [path, numbers] : versions) {
       std::set<std::string> contents;
@@ -291,17 +292,19 @@ class Packer {
   bool begins_with_json_line(const Source& source) const {
     TextFile file(source.path, source.kind.compression);
     int64_t number = 0;
-    for (std::string line; file.read_line(line);) {
-      ++number;
-      if (is_blank(line)) continue;
-      try {
+    try {
+      for (std::string line; file.read_line(line);) {
+        ++number;
+        if (is_blank(line)) continue;
         parse_line(line, source.path, number);
-      } catch (const InputError& error) {
-        CHECK_INPUT(!source.named, "{}; a .json file must be JSON lines, which have one object with the text per line",
-                    error.what());
-        return false;
+        return true;
       }
-      return true;
+    } catch (const DamagedFile&) {
+      throw;
+    } catch (const InputError& error) {
+      CHECK_INPUT(!source.named, "{}; a .json file must be JSON lines, which have one object with the text per line",
+                  error.what());
+      return false;
     }
     return true;
   }

@@ -452,11 +452,13 @@ struct DocumentEdges {
 
 constexpr int64_t kSampledDocuments = 16;
 
-// Returns the numbers of up to kSampledDocuments documents that are spread over [begin, end).
+// Returns the numbers of up to kSampledDocuments documents that are spread over [begin, end), from the first to the
+// last.
 std::vector<int64_t> spread_documents(int64_t begin, int64_t end) {
   const int64_t count = std::min(end - begin, kSampledDocuments);
   std::vector<int64_t> documents;
-  for (int64_t i = 0; i < count; ++i) documents.push_back(begin + (end - begin) / count * i);
+  for (int64_t i = 0; i < count; ++i)
+    documents.push_back(count == 1 ? begin : begin + (end - begin - 1) * i / (count - 1));
   return documents;
 }
 

@@ -39,7 +39,7 @@ void check_complete(const std::string& folder, const FileTree& tree) {
 
 }  // namespace
 
-std::vector<std::string> find_token_files(const std::string& path) {
+std::vector<std::string> find_token_files(const std::string& path, std::vector<std::string>* repeated) {
   if (path.empty() || !is_directory_at(path) || path_exists(token_file_prefix(path) + ".idx")) return {path};
   const FileTree tree = list_tree(path);
   check_complete(path, tree);
@@ -50,7 +50,8 @@ std::vector<std::string> find_token_files(const std::string& path) {
     const bool is_shard = file.path.ends_with(".bin") && !path_exists(prefix + ".idx");
     if (!file.path.ends_with(".idx") && !is_shard) continue;
     const auto tokens = is_shard ? file.place : place_of(prefix + ".bin");
-    if (!tokens || places.insert(*tokens).second) found.push_back(prefix);
+    const bool is_new = !tokens || places.insert(*tokens).second;
+    if (is_new || repeated != nullptr) (is_new ? found : *repeated).push_back(prefix);
   }
   CHECK_INPUT(!found.empty(), "{}: is a folder without a token file, expected PREFIX.bin and PREFIX.idx in it", path);
   std::sort(found.begin(), found.end());
@@ -62,7 +63,7 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
   const bool inserts = inserted.bos || inserted.eos;
   int64_t index_bytes = 0;
   int64_t stored = 0;
-  int64_t opened = 0, undivided = 0;
+  int64_t shards = 0, undivided = 0;  // Opened files of llm.c, and those of them without a divider.
   for (const std::string& path : paths) {
     auto file = std::make_unique<File>();
     file->path = path;
@@ -71,8 +72,9 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
     index_bytes += counts.index_bytes;
     if (index_bytes <= kOpenedIndexBytes || (inserts && !counts.documents)) {
       file->file = std::make_unique<TokenFile>(path, inserted);
-      ++opened;
-      undivided += file->file->format() == "llm.c" && file->file->num_documents() <= 1 ? 1 : 0;
+      const bool is_shard = file->file->format() == "llm.c";
+      shards += is_shard ? 1 : 0;
+      undivided += is_shard && file->file->num_documents() <= 1 ? 1 : 0;
       if (options.vocab_size > 0) file->file->check_vocabulary(options.vocab_size);
       counts = {.tokens = file->file->num_tokens(), .documents = file->file->num_documents()};
     }
@@ -88,7 +90,7 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
     num_documents_ += counts.documents.value_or(0);
     files_.push_back(std::move(file));
   }
-  is_undivided_ = opened > 0 && undivided == opened;
+  is_undivided_ = shards > 0 && undivided == shards;
   CHECK_INPUT(stored > 0, "{}: empty dataset: {} documents without a token", paths.empty() ? "data" : paths.front(),
               num_documents_);
 }

@@ -20,9 +20,9 @@ struct TokenRowOptions {
 };
 
 // Returns the token files that `path` names: the path itself, or all token files in a folder and below
-// (core/files/file_tree.h), in bytewise order of their paths and each once. Throws an InputError if a folder has none
-// or cannot be listed.
-std::vector<std::string> find_token_files(const std::string& path);
+// (core/files/file_tree.h), in bytewise order of their paths and each once. Adds the other names of files that have
+// several to `repeated` (optional). Throws an InputError if a folder has none or cannot be listed.
+std::vector<std::string> find_token_files(const std::string& path, std::vector<std::string>* repeated = nullptr);
 
 // One row of tokens. Movable. read() is safe to call from several threads.
 class TokenRow {

@@ -67,11 +67,24 @@ class StandIn(ScratchTest):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def test_variables_of_the_network_are_passed_on(self):
-        out, _ = self.launch('printf "%s\\n" "$@"', NCCL_DEBUG="WARN", UCX_TLS="rc", FI_PROVIDER="efa", OMPI_MCA_btl="tcp,self", OTHER_UCX_="x").communicate()
+        out, _ = self.launch('printf "%s\\n" "$@"', NCCL_DEBUG="WARN", UCX_TLS="rc", FI_PROVIDER="efa", OMPI_MCA_btl="tcp,self", OTHER_UCX_="x",
+                             OMPI_MCA_mca_base_env_list="A=1").communicate()
         lines = out.splitlines()
         passed = {lines[i + 1] for i, line in enumerate(lines) if line == "-x"}
         self.assertLessEqual({"NCCL_DEBUG", "UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl"}, passed)
         self.assertNotIn("OTHER_UCX_", passed)
+        self.assertNotIn("OMPI_MCA_mca_base_env_list", passed, "mpirun refuses -x beside it")
+
+    def test_a_run_that_fails_after_its_last_checkpoint_has_failed(self):
+        """The second start of the stand-in has nothing left to do."""
+        once = 'if [[ -e once ]]; then exit 0; fi; touch once; exit '
+        for code, expected in ((1, 1), (137, 0)):
+            with self.subTest(code):
+                (self.root / "once").unlink(missing_ok=True)
+                process = self.launch(f"{once}{code}", "--restarts", "2")
+                _, err = process.communicate()
+                self.assertEqual(process.returncode, expected, err)
+                self.assertIn("restart 1 of 2", err)
 
     def test_signals_make_the_ranks_save(self):
         for name in ("SIGUSR1", "SIGTERM", "SIGINT"):

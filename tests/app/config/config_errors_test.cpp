@@ -110,6 +110,9 @@ TEST_F(ConfigTest, MergeKeysOfYaml) {
   expect_error("training:\n  <<: 5\n", {"small.yaml:2: the merge key << has another value"});
   expect_error("training:\n  <<: [{steps: 5}, 5]\n", {"small.yaml:2: the merge key <<"});
   expect_error("training:\n  \"<<\": {steps: 5}\n", {"small.yaml:2: unknown key training.<<"});
+  // The merged map would be replaced as a whole, so its other keys would be lost.
+  expect_error("base: &base\n  training: {steps: 7, seed: 5}\n<<: *base\ntraining: {steps: 9}\n",
+               {"small.yaml:2: << merges the map 'training', but the one at ", "small.yaml:4 replaces"});
   expect_error("training: &loop\n  <<: *loop\n", {"nested"});
   std::string bomb = "a0: &a0 {x: 1}\n";  // The map a14 merges 8^14 maps.
   for (int i = 1; i < 15; ++i)
@@ -125,7 +128,9 @@ TEST_F(ConfigTest, TagsAndCommentsThatWouldBeDroppedAreRefused) {
   const std::pair<const char*, const char*> comments[] = {{"logging.dir=a #b", "#b"},
                                                           {"model.init_from=#b", "#b"},
                                                           {"data.train=[a, 'b # c'] # d", "# d"},
-                                                          {"logging.dir='a #b' #c # d", "#c # d"}};
+                                                          {"logging.dir='a #b' #c # d", "#c # d"},
+                                                          {"logging.dir=\"a\"#b", "#b"},
+                                                          {"training={steps: 9}#x", "#x"}};
   for (const auto& [argument, comment] : comments)
     expect_error("device: cpu\n", {fmt::format("ends with the YAML comment '{}'", comment)}, {argument});
   for (const char* value : {"'a #b'", "\"a #b\""})

@@ -67,6 +67,16 @@ class PrecisionGuardTest(Corpus):
         whole = {step: losses for step, losses in self.losses("whole").items() if step > 10}
         self.assertEqual(self.losses("killed"), whole)
 
+    def test_no_comparison_begins_where_a_fallback_ends(self):
+        guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 10}
+        every = ("optimizer.schedule=constant", "checkpoint.every=10", "checkpoint.keep=0")
+        self.guarded(*every, log="whole", **guard)
+        cut = self.dir / "cut_checkpoints"
+        cut.mkdir()
+        copy_tree(self.dir / "whole_checkpoints/step_00000020", cut / "step_00000020")
+        self.guarded(*every, log="cut", **guard)
+        self.assertEqual(self.losses("cut"), {step: losses for step, losses in self.losses("whole").items() if step > 20})
+
     def put_outlier_in(self, path):
         """Scales weights so that the function of the model does not change in exact arithmetic. In the output of each norm, one channel
         becomes OUTLIER times as large, and the weights that read the channel become as much smaller. An FP8 cast of such a tensor with a

@@ -1,6 +1,8 @@
 // Tests that the command that began a run at a path also resumes the run.
 #include "app/inputs/former_checkpoints.h"
 
+#include <utility>
+
 #include "tests/app/train/run_fixture.h"
 
 namespace octavo {
@@ -35,7 +37,10 @@ TEST_F(FormerCheckpointsTest, APathSaysWhereARunBegins) {
   EXPECT_EQ(resumed(dir_ / "other/../other/step_00000500/"), "auto") << "another spelling of the path";
   EXPECT_EQ(resumed(dir_ / "other/step_00000400"), dir_ / "other/step_00000400");
   Config other_run = starting_at(path);
-  other_run.logging.dir = dir_ / "another_run";
+  const std::string logging_dir = std::exchange(other_run.logging.dir, dir_ / "another_run");
+  EXPECT_NE(find_own_checkpoints(other_run), "") << "the folder of the run was moved";
+  std::filesystem::create_directories(logging_dir);
+  other_run.checkpoint.resume = path;
   EXPECT_EQ(find_own_checkpoints(other_run), "") << "the run with this logging.dir has not begun yet";
   EXPECT_EQ(resumed("never"), "never");
   EXPECT_EQ(resumed("auto"), "auto");

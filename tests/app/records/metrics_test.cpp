@@ -227,6 +227,19 @@ TEST_F(MetricsTest, AFileThatIsRemovedOrReplacedIsNoticed) {
   EXPECT_EQ(read(path), "four\nfive\n");
 }
 
+TEST_F(MetricsTest, AFileThatIsMovedWithItsDirectoryIsContinued) {
+  const fs::path path = dir_ / "run/log";
+  AppendFile file(path.string());
+  EXPECT_TRUE(file.write("one\n"));
+  fs::rename(dir_ / "run", dir_ / "elsewhere");
+  testing::internal::CaptureStdout();
+  EXPECT_TRUE(file.write("two\n"));
+  EXPECT_TRUE(file.write("three\n"));
+  EXPECT_NE(testing::internal::GetCapturedStdout().find(path.string() + " was moved"), std::string::npos);
+  EXPECT_EQ(read(dir_ / "elsewhere/log"), "one\ntwo\nthree\n");
+  EXPECT_FALSE(fs::exists(dir_ / "run"));
+}
+
 // Values that the fake sink of a test received.
 struct Taken {
   std::vector<std::pair<int64_t, bool>> steps;

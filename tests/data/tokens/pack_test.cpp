@@ -179,6 +179,9 @@ TEST(Pack, CompressedVersionsOfAFileAreReadOnce) {
   write_file(dir / "d/b.txt.gz", packed);
   EXPECT_EQ(pack({.inputs = {dir / "d"}, .output = dir / "p"}).repeated_files, Texts{dir / "d/a.txt.gz"});
   EXPECT_EQ(texts_of(dir / "p"), (Texts{"a", "b", "a"}));
+  // The paths may be spelled in different ways.
+  const PackOptions named{.inputs = {dir / "d/a.txt", dir / "d/../d/./a.txt.gz"}, .output = dir / "q"};
+  EXPECT_EQ(pack(named).repeated_files, Texts{dir / "d/../d/./a.txt.gz"});
 }
 
 TEST(Pack, ACacheOfTheHubHasItsNamesInLinks) {

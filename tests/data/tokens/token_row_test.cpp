@@ -102,6 +102,16 @@ TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   }
 }
 
+// The documents that are looked at reach from the first to the last, however many there are.
+TEST_F(TokenRowTest, FilesWithEosInSomeDocumentsAreToldApart) {
+  for (const int64_t documents : {17, 31, 32, 33, 500}) {
+    TokenLists lists(static_cast<size_t>(documents), std::vector<int32_t>{'a', '$'});
+    EXPECT_EQ(TokenRow(write({lists}), {.eos_id = '$'}).files_with_eos(), 1) << documents;
+    lists.back().pop_back();
+    EXPECT_EQ(TokenRow(write({lists}), {.eos_id = '$'}).files_with_eos(), 0) << documents;
+  }
+}
+
 // Files whose documents contain bos or eos already, as Megatron's --append-eod writes them, get no second one.
 TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
   struct Case {
