@@ -19,8 +19,9 @@ such as <|end_of_text|> in a document is encoded as characters unless --parse-sp
 counted. A line or row that is invalid UTF-8 or has half of a surrogate pair is refused by its number. --skip-bad N skips at most N of these.
 
 The token files contain no bos or eos, because the loader inserts those that PREFIX.json names around each document. These are the tokens
-that tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json beside the tokenizer name, in this order. --bos
-and --eos override them, also for finished token files.
+that special_tokens_map.json, tokenizer_config.json, generation_config.json or config.json beside the tokenizer name, in this order. If
+tokenizer_config.json has added_tokens_decoder, special_tokens_map.json is not read, as in transformers. --bos and --eos override the files,
+also for finished token files.
 
 The script writes PREFIX.bin, PREFIX.idx and PREFIX.json, the Megatron indexed dataset. Tokens are unsigned 16-bit integers for
 vocabularies below 65536, and 32-bit integers otherwise. The inputs are divided into parts. One process per core tokenizes parts into

@@ -3,7 +3,7 @@ except for a text file, which is one document."""
 
 import codecs
 import json
-import sys
+import math
 
 from python_packages import sentence
 from tokenizing.blocks import BLOCK_BYTES, read_blocks
@@ -100,24 +100,32 @@ def count_lines(source, last):
     return sum(block.count(b"\n") for block in range_blocks(source, 0, last))
 
 
+def parse_number(text):
+    number = float(text)
+    if not math.isfinite(number):  # NaN, Infinity, or too large.
+        raise NoText(f"has {text:.20}, which is not a finite 64-bit floating-point number")
+    return number
+
+
+# Refuses the numbers that `octavo pack` refuses. Only strings of a line are used, so an integer may become a floating-point number.
+DECODER = json.JSONDecoder(parse_float=parse_number, parse_int=parse_number, parse_constant=parse_number)
+
+
 def parse_json(line):
     if line.startswith(codecs.BOM_UTF8):
         raise NoText("begins with a byte order mark (the bytes ef bb bf)")
     try:
-        return json.loads(decode(line))
+        return DECODER.decode(decode(line))
     except json.JSONDecodeError as error:
         raise NoText(f"is not JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
         raise NoText("has lists or objects that are nested too deep to be read") from error
-    except NoText:
-        raise
-    except ValueError as error:  # Python refuses to parse an integer with too many digits.
-        raise NoText(f"has an integer of more than {sys.get_int_max_str_digits()} digits") from error
 
 
 def parse_line(line, field):
-    """Returns the document of a JSON line, or None for a blank line. Raises NoText if there is no text."""
-    if not line or line.isspace():
+    """Returns the document of a JSON line, or None for a blank line, which has only the blanks that JSON has. Raises NoText if there is no
+    text."""
+    if not line.strip(b" \t\r"):
         return None
     found = parse_json(line)
     text = found.get(field) if isinstance(found, dict) else None

@@ -223,7 +223,8 @@ def without_repeated_contents(taken, sources):
     """Returns `taken` without compressed versions of a file that are equal to the file."""
     versions = collections.defaultdict(list)
     for source in taken:
-        versions[source.path[: len(source.path) - len(source.compression)]].append(source)
+        folder, name = os.path.split(source.path)
+        versions[os.path.realpath(folder), name[: len(name) - len(source.compression)]].append(source)
     repeated = set()
     for found in versions.values():
         contents = set()

@@ -274,7 +274,8 @@ def report_special_tokens(special):
     print(", ".join(words), file=sys.stderr)
     for kind, token in special.items():
         if token.guessed:
-            print(f"warning: {kind} is {token.source}, because no file beside the tokenizer names one; --{kind} overrides the guess", file=sys.stderr)
+            print(f"warning: {kind} is {token.source}, because no file beside the tokenizer that transformers reads names one; "
+                  f"--{kind} overrides the guess", file=sys.stderr)
     if all(token.id is None for token in special.values()):
         print("warning: there is neither a bos nor an eos, so documents run together in training; --bos or --eos names one", file=sys.stderr)
 

@@ -9,8 +9,8 @@ import struct
 from tokenizing.errors import InputError
 
 NAME = "tokenizer.json"
-# Files that say how transformers uses the tokenizer. An earlier file takes precedence.
-TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+# Files that say how transformers uses the tokenizer. SpecialTokens states their precedence.
+CONFIG, SPECIAL_TOKENS = "tokenizer_config.json", "special_tokens_map.json"
 ID_FILES = ("generation_config.json", "config.json")
 # Names that are guessed if no file names a token, in this order.
 USUAL_NAMES = {
@@ -121,12 +121,12 @@ class Token:
 
 
 class SpecialTokens:
-    """bos and eos of a tokenizer, as transformers uses them.
+    """bos and eos of a tokenizer, as transformers 4 uses them.
 
-    The first of these that names a token decides: tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json, and
-    last a special token with a usual name, which is a guess. null in one of the first two files means that there is none. A
-    tokenizer_config.json in which add_bos_token is false has no bos, because transformers puts none before a text. add_eos_token is
-    about prompts, so a document still ends with the eos."""
+    The first of these that names a token decides: special_tokens_map.json, tokenizer_config.json, generation_config.json, config.json, and
+    last a special token with a usual name, which is a guess. If tokenizer_config.json has added_tokens_decoder, special_tokens_map.json is
+    not read. null in one of the first two files means that there is none. A tokenizer_config.json in which add_bos_token is false has no
+    bos, because transformers puts none before a text. add_eos_token is about prompts, so a document still ends with the eos."""
 
     def __init__(self, tokenizer, files):
         self.tokenizer, self.files = tokenizer, files
@@ -135,30 +135,34 @@ class SpecialTokens:
         self.ids |= {token["content"]: token["id"] for token in added}
         self.special = {token["content"] for token in added if token.get("special")}
         self.size = max(self.ids.values(), default=-1) + 1
-        self.config = files.read(TOKEN_FILES[0])
+        self.config = files.read(CONFIG)
 
     def find(self, kind):
         """Returns the Token of `kind`, which is "bos" or "eos"."""
         if kind == "bos" and self.config.get("add_bos_token") is False:
-            return Token(None, f"{TOKEN_FILES[0]} has add_bos_token false")
+            return Token(None, f"{CONFIG} has add_bos_token false")
         key = f"{kind}_token"
-        for name in TOKEN_FILES:
+        for name in (CONFIG,) if "added_tokens_decoder" in self.config else (SPECIAL_TOKENS, CONFIG):
             content = self.files.read(name)
             if key in content:
                 return self.named(content[key], key, name)
         for name in ID_FILES:
-            if ids := self.ids_of(name, f"{kind}_token_id"):
-                return Token(ids[0], f"{kind}_token_id of {name}")
+            if ids := self.ids_of(name, f"{key}_id"):
+                return Token(ids[0], f"{key}_id of {name}")
+            value = self.files.read(name).get(f"{key}_id")
+            if value not in (None, -1, []):  # These mean that the file names none.
+                raise InputError(f"{self.files.prefix}{name}: {key}_id is {json.dumps(value)}, "
+                                 f"expected an id of the tokenizer, below {self.size}")
         for name in USUAL_NAMES[kind]:
             if name in self.special:
                 return Token(self.ids[name], f"guessed from the name {name}", guessed=True)
         return Token()
 
     def named(self, value, key, name):
-        token = value.get("content") if isinstance(value, dict) else value
+        token = value.get("content", value) if isinstance(value, dict) else value
         if token is None or token == "":
             return Token(None, f"{name} has {key} null")
-        if token not in self.ids:
+        if not isinstance(token, str) or token not in self.ids:
             raise InputError(f"{self.files.prefix}{name}: {key} is {json.dumps(token)}, which is no token of the tokenizer")
         return Token(self.ids[token], f"{token}, {key} of {name}")
 

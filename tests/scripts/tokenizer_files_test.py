@@ -47,8 +47,8 @@ class SpecialTokensTest(ScratchTest):
 
     def test_the_first_file_that_names_a_token_decides(self):
         files = {
-            "tokenizer_config": {"bos_token": "<bos>", "eos_token": {"content": "[E]", "special": True}},
-            "special_tokens_map": {"bos_token": "</s>", "eos_token": {"content": "</s>"}},
+            "special_tokens_map": {"bos_token": "<bos>", "eos_token": {"content": "[E]", "special": True}},
+            "tokenizer_config": {"bos_token": "</s>", "eos_token": {"content": "</s>"}},
             "generation_config": {"bos_token_id": 12, "eos_token_id": [12, 11]},
             "config": {"bos_token_id": 1, "eos_token_id": 0},
         }
@@ -58,6 +58,16 @@ class SpecialTokensTest(ScratchTest):
         self.assertEqual(self.found(prefix="train.", tokenizer_config={"bos_token": "[E]"}), (11, 13))
         # A list begins with ids that the tokenizer lacks, and -1 means none.
         self.assertEqual(self.found(config={"bos_token_id": -1, "eos_token_id": [99, True, 12]}), (10, 12))
+
+    def test_special_tokens_map_is_read_only_without_added_tokens_decoder(self):
+        config = {"bos_token": "</s>", "eos_token": "</s>"}
+        later = {"special_tokens_map": {"bos_token": None, "eos_token": "[E]"}, "config": {"bos_token_id": 1, "eos_token_id": 0}}
+        self.assertEqual(self.found(tokenizer_config=config, **later), (None, 11))
+        self.assertEqual(self.found(tokenizer_config={}, **later), (None, 11))
+        self.assertEqual(self.found(tokenizer_config=config, special_tokens_map={"eos_token": "[E]"}), (13, 11))
+        for decoder in ({}, {"13": {"content": "</s>"}}):
+            self.assertEqual(self.found(tokenizer_config=config | {"added_tokens_decoder": decoder}, **later), (13, 13))
+            self.assertEqual(self.found(tokenizer_config={"added_tokens_decoder": decoder}, **later), (1, 0))
 
     def test_names_are_guessed_last(self):
         tokens = self.tokens()
@@ -87,10 +97,28 @@ class SpecialTokensTest(ScratchTest):
             tokens = self.tokens(tokenizer_config={"eos_token": value})
             with self.assertRaisesRegex(InputError, "tokenizer_config.json: eos_token is \"<x>\""):
                 tokens.find("eos")
+        for value in (["a"], [], {"content": {"a": 1}}, {"content": ["a"]}, {}, {"special": True}, 5, False):
+            for kind in ("bos", "eos"):
+                for name in ("tokenizer_config", "special_tokens_map"):
+                    tokens = self.tokens(**{name: {f"{kind}_token": value}})
+                    with self.assertRaisesRegex(InputError, f"{name}.json: {kind}_token is "):
+                        tokens.find(kind)
         for wrong in ("[", "[]"):
             self.write("tokenizer_config.json", wrong)
             with self.assertRaisesRegex(InputError, "tokenizer_config.json: is not"):
                 SpecialTokens(TOKENIZER, FilesBeside(str(self.root / "tokenizer.json")))
+
+    def test_an_id_that_the_tokenizer_lacks_is_refused(self):
+        for value in (99, 14, [99, 14], -2, True, "12", 12.5, {"id": 12}):
+            for kind in ("bos", "eos"):
+                for name in ("generation_config", "config"):
+                    tokens = self.tokens(**{name: {f"{kind}_token_id": value}})
+                    with self.assertRaisesRegex(InputError, f"{name}.json: {kind}_token_id is .*, expected .* below 14"):
+                        tokens.find(kind)
+        for value in (None, -1, []):
+            self.assertEqual(self.found(generation_config={"eos_token_id": value}, config={"eos_token_id": 12}), (10, 12))
+        # A file with less precedence does not matter.
+        self.assertEqual(self.found(tokenizer_config={"eos_token": "[E]"}, config={"eos_token_id": 99}), (10, 11))
 
     def test_all_ids_of_the_generation_end_a_text(self):
         self.assertEqual(self.tokens(generation_config={"eos_token_id": [12, 0]}, config={"eos_token_id": 13}).ends_of_text(), [12, 0])

@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import json
+import lzma
 import os
 import struct
 import sys
@@ -144,7 +145,9 @@ class BadInputsTest(PlannedTest):
             ("z.jsonl", "not json\n", r"z\.jsonl:1: .* is not JSON: Expecting value at column 1"),
             ("deep.jsonl", good + "[" * 100_000, r"deep\.jsonl:2: .* nested too deep"),
             ("bom.jsonl", b"\xef\xbb\xbf" + good.encode(), r"bom\.jsonl:1: .* byte order mark"),
-            ("digits.jsonl", good + '{"text": "a", "id": ' + "9" * 5000 + "}", r"digits\.jsonl:2: .* integer of more than 4300 digits"),
+            ("digits.jsonl", good + '{"text": "a", "id": ' + "9" * 5000 + "}", r"digits\.jsonl:2: .* has 9{20}, which is not a finite"),
+            ("nan.jsonl", good + '{"text": "a", "list": [1, NaN]}', r"nan\.jsonl:2: .* has NaN, which is not a finite"),
+            ("formfeed.jsonl", good + "\f\n", r"formfeed\.jsonl:2: .* is not JSON"),
             ("latin1.jsonl", good.encode() + '{"text": "caf\xe9"}'.encode("latin-1"), r"latin1\.jsonl:2: .* invalid UTF-8: .* 0xe9 at position 13"),
             ("half.jsonl", 3 * good + r'{"text": "a\ud83db \ud83d\ude42"}', r"half\.jsonl:4: .* half of a surrogate pair, \\ud83d"),
             ("latin1.txt", "caf\xe9".encode("latin-1"), r"latin1\.txt: is invalid UTF-8: it has the byte 0xe9 at position 3"),
@@ -276,6 +279,23 @@ class FoldersTest(PlannedTest):
         given = [str(self.root / "d"), path, f"{self.root}/d/./b.jsonl", str(self.root / "d/sub")]
         self.assertEqual(self.read(*given, sources=sources), ["b", "c", "another c", "a"])
         self.assertEqual(sorted(sources.repeated), sorted([given[1], given[2], f"{self.root}/d/b.jsonl.gz", f"{self.root}/d/z.jsonl", f"{self.root}/d/sub/a.txt"]))
+
+    def test_versions_of_a_file_are_found_however_their_paths_are_spelled(self):
+        content = b'{"text": "x"}\n'
+        path = self.write("in/x.jsonl", content)
+        self.write("in/x.jsonl.gz", gzip.compress(content))
+        self.write("in/x.jsonl.XZ", lzma.compress(content))
+        os.symlink("in", self.root / "link")
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.root)
+        for plain, packed in (("in/x.jsonl", "./in/x.jsonl.gz"), (path, "in/x.jsonl.gz"), ("in/x.jsonl", "in/../in//x.jsonl.XZ"),
+                              ("link/x.jsonl", "in/x.jsonl.gz"), ("./in/x.jsonl.gz", "link/x.jsonl.XZ")):
+            sources = Sources()
+            self.assertEqual(self.read(plain, packed, sources=sources), ["x"], (plain, packed))
+            self.assertEqual(sources.repeated, [packed])
+        # A file of that name in another folder is another file.
+        self.write("other/x.jsonl.gz", gzip.compress(content))
+        self.assertEqual(self.read("in/x.jsonl", "other/x.jsonl.gz"), ["x", "x"])
 
     def test_a_cache_of_the_hub(self):
         """The links have the names of the files, and their targets have none."""
