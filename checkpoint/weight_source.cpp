@@ -40,8 +40,14 @@ HfWeights::HfWeights(const fs::path& dir, bool needs_files) : dir_(dir) {
     Json& read = hugging_face_[kGenerationConfigName] = read_json_file(generation);
     CHECK_INPUT(read.is_object(), "{}: is not a JSON object", generation);
   }
-  if (!needs_files && !path_exists(dir / kWeightsName) && !path_exists(dir / kIndexName)) return;
-  open_files();
+  try {
+    open_files();
+  } catch (const UnreadableFile&) {
+    if (needs_files) throw;
+    tensors_.clear();
+    files_.clear();
+    return;
+  }
   untie_other_head();
   check_tensors();
 }
@@ -74,7 +80,8 @@ void HfWeights::open_files() {
     for (const auto& [name, entry] : file.entries()) add(file, entry);
     return;
   }
-  CHECK_INPUT(path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
+  CHECK_AS(UnreadableFile, path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName,
+           kIndexName);
   open_sharded();
 }
 

@@ -51,7 +51,7 @@ class WeightSource {
 // transformers, and notes() says so. notes() also names the keys of config.json that are ignored (ignored_hf_keys).
 class HfWeights : public WeightSource {
  public:
-  // If `needs_files` is false, a directory without weights is accepted, whose weights cannot be read.
+  // If `needs_files` is false, a directory that lacks files of weights is accepted, and its weights cannot be read.
   explicit HfWeights(const std::filesystem::path& dir, bool needs_files = true);
 
   const ModelConfig& model_config() const override { return config_; }

@@ -1,6 +1,5 @@
 #include "data/sidecar.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -62,6 +61,33 @@ std::string hash_of_named(const std::string& name) {
   }
 }
 
+// Returns the tokenizer that a sidecar names. Nothing if it names none, or one that is in `compared`, to which new ones
+// are added.
+std::optional<SidecarTokenizer> new_tokenizer(const std::string& path, const Json& sidecar,
+                                              std::set<std::string>& compared) {
+  if (sidecar.is_null()) return std::nullopt;
+  const auto text = [&](const char* key) {
+    const Json value = sidecar.value(key, Json());
+    return value.is_string() ? value.get<std::string>() : "";
+  };
+  SidecarTokenizer found{path, text("tokenizer"), text(kTokenizerHashKey)};
+  if (!compared.insert(found.name + "\n" + found.hash).second) return std::nullopt;
+  if (found.hash.empty()) found.hash = hash_of_named(found.name);
+  if (found.name.empty() && found.hash.empty()) return std::nullopt;
+  return found;
+}
+
+bool is_byte(const SidecarTokenizer& tokenizer) {
+  return tokenizer.name == kByteTokenizerName || tokenizer.hash == kByteTokenizerHash;
+}
+
+// "byte" differs from every file, also from one that is gone.
+bool may_be_same(const SidecarTokenizer& a, const SidecarTokenizer& b) {
+  return a.hash.empty() || b.hash.empty() ? is_byte(a) == is_byte(b) : a.hash == b.hash;
+}
+
+std::string describe(const SidecarTokenizer& tokenizer) { return tokenizer.name + short_hash(tokenizer.hash); }
+
 // Returns the bos or eos of a sidecar. The run relies on it, so anything except an id or null is an error.
 std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {
   const Json id = sidecar.is_null() ? Json() : sidecar.value(name, Json());
@@ -101,11 +127,21 @@ void check_same_token(const char* name, const NamedTokens& a, const std::optiona
 
 }  // namespace
 
-bool names_tokenizer(const std::vector<std::string>& token_files) {
-  return std::any_of(token_files.begin(), token_files.end(), [](const std::string& file) {
-    const Json sidecar = read_sidecar_if_possible(sidecar_path(file));
-    return sidecar.is_object() && sidecar.value("tokenizer", Json()).is_string();
-  });
+std::optional<SidecarTokenizer> find_tokenizer(const std::vector<std::string>& token_files) {
+  std::optional<SidecarTokenizer> first;
+  std::set<std::string> compared;
+  for (const std::string& file : token_files) {
+    const std::string path = sidecar_path(file);
+    const auto found = new_tokenizer(path, read_sidecar_if_possible(path), compared);
+    if (!found) continue;
+    if (!first) first = found;
+    CHECK_INPUT(may_be_same(*first, *found),
+                "{} has the tokenizer {}, but {} has {}, expected the same in all sidecars", first->path,
+                describe(*first), path, describe(*found));
+    // A known hash decides about the other sidecars.
+    if (first->hash.empty() && !found->hash.empty()) first = found;
+  }
+  return first;
 }
 
 void find_document_tokens(DataConfig& config, const std::vector<std::string>& token_files) {
@@ -123,24 +159,18 @@ void find_document_tokens(DataConfig& config, const std::vector<std::string>& to
 }
 
 SidecarCheck::SidecarCheck(const DataConfig& config, int64_t vocab_size)
-    : config_(config),
-      vocab_size_(vocab_size),
-      configured_hash_(config.tokenizer_hash.empty() ? hash_of_named(config.tokenizer) : config.tokenizer_hash) {}
+    : config_(config), vocab_size_(vocab_size), configured_{"", config.tokenizer, config.tokenizer_hash} {
+  if (configured_.hash.empty()) configured_.hash = hash_of_named(config.tokenizer);
+}
 
 void SidecarCheck::check_tokenizer(const std::string& path, const Json& sidecar) {
-  const Json tokenizer = sidecar.value("tokenizer", Json());
-  const Json recorded = sidecar.value(kTokenizerHashKey, Json());
-  const std::string name = tokenizer.is_string() ? tokenizer.get<std::string>() : "";
-  const std::string given = recorded.is_string() ? recorded.get<std::string>() : "";
-  const bool is_unknown = config_.tokenizer == kUnknownTokenizer || config_.tokenizer == kAutoTokenizer;
-  if (is_unknown || !same_tokenizers_.insert(name + "\n" + given).second) return;
-  const std::string hash = given.empty() && !name.empty() ? hash_of_named(name) : given;
-  // "byte" differs from every file, also from one that is gone.
-  const bool one_is_byte = !name.empty() && (name == kByteTokenizerName) != (configured_hash_ == kByteTokenizerHash);
-  const bool both_known = !hash.empty() && !configured_hash_.empty();
-  CHECK_INPUT(both_known ? hash == configured_hash_ : !one_is_byte,
-              "{} has the tokenizer {}{}, but data.tokenizer is {}{}, expected the same", path, name, short_hash(hash),
-              config_.tokenizer, short_hash(configured_hash_));
+  // A run without a name for its tokenizer may still have the hash (app/inputs/tokenizer_source.h).
+  const bool has_no_name = config_.tokenizer == kUnknownTokenizer || config_.tokenizer == kAutoTokenizer;
+  if (has_no_name && config_.tokenizer_hash.empty()) return;
+  const auto found = new_tokenizer(path, sidecar, same_tokenizers_);
+  CHECK_INPUT(!found || may_be_same(*found, configured_),
+              "{} has the tokenizer {}, but data.tokenizer is {}, expected the same", path, describe(*found),
+              describe(configured_));
 }
 
 // Ids that are no integers are ignored, because the run does not rely on them.

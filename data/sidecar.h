@@ -16,6 +16,13 @@
 
 namespace octavo {
 
+// A tokenizer that a sidecar names.
+struct SidecarTokenizer {
+  std::string path = {};  // Path of the sidecar.
+  std::string name = {};  // "byte", or the path of a tokenizer.json. Empty if the sidecar only has a hash.
+  std::string hash = {};  // Identity of the tokenizer (data/tokenizer_identity.h). Empty means unknown.
+};
+
 class SidecarCheck {
  public:
   // `config` must outlive the check.
@@ -37,13 +44,14 @@ class SidecarCheck {
 
   const DataConfig& config_;
   int64_t vocab_size_;
-  std::string configured_hash_;                   // Hash of data.tokenizer. Empty means unknown.
+  SidecarTokenizer configured_;                   // data.tokenizer.
   std::set<std::string> same_tokenizers_;         // Tokenizers that were already found to be equal.
   std::map<std::string, std::string> overrides_;  // Sentences by the name of the token.
 };
 
-// Returns whether the sidecar of one of the files names a tokenizer.
-bool names_tokenizer(const std::vector<std::string>& token_files);
+// Returns the tokenizer that the sidecars of the files name, or nothing if none names one. Throws an InputError if two
+// name different ones.
+std::optional<SidecarTokenizer> find_tokenizer(const std::vector<std::string>& token_files);
 
 // Sets the ids that `config` leaves to the token files (bos_auto, eos_auto) to those that the sidecars of all
 // `token_files` name, or to none if no sidecar names one. Throws an UnreadableFile if a token file is missing, and an

@@ -1,3 +1,5 @@
+#include "app/commands/generate.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -87,7 +89,7 @@ GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
   group.agree_on_files("reading the tokenizer", [&] {
     model.shape = weights->model_config();
     if (group.is_root()) model.tokenizer = tokenizer_of_directory(found.path).name;
-    model.meta = import_meta(found.path, weights->hugging_face(), false);
+    model.meta = import_meta(found.path, weights->hugging_face(), {});
     for (const std::string& note : weights->notes()) {
       if (group.is_root()) log_line(LogLevel::kWarning, note);
     }
@@ -118,23 +120,6 @@ std::vector<int32_t> token_ids(const nlohmann::json& json) {
     if (id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(id);
   }
   return ids;
-}
-
-// Returns the tokens at the beginning and the end of a text. A text begins with the bos of the run's documents, or else
-// with the token that transformers puts there. The eos of the run and all ids that the files of the model name end it.
-TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer) {
-  TextEnds ends = tokenizer.ends();
-  const auto add = [&](const std::vector<int32_t>& ids) { ends.eos.insert(ends.eos.end(), ids.begin(), ids.end()); };
-  if (data.bos_id) ends.bos = data.bos_id;
-  if (data.eos_id) add({*data.eos_id});
-  if (meta.contains("hugging_face")) {
-    const HfMetadata metadata = parse_hf_metadata(meta.at("hugging_face"));
-    add(token_ids(metadata.eos_token_id));
-    const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
-    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
-    if (!ends.bos && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
-  }
-  return ends;
 }
 
 std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
@@ -335,6 +320,23 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
 }
 
 }  // namespace
+
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer) {
+  TextEnds ends = tokenizer.ends();
+  const auto add = [&](const std::vector<int32_t>& ids) { ends.eos.insert(ends.eos.end(), ids.begin(), ids.end()); };
+  const nlohmann::json::json_pointer bos_id("/config/data/bos_id");
+  const bool is_trained = meta.contains(bos_id) && meta.at(bos_id) != "auto";
+  if (is_trained) ends.bos = data.bos_id;
+  if (data.eos_id) add({*data.eos_id});
+  if (meta.contains(kHfMetaKey)) {
+    const HfMetadata metadata = parse_hf_metadata(meta.at(kHfMetaKey));
+    add(token_ids(metadata.eos_token_id));
+    const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
+    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
+    if (!is_trained && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
+  }
+  return ends;
+}
 
 void add_generate(CommandLine& line) {
   auto& arguments = line.arguments<GenerateArguments>();

@@ -11,6 +11,7 @@
 #include "app/commands/commands.h"
 #include "app/commands/options.h"
 #include "app/inputs/model_path.h"
+#include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
 #include "app/text/byte_tokenizer_files.h"
 #include "app/text/tokenizer.h"
@@ -28,7 +29,7 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "data/tokens/byte_tokenizer.h"
+#include "data/tokenizer_identity.h"
 #include "model/parameters/parameters.h"
 
 namespace octavo {
@@ -101,12 +102,6 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const std:
   manifest.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
   for (const CarriedFile& carried : files) manifest.files.push_back(write_carried_file(dir, carried));
   write_manifest(dir, manifest);
-}
-
-// Returns the value of meta.config.data.KEY, or null if the checkpoint has none.
-Json data_setting(const Json& meta, const char* key) {
-  const Json::json_pointer pointer(fmt::format("/config/data/{}", key));
-  return meta.contains(pointer) ? meta.at(pointer) : Json();
 }
 
 // Divides the parameters into files, in the order of the layout.
@@ -230,9 +225,8 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-// Exports the tokenizer in the checkpoint, with a tokenizer_config.json if it has none, or the byte tokenizer for a
-// model with its vocabulary. A tokenizer that the checkpoint only names is not copied, because its file may have
-// changed.
+// Exports the tokenizer in the checkpoint, with a tokenizer_config.json if it has none, or the byte tokenizer. A
+// tokenizer that the checkpoint only names is not copied, because its file may have changed.
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
   std::vector<CarriedFile> files;
   bool has_config = false;
@@ -241,38 +235,30 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
     files.push_back({file.name, checkpoint.read_file(file)});
     has_config = has_config || file.name == kTokenizerConfigName;
   }
-  const bool carried = !files.empty();
-  if (carried && !has_config) {
+  if (!files.empty() && !has_config) {
     const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
     const auto config = make_tokenizer_config(files.front(), metadata.bos_token_id, metadata.eos_token_id);
     if (config) files.push_back(*config);
   }
-  const Json setting = data_setting(checkpoint.meta(), "tokenizer");
-  // With a larger vocabulary, data.tokenizer may have been left at its default "byte".
-  if (setting == "byte" && checkpoint.model_config().vocab_size <= ByteTokenizer::kVocabSize) {
-    files = byte_tokenizer_files();
-  }
+  const std::string name = tokenizer_of_checkpoint(checkpoint).name;
+  if (name == kByteTokenizerName) files = byte_tokenizer_files();
   for (const CarriedFile& file : files) {
     write_carried_file(hf_dir, file);
     report.files.push_back(file.name);
   }
-  if (!carried && setting.is_string() && setting != "byte") report.tokenizer_elsewhere = setting.get<std::string>();
+  if (files.empty() && name != kUnknownTokenizer) report.tokenizer_elsewhere = name;
 }
 
 }  // namespace
 
-Json import_meta(const std::string& hf_dir, const Json& hugging_face, bool has_tokenizer) {
+Json import_meta(const std::string& hf_dir, const Json& hugging_face, const std::vector<CarriedFile>& tokenizer) {
   Json meta = {{"imported_from", fs::absolute(hf_dir).string()}, {"tokens", 0}, {kHfMetaKey, hugging_face}};
-  if (has_tokenizer) {
-    meta["config"]["data"]["tokenizer"] = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
-  }
+  if (tokenizer.empty()) return meta;
+  const bool is_byte = is_byte_tokenizer(tokenizer.front());
+  const std::string path = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
+  meta["config"]["data"]["tokenizer"] = is_byte ? kByteTokenizerName : path;
+  if (is_byte) meta[kTokenizerHashKey] = kByteTokenizerHash;
   return meta;
-}
-
-std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir) {
-  std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
-  if (!files.empty() && is_byte_tokenizer(files.front())) files.clear();
-  return files;
 }
 
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite) {
@@ -291,9 +277,11 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   fs::create_directories(temporary, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
-    const std::vector<CarriedFile> files = imported_tokenizer(hf_dir);
+    std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
     report.tokenizer = !files.empty();
-    write_weights_checkpoint(source, import_meta(hf_dir, source.hugging_face(), report.tokenizer), files, temporary);
+    const Json meta = import_meta(hf_dir, source.hugging_face(), files);
+    if (report.tokenizer && is_byte_tokenizer(files.front())) files.clear();  // The byte tokenizer is built in.
+    write_weights_checkpoint(source, meta, files, temporary);
     install_directory(temporary, target);
   } catch (...) {
     fs::remove_all(temporary, error);

@@ -19,15 +19,15 @@ namespace octavo {
 // false.
 struct ImportReport {
   int64_t parameters = 0;
-  bool tokenizer = false;  // Whether the checkpoint contains a tokenizer.
+  bool tokenizer = false;  // Whether the checkpoint contains a tokenizer, or names the byte tokenizer.
 };
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
 // Returns the metadata of a checkpoint that is imported from a Hugging Face directory: `hugging_face`
-// (WeightSource::hugging_face), which an export writes back, and the tokenizer for text.
-nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hugging_face, bool has_tokenizer);
-// Returns the files of the directory's tokenizer. Empty for the byte tokenizer, which is built in.
-std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir);
+// (WeightSource::hugging_face), which an export writes back, and the tokenizer for text, whose files `tokenizer` has
+// (read_tokenizer_files in app/text/tokenizer.h).
+nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hugging_face,
+                           const std::vector<CarriedFile>& tokenizer);
 
 struct ExportOptions {
   DType dtype = DType::kFloat32;            // Either float32 or bfloat16.

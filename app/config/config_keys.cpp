@@ -230,7 +230,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples that training skips: samples A to B-1.").carries_out();
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data continues, whatever the checkpoint says. It applies once, and not again when that run resumes.").carries_out();
   data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Number of threads per rank that read samples ahead.").carries_out();
-  data.add("tokenizer", &Data::tokenizer, "", "Tokenizer for text in and out, recorded in checkpoints: byte, or a Hugging Face tokenizer.json or the folder that has one. auto uses that of the checkpoint or model.init_from, and else byte. none says that it is unknown.").carries_out();
+  data.add("tokenizer", &Data::tokenizer, "", "Tokenizer for text in and out, recorded in checkpoints: byte, or a Hugging Face tokenizer.json or the folder that has one. auto uses that of the checkpoint or model.init_from, the one that all token files name if that of model.init_from is unknown, and else byte. none says that it is unknown.").carries_out();
   keys.back().expected = "auto, byte, none, or the path of a tokenizer.json or its folder";
   keys.back().fallback = kAutoTokenizer;
   data.add("seed", &Data::seed, "", "Seed of the order of the windows.");

@@ -24,10 +24,39 @@ bool is_file_name(const std::string& tokenizer) {
 
 bool may_be_bytes(int64_t vocab_size) { return vocab_size <= ByteTokenizer::kVocabSize; }
 
+// Returns the text as one word of a shell command.
+std::string shell_word(const std::string& text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 // Returns the tokenizer.json at `path`. The file of the byte tokenizer that an export writes is the byte tokenizer.
 ModelTokenizer read_tokenizer(const std::string& path) {
   const std::string hash = tokenizer_hash(read_input_file(path), path);
   return {hash == kByteTokenizerHash ? kByteTokenizerName : path, hash};
+}
+
+bool is_known(const std::optional<ModelTokenizer>& tokenizer) {
+  return tokenizer && (tokenizer->name != kUnknownTokenizer || !tokenizer->hash.empty());
+}
+
+// Returns the tokenizer that the sidecars of the token files name (find_tokenizer in data/sidecar.h).
+std::optional<ModelTokenizer> tokenizer_of_data(const Config& config, Purpose purpose) {
+  const std::optional<SidecarTokenizer> found = find_tokenizer(token_files_of(config, purpose));
+  if (!found) return std::nullopt;
+  return ModelTokenizer{found->name.empty() ? kUnknownTokenizer : found->name, found->hash};
+}
+
+// Returns whether the token files of the run that saved a checkpoint name the byte tokenizer. False if they are gone.
+bool was_trained_on_bytes(const Checkpoint& checkpoint) {
+  try {
+    const Config config = config_from_json(checkpoint.meta().at("config"), checkpoint.path().string());
+    const std::optional<ModelTokenizer> tokenizer = tokenizer_of_data(config, Purpose::kTrain);
+    return tokenizer && tokenizer->hash == kByteTokenizerHash;
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 std::string describe(const ModelTokenizer& tokenizer) {
@@ -84,9 +113,9 @@ std::string find_tokenizer_file(const std::string& path) {
   }
   CHECK_AS(UnreadableFile, !others.empty(), "the tokenizer {}: the folder has no {}", path, kTokenizerName);
   throw UnreadableFile(
-      fmt::format("the tokenizer {0}: the folder has {1}, but no {2}; python3 -c \"from transformers import "
-                  "AutoTokenizer; AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\" makes one",
-                  path, others, kTokenizerName));
+      fmt::format("the tokenizer {}: the folder has {}, but no {}; python3 -c 'from sys import argv; from transformers "
+                  "import AutoTokenizer; AutoTokenizer.from_pretrained(argv[1]).save_pretrained(argv[1])' {} makes one",
+                  path, others, kTokenizerName, shell_word(path)));
 }
 
 ModelTokenizer tokenizer_of_directory(const std::string& dir) { return read_tokenizer(find_tokenizer_file(dir)); }
@@ -97,11 +126,7 @@ ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
   const nlohmann::json recorded_hash =
       meta.is_object() ? meta.value(kTokenizerHashKey, nlohmann::json()) : nlohmann::json();
   ModelTokenizer tokenizer{kUnknownTokenizer, recorded_hash.is_string() ? recorded_hash.get<std::string>() : ""};
-  if (meta.contains(key) && meta.at(key).is_string()) {
-    tokenizer.name = meta.at(key);
-  } else if (may_be_bytes(checkpoint.model_config().vocab_size)) {
-    tokenizer.name = kByteTokenizerName;  // Imports do not record the byte tokenizer.
-  }
+  if (meta.contains(key) && meta.at(key).is_string()) tokenizer.name = meta.at(key);
   if (const CarriedFileInfo* carried = carried_tokenizer(checkpoint)) {
     const std::string path = carried_path(checkpoint);
     if (!is_file_name(tokenizer.name)) tokenizer.name = path;
@@ -112,18 +137,19 @@ ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
       }
     }
   }
-  // A run may have left data.tokenizer at its earlier default, byte.
-  if (tokenizer.name == kByteTokenizerName && may_be_bytes(checkpoint.model_config().vocab_size)) {
-    tokenizer.hash = kByteTokenizerHash;
+  if (tokenizer.name != kByteTokenizerName || !tokenizer.hash.empty()) return tokenizer;
+  if (may_be_bytes(checkpoint.model_config().vocab_size) || was_trained_on_bytes(checkpoint)) {
+    return {kByteTokenizerName, kByteTokenizerHash};
   }
-  return tokenizer;
+  return {kUnknownTokenizer, ""};
 }
 
 TokenizerChoice choose_tokenizer(const TokenizerFacts& facts) {
   const std::optional<ModelTokenizer>& trained = facts.resumed ? facts.resumed : facts.initial;
   if (facts.given == kAutoTokenizer) {
-    if (trained) return {*trained};
-    if (facts.data_may_be_bytes) return {{kByteTokenizerName, kByteTokenizerHash}};
+    if (is_known(trained)) return {*trained};
+    if (trained) return {facts.data.value_or(*trained)};
+    if (facts.has_byte_vocabulary || facts.data) return {{kByteTokenizerName, kByteTokenizerHash}};
     return {
         {kUnknownTokenizer, ""},
         "neither data.tokenizer nor a token file names a tokenizer, so checkpoints contain none, and octavo generate "
@@ -165,15 +191,18 @@ std::string resolve_tokenizer(Config& config, Purpose purpose, const std::option
       facts.given_is_there = false;
     }
   }
-  if (facts.given == kAutoTokenizer && !facts.resumed && !facts.initial) {
-    facts.data_may_be_bytes = may_be_bytes(config.model.vocab_size) || names_tokenizer(token_files_of(config, purpose));
+  facts.has_byte_vocabulary = may_be_bytes(config.model.vocab_size);
+  const bool has_model = facts.resumed || facts.initial;
+  if (facts.given == kAutoTokenizer && !is_known(facts.resumed) && !is_known(facts.initial) &&
+      (has_model || !facts.has_byte_vocabulary)) {
+    facts.data = tokenizer_of_data(config, purpose);
   }
   const TokenizerChoice choice = choose_tokenizer(facts);
   if (!choice.error.empty() && !facts.given_is_there) throw UnreadableFile(problem);
   CHECK_INPUT(choice.error.empty(), "{}", choice.error);
   data.tokenizer = choice.tokenizer.name;
   data.tokenizer_hash = choice.tokenizer.hash;
-  const bool is_unknown = data.tokenizer == kUnknownTokenizer && !problem.empty();
+  const bool is_unknown = !problem.empty() && (facts.data || data.tokenizer == kUnknownTokenizer);
   return is_unknown ? fmt::format("{}, so the tokenizer of the model is unknown", problem) : choice.note;
 }
 

@@ -27,7 +27,8 @@ std::string find_tokenizer_file(const std::string& path);
 // is no tokenizer.json.
 ModelTokenizer tokenizer_of_directory(const std::string& dir);
 
-// Returns the tokenizer that a checkpoint contains or names.
+// Returns the tokenizer that a checkpoint contains or names. Earlier versions recorded their default, byte, for models
+// of any tokenizer. With a vocabulary larger than that of bytes it only counts if the run's token files name it too.
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint);
 
 // Facts about the tokenizers of a run.
@@ -37,7 +38,8 @@ struct TokenizerFacts {
   bool given_is_there = true;                  // Whether `given` is not a missing file.
   std::optional<ModelTokenizer> resumed = {};  // Tokenizer of the checkpoint that the run resumes.
   std::optional<ModelTokenizer> initial = {};  // Tokenizer of the model that the run begins from.
-  bool data_may_be_bytes = true;  // Whether a sidecar names a tokenizer, or the vocabulary is that of bytes.
+  std::optional<ModelTokenizer> data = {};     // Tokenizer that the sidecars of the token files name.
+  bool has_byte_vocabulary = true;             // Whether the model's vocabulary is not larger than that of bytes.
 };
 
 struct TokenizerChoice {
@@ -49,12 +51,13 @@ struct TokenizerChoice {
 // Decides which tokenizer a run uses:
 //   - the given one. It must be that of the resumed checkpoint. Another one than that of the initial weights is noted.
 //   - a given file that is missing, if the resumed checkpoint contains its tokenizer;
-//   - with auto, that of the resumed checkpoint, of the initial weights, or the byte tokenizer.
+//   - with auto, that of the resumed checkpoint or of the initial weights. If it is unknown, that of the data. Without
+//     such a model the byte tokenizer.
 TokenizerChoice choose_tokenizer(const TokenizerFacts& facts);
 
 // Sets data.tokenizer and data.tokenizer_hash of a run that resumes `resumed`, and returns the note of the choice.
-// Throws an UnreadableFile if the tokenizer is missing, and an InputError if it is no tokenizer.json or another one
-// than that of the checkpoint.
+// Throws an UnreadableFile if the tokenizer is missing, and an InputError if it is no tokenizer.json, another one than
+// that of the checkpoint, or unknown while the token files name different ones.
 std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
 
 }  // namespace octavo

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import struct
 
 from tokenizing.errors import InputError
@@ -29,8 +30,8 @@ def tokenizer_path(path):
     others = [name for name in ("tokenizer.model", "vocab.json", "merges.txt") if os.path.exists(os.path.join(path, name))]
     if not others:
         raise InputError(f"{path}: has no {NAME}")
-    convert = f"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('{path}').save_pretrained('{path}')"
-    raise InputError(f'{path}: has {" and ".join(others)}, but no {NAME}; python3 -c "{convert}" makes one')
+    convert = "from sys import argv; from transformers import AutoTokenizer; AutoTokenizer.from_pretrained(argv[1]).save_pretrained(argv[1])"
+    raise InputError(f"{path}: has {' and '.join(others)}, but no {NAME}; python3 -c '{convert}' {shlex.quote(path)} makes one")
 
 
 def parse_tokenizer(content, path):

@@ -95,6 +95,8 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   config_.tokenizer = "byte";
   expect_mentions(refusal(own), {"own.json", "expected the same"});
   config_.tokenizer = kUnknownTokenizer;
+  expect_mentions(refusal(own), {"own.json", "expected the same"});
+  config_.tokenizer_hash = "";
   EXPECT_EQ(refusal(own), "none");
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "app/inputs/run_config.h"
+#include "app/inputs/tokenizer_source.h"
+#include "app/text/byte_tokenizer_files.h"
 #include "app/train/training_run.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
@@ -325,6 +327,15 @@ TEST(WeightSource, APlanNeedsNoWeights) {
     EXPECT_THROW(source->read("model.norm.weight", 0, 1, std::vector<float>(1).data()), Error);
     EXPECT_EQ(load_config_or_shape({dir / path, {"data.seq_len=64"}}).init_from, dir / path);
   }
+  // Some or all shards may be missing.
+  write_file(dir / "shape/model.safetensors.index.json",
+             R"({"weight_map": {"model.embed_tokens.weight": "1.safetensors", "model.norm.weight": "2.safetensors"}})");
+  EXPECT_EQ(open_planned_weights(dir / "shape")->model_config(), expected);
+  EXPECT_THROW(open_weights(dir / "shape"), InputError);
+  SafetensorsWriter shard(dir / "shape/1.safetensors", {{"model.embed_tokens.weight", "F32", {1}, 0, 0}});
+  shard.write("\0\0\0", 4);
+  shard.commit();
+  EXPECT_EQ(open_planned_weights(dir / "shape")->model_config(), expected);
   // Weights that exist are checked.
   write_file(dir / "shape/model.safetensors", "broken");
   EXPECT_THROW(open_planned_weights(dir / "shape"), InputError);
@@ -534,6 +545,28 @@ TEST(Export, BringsTheTokenizer) {
   export_hf(dir / "moved", dir / "again");
   EXPECT_EQ(read_whole_file(dir / "again/tokenizer.json"), "{\"model\": 1}");
   EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
+}
+
+// The byte tokenizer is built in, so checkpoints only name it.
+TEST(Export, BringsTheByteTokenizerForEveryVocabulary) {
+  for (const int64_t vocab_size : {272, 320, 512}) {
+    const TempDir dir;
+    HfDirectory hf(dir, "gqa");
+    nlohmann::json config = read_json_file(hf.path() + "/config.json");
+    const auto hidden = config.at("hidden_size").get<int64_t>();
+    config["vocab_size"] = vocab_size;
+    write_file(hf.path() + "/config.json", config.dump());
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
+      hf.add(name, "F32", {vocab_size, hidden}, static_cast<size_t>(4 * vocab_size * hidden));
+    hf.write();
+    for (const CarriedFile& file : byte_tokenizer_files()) write_file(hf.path() + "/" + file.name, file.content);
+    EXPECT_TRUE(import_hf(hf.path(), dir / "checkpoint").tokenizer);
+    const Checkpoint checkpoint(dir / "checkpoint");
+    EXPECT_TRUE(checkpoint.files().empty());
+    EXPECT_EQ(tokenizer_of_checkpoint(checkpoint).name, "byte");
+    EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, "");
+    EXPECT_EQ(tokenizer_of_directory(dir / "exported").name, "byte") << vocab_size;
+  }
 }
 
 TEST(Export, NamesTheSpecialTokensWhereTheTokenizerDoesNot) {
