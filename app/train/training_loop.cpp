@@ -173,7 +173,7 @@ void TrainingLoop::validate(Step& step, const StopSignals& signals) {
   const auto validation = parts_.validator->loss(parts_.run.model(), [&] { return agree(signals).stop; });
   actions_.account(Goodput::kValidation, begin);
   if (!validation) return;
-  if (validation->loss) step.row.set("validation_loss", *validation->loss);
+  if (validation->loss) step.row.set("validation_loss", validation->loss);
   NumbersByName by_dataset;
   const auto& datasets = parts_.validator->datasets();
   for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {

@@ -35,7 +35,7 @@ std::optional<Found> look_up(const std::string& path) {
 class TreeLister {
  public:
   FileTree list(const std::string& folder) {
-    folders_.push_back(folder);
+    folders_.emplace_back(folder);
     list_folders();
     while (!links_.empty()) follow_links();
     std::sort(tree_.files.begin(), tree_.files.end(),
@@ -81,7 +81,7 @@ class TreeLister {
     if (!found) {
       tree_.left_out[FileTree::kBrokenLink].push_back(path);
     } else if (S_ISDIR(found->mode)) {
-      folders_.push_back(path);
+      folders_.emplace_back(path);
     } else if (S_ISREG(found->mode) && !is_of_kernel(found->place)) {
       tree_.files.push_back({path, found->place});
     } else {
