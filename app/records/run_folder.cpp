@@ -141,7 +141,7 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
     facts.resumes_its_checkpoint =
         facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
     facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
-    facts.has_saved = !facts.resumes && !facts.has_checkpoints && has_saved_checkpoint(dir);
+    facts.has_saved = !facts.has_checkpoints && has_saved_checkpoint(dir);
     difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
   } catch (const InputError&) {  // config.yaml does not exist, or was written by another version.
   }
@@ -156,6 +156,11 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
       "its checkpoints there, checkpoint.resume with the path of one of them, or checkpoint.resume=never to begin "
       "again and move the files of this run aside",
       dir.string(), last_logged_step(dir), config.checkpoint.dir);
+  if (use == FolderUse::kContinue && facts.has_steps && facts.resumes && facts.has_saved) {
+    log_warning(
+        "the run reached step {} and has saved checkpoints, but no checkpoint is in {}, so it resumes one in {}",
+        last_logged_step(dir), config.checkpoint.dir, resumed_from.string());
+  }
   if (use == FolderUse::kContinue && facts.has_steps && !facts.resumes) {
     log_warning("the run reached step {} and saved no checkpoint, so it begins again with step 1",
                 last_logged_step(dir));

@@ -480,7 +480,8 @@ class CrashTest(Resuming):
             self.refused("train", config, ranks=ranks, mentions=["the run reached step 4", "no checkpoint is in checkpoints"])
         self.refused("train", config, "--dry-run", mentions=["the run reached step 4"])
         self.assertEqual(snapshot(self.dir / "log"), before)
-        self.train(config, "checkpoint.resume=elsewhere/step_00000002")
+        result = self.train(config, "checkpoint.resume=elsewhere/step_00000002")
+        self.assertIn("no checkpoint is in checkpoints, so it resumes one in elsewhere", result.out)
         self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000004"])
 
     @staticmethod
