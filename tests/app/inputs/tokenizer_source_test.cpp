@@ -99,7 +99,7 @@ class TokenizerSourceTest : public testing::Test {
     return tokenizer.name + " " + tokenizer.hash;
   }
 
-  const std::string byte_ = std::string("byte ") + kByteTokenizerHash;
+  const std::string byte_ = fmt::format("byte {}", kByteTokenizerHash);
   TempDir dir_;
 };
 
