@@ -27,10 +27,10 @@ std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources
   return names;
 }
 
-std::vector<std::string> token_files_of(const DatasetSource& source) {
+std::vector<std::string> token_files_of(const DatasetSource& source, std::vector<std::string>* repeated) {
   std::vector<std::string> paths;
   for (const std::string& path : source.paths) {
-    const std::vector<std::string> files = find_token_files(path);
+    const std::vector<std::string> files = find_token_files(path, repeated);
     paths.insert(paths.end(), files.begin(), files.end());
   }
   return paths;

@@ -24,8 +24,8 @@ struct DatasetSource {
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
 
 // Returns the token files of a dataset in order, including those in its folders (find_token_files in
-// data/tokens/token_row.h).
-std::vector<std::string> token_files_of(const DatasetSource& source);
+// data/tokens/token_row.h, which also says what `repeated` gets).
+std::vector<std::string> token_files_of(const DatasetSource& source, std::vector<std::string>* repeated = nullptr);
 
 enum class Shuffle {
   kLcg,   // Pseudo-random order of the windows, a new one every epoch.

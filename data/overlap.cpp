@@ -1,16 +1,16 @@
 #include "data/overlap.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "core/files/file_identity.h"
+#include "core/files/file_tree.h"
 #include "core/files/input_file.h"
 #include "data/tokens/token_file.h"
 
@@ -20,23 +20,21 @@ namespace {
 constexpr int64_t kBlocks = 256;
 constexpr int64_t kBlockTokens = 8192;
 
-using Place = std::pair<dev_t, ino_t>;
-
 struct FileOnDisk {
   std::string path;  // Path of the file with the tokens.
-  Place place;
+  FilePlace place;
   size_t dataset = 0;  // Number of its dataset in the list.
 };
 
 FileOnDisk look_up(const std::string& token_file) {
   const std::string path = token_file_prefix(token_file) + ".bin";
-  struct stat found {};
-  if (::stat(path.c_str(), &found) != 0) {
+  const std::optional<FilePlace> place = place_of(path);
+  if (!place) {
     const int error = errno;
     (void)count_tokens(token_file);  // Throws a more specific error for a token file that cannot be read.
     throw UnreadableFile(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
   }
-  return {.path = path, .place = {found.st_dev, found.st_ino}};
+  return {.path = path, .place = *place};
 }
 
 // Returns the files of all datasets that are read.
@@ -54,7 +52,7 @@ std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources)
 
 // Throws an InputError if a dataset contains a file twice.
 void check_each_dataset(const std::vector<FileOnDisk>& files, const char* key) {
-  std::map<std::pair<size_t, Place>, std::string> paths;
+  std::map<std::pair<size_t, FilePlace>, std::string> paths;
   for (const FileOnDisk& file : files) {
     const auto [other, is_new] = paths.try_emplace({file.dataset, file.place}, file.path);
     CHECK_INPUT(is_new,
@@ -79,7 +77,7 @@ bool same_content(const FileOnDisk& a, const FileOnDisk& b, int64_t tokens) {
 }  // namespace
 
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation) {
-  std::map<Place, const FileOnDisk*> by_place;
+  std::map<FilePlace, const FileOnDisk*> by_place;
   std::multimap<int64_t, const FileOnDisk*> by_length;
   const std::vector<FileOnDisk> trained = files_on_disk(train), validated = files_on_disk(validation);
   check_each_dataset(trained, "data.train");

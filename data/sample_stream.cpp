@@ -46,9 +46,8 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 }
 
 // Adds a sentence for each token that the documents of a dataset contain already.
-void add_repeated_note(const std::string& name, const DatasetSource& source, std::vector<std::string>& notes) {
-  std::vector<std::string> repeated;
-  for (const std::string& path : source.paths) find_token_files(path, &repeated);
+void add_repeated_note(const std::string& name, const std::vector<std::string>& repeated,
+                       std::vector<std::string>& notes) {
   if (repeated.empty()) return;
   notes.push_back(fmt::format("{} has {} token files under several names, such as {}, which are read once", name,
                               repeated.size(), repeated.front()));
@@ -117,7 +116,8 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   for (size_t d = 0; d < sources.size(); ++d) {
     const DatasetOrigin origin =
         origins.empty() ? DatasetOrigin{.id = static_cast<int64_t>(d), .draws = 0} : origins[d];
-    const std::vector<std::string> files = token_files_of(sources[d]);
+    std::vector<std::string> repeated;
+    const std::vector<std::string> files = token_files_of(sources[d], &repeated);
     for (const std::string& file : files) {
       if (vocab_size > 0) sidecars.check(file);
     }
@@ -133,7 +133,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = origin.id});
-    add_repeated_note(names[d], sources[d], notes_);
+    add_repeated_note(names[d], repeated, notes_);
     add_stored_notes(names[d], row, config, notes_);
     datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), sampled_files(files), std::move(row),
                          order, origin.draws});
