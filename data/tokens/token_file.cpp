@@ -458,7 +458,7 @@ std::vector<int64_t> spread_documents(int64_t begin, int64_t end) {
   const int64_t count = std::min(end - begin, kSampledDocuments);
   std::vector<int64_t> documents;
   for (int64_t i = 0; i < count; ++i)
-    documents.push_back(count == 1 ? begin : begin + (end - begin - 1) * i / (count - 1));
+    documents.push_back(count == 1 ? begin : begin + spread_block_begin(end - begin, 1, count, i));
   return documents;
 }
 
