@@ -54,28 +54,25 @@ class PrecisionGuardTest(Corpus):
         manifest = json.loads((self.dir / "cut_checkpoints/step_00000014/manifest.json").read_text())
         self.assertEqual(manifest["meta"]["bfloat16_until"], 18)
 
+    def check_resuming_at(self, step, fallback_steps):
+        """A run that resumes at a step of the whole run has the losses of the whole run. Returns the result of the resumed run."""
+        guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": fallback_steps}
+        every = ("optimizer.schedule=constant", "checkpoint.every=10", "checkpoint.keep=0")
+        self.guarded(*every, log="whole", **guard)
+        rest = self.dir / "rest_checkpoints"
+        rest.mkdir()
+        copy_tree(self.dir / f"whole_checkpoints/step_{step:08d}", rest / f"step_{step:08d}")
+        result = self.guarded(*every, log="rest", **guard)
+        self.assertEqual(self.losses("rest"), {number: losses for number, losses in self.losses("whole").items() if number > step})
+        return result
+
     def test_a_comparison_due_at_the_resumed_checkpoint_is_made(self):
         """The checkpoint of step 10 is saved before the comparison that begins there."""
-        guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
-        every = ("optimizer.schedule=constant", "checkpoint.every=10", "checkpoint.keep=0")
-        self.guarded(*every, log="whole", **guard)
-        killed = self.dir / "killed_checkpoints"
-        killed.mkdir()
-        copy_tree(self.dir / "whole_checkpoints/step_00000010", killed / "step_00000010")
-        result = self.guarded(*every, log="killed", **guard)
+        result = self.check_resuming_at(10, fallback_steps=8)
         self.assertIn("rolled back to step 10; the run continues in bfloat16 until step 18", result.out)
-        whole = {step: losses for step, losses in self.losses("whole").items() if step > 10}
-        self.assertEqual(self.losses("killed"), whole)
 
     def test_no_comparison_begins_where_a_fallback_ends(self):
-        guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 10}
-        every = ("optimizer.schedule=constant", "checkpoint.every=10", "checkpoint.keep=0")
-        self.guarded(*every, log="whole", **guard)
-        cut = self.dir / "cut_checkpoints"
-        cut.mkdir()
-        copy_tree(self.dir / "whole_checkpoints/step_00000020", cut / "step_00000020")
-        self.guarded(*every, log="cut", **guard)
-        self.assertEqual(self.losses("cut"), {step: losses for step, losses in self.losses("whole").items() if step > 20})
+        self.check_resuming_at(20, fallback_steps=10)
 
     def put_outlier_in(self, path):
         """Scales weights so that the function of the model does not change in exact arithmetic. In the output of each norm, one channel
