@@ -20,7 +20,7 @@ struct HfMetadata {
   int64_t max_position_embeddings = 0;  // Maximum number of positions. 0 means unknown.
   int64_t seq_len = 0;                  // Longest sequence length of training. 0 means unknown.
   nlohmann::json config;                // config.json of the model that a run began from. Null if there is none.
-  nlohmann::json generation_config;     // Its generation_config.json. Null if there is none.
+  nlohmann::json generation_config;     // generation_config.json of that model. Null if there is none.
 };
 
 inline constexpr const char* kHfConfigName = "config.json";

@@ -49,10 +49,10 @@ struct DocumentTokens {
   std::optional<int32_t> bos = {}, eos = {};
 };
 
-// Which tokens around documents a token file contains already.
+// Tokens that the documents of a token file contain already, so that the loader inserts no second one.
 struct StoredTokens {
-  bool bos = false;
-  bool eos = false;
+  bool bos = false;  // Whether the documents begin with the bos.
+  bool eos = false;  // Whether the documents end, or begin, with the eos.
 };
 
 // Facts about a token file that its sizes and header tell before it is opened.
