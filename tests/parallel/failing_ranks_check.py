@@ -9,6 +9,7 @@ mpirun itself ends all ranks when it notices that one has died. The tests of the
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -80,7 +81,8 @@ class FailingRanks(unittest.TestCase):
         for (failure, collective), (code, lines, _, seconds) in start_each(cases):
             with self.subTest(failure=failure, collective=collective):
                 self.check_message(lines, places[collective], "rank 2 has not entered it")
-                self.assertEqual(code, 1)
+                # The exit code is that of the rank that reports the failure. Now and then mpirun 4.1 itself crashes while it ends the others.
+                self.assertIn(code, (1, -signal.SIGSEGV))
                 self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
 
     def test_a_rank_that_ends_unseen_by_mpirun(self):
