@@ -91,7 +91,7 @@ class Mesh {
 
  private:
   // A receive that was started early occupies its multiprocessors until the data arrives. NCCL would take up to 32,
-  // which made forward matmuls 6% and attention 13% slower (docs/benchmarks/2026-11-26-four-h200.md).
+  // which made forward matmuls 6% and attention 13% slower (docs/benchmarks/sharding.md).
   static constexpr int kLinkMultiprocessors = 4;
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);

@@ -11,7 +11,7 @@ namespace octavo {
 namespace {
 
 // Time of a matmul kernel's launch and of its first and last waves. Matmuls and attention were fitted to the 1.8B model
-// with 1 x 1024 tokens (docs/benchmarks/2026-11-20-one-gpu.md); the other values are assumed.
+// with 1 x 1024 tokens (docs/benchmarks/one-gpu.md); the other values are assumed.
 constexpr double kProductOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
 // Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746

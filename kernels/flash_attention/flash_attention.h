@@ -1,6 +1,6 @@
 // FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences, and
 // for documents within them (kernels/flash_attention/flash_documents.h). It takes less time and energy than cuDNN
-// (docs/benchmarks/2026-11-23-attention.md). The kernels are compiled from FlashAttention's sources, which
+// (docs/benchmarks/attention.md). The kernels are compiled from FlashAttention's sources, which
 // scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
 #pragma once
 
