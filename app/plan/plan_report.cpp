@@ -7,7 +7,7 @@
 
 #include "app/config/config_names.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/measured_runs.h"
+#include "app/plan/prediction_range.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"
@@ -73,10 +73,10 @@ std::optional<PredictionRange> range_of(const PlanReport& report) {
 OrderedJson range_json(const PredictionRange& range) {
   return {{"low_wps", range.low_wps},
           {"high_wps", range.high_wps},
-          {"smallest_error", range.smallest_error},
-          {"largest_error", range.largest_error},
-          {"measured_runs", range.runs},
-          {"measured_gpus", range.gpus},
+          {"smallest_error", range.measured.smallest_error},
+          {"largest_error", range.measured.largest_error},
+          {"measured_runs", range.measured.runs},
+          {"measured_gpus", range.measured.gpus},
           {"not_measured", range.not_measured}};
 }
 
