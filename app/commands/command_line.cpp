@@ -57,7 +57,6 @@ std::string no_such(const std::string& what, const std::string& written, const s
 
 // Options of earlier versions, and the options that replace them.
 constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
-    {"--failures-per-gpu-day", "--gpu-mtbf-hours"},
     {"--published", "the tables of docs/internals/prediction.md"},
     {"--sweep", "scripts/bench_sweep.py"},
 };

@@ -8,7 +8,6 @@
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/failures.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
 #include "app/process/exit_codes.h"
@@ -23,11 +22,9 @@ namespace {
 
 struct PlanArguments {
   TargetArguments target;
-  FailureRates failures;
   bool search = false;
-  double price_per_gpu_hour = 0;  // Price in dollars. 0 if not given.
-  bool all = false;               // Print every item, not only the largest.
-  std::string html;               // File for the page that shows the memory. Empty disables it.
+  bool all = false;  // Print every item, not only the largest.
+  std::string html;  // File for the page that shows the memory. Empty disables it.
   bool json = false;
 };
 
@@ -83,9 +80,8 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   check_one_process("octavo plan", group);
   const Config stated = load_config_or_shape(arguments.target.config);
   const PlanTarget target = find_target(arguments.target, stated, group);
-  CHECK_INPUT(target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
-              "--search, --price-per-gpu-hour and --html need the rates of a machine, but device is cpu; give "
-              "--machine FILE of a CPU");
+  CHECK_INPUT(target.machine || !(arguments.search || !arguments.html.empty()),
+              "--search and --html need the rates of a machine, but device is cpu; give --machine FILE of a CPU");
   CHECK_INPUT(arguments.html.empty() || stated.parallel.pipeline_parallel == 1,
               "--html draws the memory of a single pipeline stage, but parallel.pipeline_parallel is {}, expected 1",
               stated.parallel.pipeline_parallel);
@@ -98,9 +94,7 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
                     .mesh_reason = mesh.reason,
                     .advice = {},
                     .advice_wps = 0,
-                    .found = {},
-                    .price_per_gpu_hour = arguments.price_per_gpu_hour,
-                    .failures = arguments.failures};
+                    .found = {}};
   if (!arguments.html.empty()) write_memory_page(arguments.html, report.plan, target);
   const bool fits = report.plan.memory.fits();
   if (arguments.search) {
@@ -124,9 +118,9 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
 void add_plan(CommandLine& line) {
   auto& arguments = line.arguments<PlanArguments>();
   CLI::App* plan = line.add(
-      "plan", "predict memory per GPU, throughput and cost without running",
+      "plan", "predict memory per GPU, throughput and GPU-hours without running",
       [&](ProcessGroup& group) { return run_plan(arguments, group); },
-      "octavo plan configs/llama3_8b_8gpu.yaml --price-per-gpu-hour 2.50");
+      "octavo plan configs/llama3_8b_8gpu.yaml --search");
   TargetArguments& target = arguments.target;
   add_config_arguments(plan, target.config);
   plan->add_option("--gpus", target.gpus, "number of GPUs of the run")
@@ -151,19 +145,7 @@ void add_plan(CommandLine& line) {
                    "mean length of the documents with data.document_mask, in tokens")
       ->check(integer(1, kMaxDocumentLength))
       ->default_str("predicted without the mask");
-  FailureRates& failures = arguments.failures;
-  plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU in hours")
-      ->check(number(1e-3, 1e12));
-  plan->add_option("--restart-seconds", failures.restart_s, "seconds from a failure to the next step")
-      ->check(number(1e-6, 1e9))
-      ->default_str("estimated from the number of GPUs");
-  plan->add_option("--save-seconds", failures.save_s, "seconds that a checkpoint adds to its step")
-      ->check(number(0, 1e9));
   plan->add_flag("--search", arguments.search, "list the ten fastest meshes, micro-batches and modes that fit");
-  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour,
-                   "price of one GPU hour in dollars; adds the cost of the run")
-      ->check(number(1e-6, 1e9))
-      ->default_str("");
   plan->add_flag("--all", arguments.all, "list every item of the memory and of the step, not only the ten largest");
   plan->add_option("--html", arguments.html, "FILE.html for a picture of the memory over the time of a step");
   line.add_json(plan, arguments.json);

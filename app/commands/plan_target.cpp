@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "app/plan/machine_files.h"
+#include "app/plan/machine_rates.h"
 #include "app/process/runtime.h"
 #include "core/error.h"
 #include "core/format.h"

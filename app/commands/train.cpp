@@ -16,7 +16,7 @@
 #include "app/log/start_screen.h"
 #include "app/memory/memory_budget.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/machine_files.h"
+#include "app/plan/machine_rates.h"
 #include "app/process/exit_codes.h"
 #include "app/process/signals.h"
 #include "app/records/run_folder.h"

@@ -1,12 +1,17 @@
 #include "app/plan/machine_rates.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "core/error.h"
+#include "core/files/embedded_file.h"
+#include "core/files/input_file.h"
 #include "core/files/json_input.h"
 
 namespace octavo {
+
+std::span<const EmbeddedFile> machine_files();  // The files machines/*.json.
 
 namespace {
 
@@ -62,6 +67,10 @@ class Reader {
     return at(key).get<bool>();
   }
   int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
+  double number(const std::string& key) const {
+    expect(at(key).is_number() && std::isfinite(at(key).get<double>()), key, "a number");
+    return at(key).get<double>();
+  }
   double rate(const std::string& key) const {
     expect(at(key).is_number() && std::isfinite(at(key).get<double>()) && at(key).get<double>() > 0, key,
            "a positive number");
@@ -112,6 +121,22 @@ AttentionRates read_attention(const Reader& r) {
           .head_dim = shape.count("head_dim", 1),
           .forward_flops = r.rate("attention_forward_flops"),
           .backward_flops = r.rate("attention_backward_flops")};
+}
+
+MeasuredRuns read_measured_runs(const Reader& r) {
+  MeasuredRuns measured{.runs = r.count("runs", 1),
+                        .gpus = r.count("gpus", 1),
+                        .smallest_error = r.number("smallest_error"),
+                        .largest_error = r.number("largest_error"),
+                        .largest_mesh = {},
+                        .documents = r.flag("documents")};
+  const Reader mesh = r.object("largest_mesh");
+  for (const MeshAxis& axis : kMeshAxes) measured.largest_mesh.*axis.size = mesh.count(axis.name, 1);
+  return measured;
+}
+
+MachineRates rates_of(const EmbeddedFile& file) {
+  return machine_rates_from_json(Json::parse(file.text), fmt::format("machines/{}.json", file.name));
 }
 
 }  // namespace
@@ -189,6 +214,9 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                 rates.network_oversubscription);
   }
   if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
+  if (json.contains("measured_runs")) {
+    for (const Reader& runs : r.list("measured_runs")) rates.measured_runs.push_back(read_measured_runs(runs));
+  }
   if (!r.at("collectives").is_null()) rates.collectives = read_collectives(r.object("collectives"));
   const Reader versions = r.object("versions");
   for (const auto& item : versions.json().items()) rates.versions[item.key()] = versions.text(item.key());
@@ -196,6 +224,33 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
 }
 
 MachineRates load_machine_rates(const std::string& path) { return machine_rates_from_json(read_json_file(path), path); }
+
+std::vector<MachineRates> known_machines() {
+  std::vector<MachineRates> machines;
+  for (const EmbeddedFile& file : machine_files()) machines.push_back(rates_of(file));
+  return machines;
+}
+
+MachineRates find_machine(const std::string& name_or_path, const char* option) {
+  std::string names;
+  std::string lower = name_or_path;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const EmbeddedFile& file : machine_files()) {
+    if (lower == file.name && (name_or_path == lower || !path_exists(name_or_path))) return rates_of(file);
+    names += (names.empty() ? "" : ", ") + std::string(file.name);
+  }
+  CHECK_INPUT(path_exists(name_or_path),
+              "{} {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}", option,
+              name_or_path, names);
+  return load_machine_rates(name_or_path);
+}
+
+std::optional<MachineRates> find_machine_of(const std::string& device) {
+  for (MachineRates& rates : known_machines()) {
+    if ((device + " ").starts_with(rates.device + " ")) return std::move(rates);
+  }
+  return std::nullopt;
+}
 
 void visit_rates(MachineRates& rates, const RateVisitor& visit) {
   for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);

@@ -9,7 +9,7 @@
 //    "seconds": 7.4e-4, "bus_bytes_per_s": 3.2e11}, ...]}, ...}
 //
 // Every rate is the rate of the slowest rank while all ranks measure, because a training step waits for the slowest
-// rank.
+// rank. The files machines/*.json are compiled into the program, so that plans need no files.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/files/output_file.h"
+#include "parallel/config.h"
 
 namespace octavo {
 
@@ -77,6 +78,17 @@ struct CollectiveRates {
   std::vector<CollectiveRate> sizes;
 };
 
+// Runs on one node that were compared with their predictions. Either all of them have pipeline stages, or none has.
+// docs/internals/prediction.md has the runs, and a test computes these numbers from its table.
+struct MeasuredRuns {
+  int64_t runs = 0;
+  int64_t gpus = 0;           // Number of GPUs of the largest run.
+  double smallest_error = 0;  // The error of a run is predicted / measured - 1.
+  double largest_error = 0;
+  MeshShape largest_mesh = {};  // Largest size of each axis among the runs.
+  bool documents = false;       // Whether some runs had a document mask.
+};
+
 struct MachineRates {
   std::string name;              // Host name of the first rank.
   std::string device;            // Name such as "NVIDIA H200", or "cpu".
@@ -101,6 +113,7 @@ struct MachineRates {
   // Rates that were not measured on this machine, such as "collectives (from an H200)". Missing in the file if empty.
   std::vector<std::string> not_measured;
   std::map<std::string, std::string> versions;
+  std::vector<MeasuredRuns> measured_runs = {};  // Only in machines/*.json. octavo doctor writes none.
 };
 
 nlohmann::ordered_json to_json(const MachineRates& rates);
@@ -108,6 +121,14 @@ nlohmann::ordered_json to_json(const MachineRates& rates);
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
 // Reads a machine file. Throws like machine_rates_from_json().
 MachineRates load_machine_rates(const std::string& path);
+
+std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
+// Returns the rates in the file machines/NAME.json, or else in the file at that path, or else in the file of that name
+// in other case, such as H100. Throws an InputError that names `option`, the option or key that gave the name.
+MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
+// Returns the rates of a known machine with such a device, or nothing. The file for "NVIDIA H100" also applies to
+// "NVIDIA H100 80GB HBM3".
+std::optional<MachineRates> find_machine_of(const std::string& device);
 
 // Calls visit(name, unit, value) for each rate, always in the same order. An example is the name "bfloat16 8192 x 8192
 // x 8192" with the unit "FLOP/s".

@@ -7,7 +7,7 @@
 
 #include "app/config/config_names.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/measured_runs.h"
+#include "app/plan/prediction_range.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"
@@ -73,10 +73,10 @@ std::optional<PredictionRange> range_of(const PlanReport& report) {
 OrderedJson range_json(const PredictionRange& range) {
   return {{"low_wps", range.low_wps},
           {"high_wps", range.high_wps},
-          {"smallest_error", range.smallest_error},
-          {"largest_error", range.largest_error},
-          {"measured_runs", range.runs},
-          {"measured_gpus", range.gpus},
+          {"smallest_error", range.measured.smallest_error},
+          {"largest_error", range.measured.largest_error},
+          {"measured_runs", range.measured.runs},
+          {"measured_gpus", range.measured.gpus},
           {"not_measured", range.not_measured}};
 }
 
@@ -144,9 +144,6 @@ OrderedJson mesh_json(const MeshShape& mesh) {
   return sizes;
 }
 
-// Returns the cost of a billion tokens in dollars.
-double cost_of_billion(double price, double wps) { return price / 3600 / wps * 1e9; }
-
 // Returns the number of steps of the run, or of the planned stage.
 int64_t num_steps(const Config& config) { return config.training.steps - config.stage.steps_before; }
 
@@ -155,66 +152,14 @@ int64_t num_tokens(const Config& config) {
   return (batches.samples(config.training.steps) - batches.samples(config.stage.steps_before)) * config.data.seq_len;
 }
 
-// Returns the seconds of steps between two saves of any kind. The maximum is `steps_s`, the time of all steps of the
-// run.
-double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double steps_s) {
-  double interval_s = steps_s;
-  const auto saves_every = [&](double seconds) {
-    if (seconds > 0) interval_s = std::min(interval_s, seconds);
-  };
-  saves_every(static_cast<double>(checkpoint.every) * step_s);
-  saves_every(60 * checkpoint.every_minutes);
-  if (checkpoint.in_memory) saves_every(static_cast<double>(checkpoint.in_memory_every) * step_s);
-  return interval_s;
+// Predicted time of the planned steps, without validation.
+double run_seconds(const PlanReport& report) {
+  const double tokens = static_cast<double>(num_tokens(report.plan.config));
+  return tokens / report.plan.prediction->wps / static_cast<double>(report.target.gpus);
 }
 
-// Estimated time and cost of the planned steps, without validation.
-struct RunEstimate {
-  double seconds;    // Seconds of steps only.
-  double gpu_hours;  // GPU hours of steps only.
-  double steps_between_saves;
-  double goodput;
-  double best_steps_between_saves;
-  double best_goodput;
-  double seconds_between_failures;
-  double restart_s;
-  double wall_seconds() const { return seconds / goodput; }
-};
-
-RunEstimate estimate(const PlanReport& report) {
-  const Config& config = report.plan.config;
-  const StepPrediction& step = *report.plan.prediction;
-  const FailureRates& failures = report.failures;
-  const int64_t gpus = report.target.gpus;
-  const double seconds = static_cast<double>(num_tokens(config)) / step.wps / static_cast<double>(gpus);
-  const double interval_s = save_interval_s(config.checkpoint, step.step_s, seconds);
-  const double best_s = std::clamp(best_interval_s(failures, gpus), std::min(step.step_s, seconds), seconds);
-  return {.seconds = seconds,
-          .gpu_hours = seconds / 3600 * static_cast<double>(gpus),
-          .steps_between_saves = interval_s / step.step_s,
-          .goodput = goodput(failures, gpus, interval_s),
-          .best_steps_between_saves = best_s / step.step_s,
-          .best_goodput = goodput(failures, gpus, best_s),
-          .seconds_between_failures = seconds_between_failures(failures, gpus),
-          .restart_s = failures.restart_s > 0 ? failures.restart_s : restart_seconds(gpus)};
-}
-
-void add_run(OrderedJson& json, const PlanReport& report) {
-  const RunEstimate run = estimate(report);
-  const double price = report.price_per_gpu_hour;
-  json["run"] = {{"seconds", run.seconds}, {"gpu_hours", run.gpu_hours}};
-  if (price > 0) json["run"]["dollars"] = run.gpu_hours * price;
-  json["goodput"] = {{"goodput", run.goodput},
-                     {"wall_seconds", run.wall_seconds()},
-                     {"failures", run.wall_seconds() / run.seconds_between_failures},
-                     {"seconds_between_failures", run.seconds_between_failures},
-                     {"restart_seconds", run.restart_s},
-                     {"steps_between_saves", run.steps_between_saves},
-                     {"best_steps_between_saves", run.best_steps_between_saves},
-                     {"best_goodput", run.best_goodput}};
-  if (price <= 0) return;
-  json["goodput"]["dollars"] = run.wall_seconds() / 3600 * static_cast<double>(report.target.gpus) * price;
-  json["dollars_per_billion_tokens"] = cost_of_billion(price, report.plan.prediction->wps);
+double gpu_hours(const PlanReport& report) {
+  return run_seconds(report) / 3600 * static_cast<double>(report.target.gpus);
 }
 
 // Returns "1f1b" or "interleaved 4", where 4 is the number of chunks, or "-" without pipeline stages.
@@ -230,7 +175,6 @@ Table search_table(const PlanReport& report) {
   for (const Plan& found : report.found) {
     const StepPrediction& step = *found.prediction;
     const ActivationCheckpointing& checkpointing = found.memory.checkpointing;
-    const bool priced = report.price_per_gpu_hour > 0;
     table.row()
         .add({"changes"}, differences(report.plan, found))
         .add({"wps", "wps", 8, ","}, step.wps)
@@ -251,10 +195,6 @@ Table search_table(const PlanReport& report) {
         .add({"step_ms", "step ms", 9, "{:.1f}"}, step.step_s * 1e3)
         .add({"total_bytes", "GiB", 6, "{:.1f}", 1.0 / static_cast<double>(kGiB)}, found.memory.total_bytes())
         .add({"bound", "most of it", -10}, cost_kind_name(step.bound));
-    if (priced) {
-      table.add({"dollars_per_billion_tokens", "dollars/1e9", 11, "{:.2f}"},
-                cost_of_billion(report.price_per_gpu_hour, step.wps));
-    }
   }
   return table;
 }
@@ -356,44 +296,15 @@ void print_stages(const Plan& plan) {
   std::cout << stage_table(plan).text() << "\n";
 }
 
-void print_goodput(const RunEstimate& run, const std::string& dollars) {
-  const std::string between = format_duration(run.seconds_between_failures);
-  constexpr double kNone = 0.05;
-  if (run.wall_seconds() / run.seconds_between_failures < kNone) {
-    std::cout << fmt::format("failures: one in {} is expected with this number of GPUs, none during this run\n",
-                             between);
-    return;
-  }
-  constexpr double kNever = 1e-3;
-  if (run.goodput < kNever) {
-    std::cout << fmt::format("with a failure every {} on average, the run would never end; save more often\n", between);
-    return;
-  }
-  std::cout << fmt::format(
-      "with a failure every {} on average: {}{}, goodput {:.1f}% with restarts of {} and a save every "
-      "{:.0f} steps; {:.1f}% with a save every {:.0f} steps\n",
-      between, format_duration(run.wall_seconds()), dollars, 100 * run.goodput, format_duration(run.restart_s),
-      run.steps_between_saves, 100 * run.best_goodput, run.best_steps_between_saves);
-}
-
 void print_run(const PlanReport& r) {
   const Config& config = r.plan.config;
   std::cout << (config.stage.number > 0 ? fmt::format("stage {}", config.stage.number) : "this run")
             << fmt::format(": {} steps, {} tokens", with_thousands_separators(num_steps(config)),
                            with_thousands_separators(num_tokens(config)));
-  if (!r.plan.prediction) {
-    std::cout << "\n";
-    return;
-  }
-  const RunEstimate run = estimate(r);
-  const double price = r.price_per_gpu_hour;
-  std::cout << fmt::format(" in {}, {:.1f} GPU-hours", format_duration(run.seconds), run.gpu_hours);
-  if (price > 0) {
-    std::cout << fmt::format(", {:.2f} dollars; {:.2f} dollars per billion tokens", run.gpu_hours * price,
-                             cost_of_billion(price, r.plan.prediction->wps));
+  if (r.plan.prediction) {
+    std::cout << fmt::format(" in {}, {:.1f} GPU-hours", format_duration(run_seconds(r)), gpu_hours(r));
   }
   std::cout << "\n";
-  print_goodput(run, price > 0 ? fmt::format(", {:.2f} dollars", run.gpu_hours / run.goodput * price) : "");
 }
 
 void print_flops(const Config& config) {
@@ -436,7 +347,7 @@ OrderedJson plan_json(const PlanReport& report) {
     const std::optional<PredictionRange> range = range_of(report);
     json["prediction"]["range"] = range ? range_json(*range) : OrderedJson();
     json["prediction"]["rates_not_measured"] = target.machine->not_measured;
-    add_run(json, report);
+    json["run"] = {{"seconds", run_seconds(report)}, {"gpu_hours", gpu_hours(report)}};
   }
   json["advice"] = report.advice.empty() ? OrderedJson() : OrderedJson(report.advice);
   if (report.advice_wps > 0) json["advice_wps"] = report.advice_wps;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "app/plan/failures.h"
 #include "app/plan/plan_search.h"
 
 namespace octavo {
@@ -16,10 +15,8 @@ struct PlanReport {
   std::string mesh_reason;  // Reason for the mesh. Empty if the config determines the mesh.
   // Overrides of the config that make the step faster, or that make the config fit. Empty if there are none.
   std::string advice;
-  double advice_wps = 0;          // Tokens per second and GPU with the advice. 0 if the advice is about memory.
-  std::vector<Plan> found;        // Plans found by --search.
-  double price_per_gpu_hour = 0;  // Price of a GPU hour in dollars. 0 if no price was given.
-  FailureRates failures;
+  double advice_wps = 0;    // Tokens per second and GPU with the advice. 0 if the advice is about memory.
+  std::vector<Plan> found;  // Plans found by --search.
 };
 
 nlohmann::ordered_json plan_json(const PlanReport& report);

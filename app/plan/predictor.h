@@ -8,7 +8,7 @@
 // determines which part of the collectives is exposed.
 //
 // Constants that are not part of a machine file are in predictor_rates.cpp with their sources. Predictions are within
-// 9% of the benchmarks (app/plan/measured_runs.h).
+// 9% of the benchmarks (docs/internals/prediction.md).
 #pragma once
 
 #include <cstdint>

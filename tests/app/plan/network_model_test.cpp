@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/plan/machine_files.h"
+#include "app/plan/machine_rates.h"
 #include "core/error.h"
 
 namespace octavo {

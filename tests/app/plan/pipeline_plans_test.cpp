@@ -1,5 +1,5 @@
 // Compares the best plans with and without pipeline stages that `octavo plan --search` finds, for fast and slow
-// networks. Prints the table of docs/plan.md.
+// networks, with the table of docs/plan.md.
 #include <gtest/gtest.h>
 
 #include "app/config/config_names.h"
@@ -10,22 +10,12 @@
 namespace octavo::pipeline_plans_test {
 namespace {
 
-struct Case {
-  const char* name;
-  const char* config;
-  int64_t gpus;
-  const char* published;  // Tokens per second per GPU of NVIDIA's run at 400 Gbit/s.
-};
-constexpr Case kCases[] = {{"405B", "llama3_405b_512gpu.yaml", 512, "-"},
-                           {"405B", "llama3_405b_512gpu.yaml", 1024, "315"},
-                           {"70B", "llama3_70b_8gpu.yaml", 64, "1,621"}};
-
 // Returns the fastest plan that divides the model into a number of parts, which are pipeline stages or their chunks.
 // parallel.pipeline_layers allows no other number.
-std::optional<Plan> best_plan(const Case& run, const PlanTarget& target, int64_t parts, double at_most_s,
+std::optional<Plan> best_plan(const char* of_config, const PlanTarget& target, int64_t parts, double at_most_s,
                               ProcessGroup& group) {
   Config config = load_planned_config(
-      arguments_of(run.config, "parallel.data_parallel_replicate=1 training.micro_batch_size=1"), target);
+      arguments_of(of_config, "parallel.data_parallel_replicate=1 training.micro_batch_size=1"), target);
   for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, parts)) {
     config.parallel.pipeline_layers.push_back(stage[0].end - stage[0].begin);
   }
@@ -34,12 +24,11 @@ std::optional<Plan> best_plan(const Case& run, const PlanTarget& target, int64_t
 }
 
 // Tries large numbers of parts first, because the search omits plans that are slower than the best one so far.
-Plan best_plan(const Case& run, double network_gbps, bool with_stages, ProcessGroup& group) {
-  const PlanTarget target = gpus_of("h100", run.gpus, {.network_gbps = network_gbps});
+Plan best_plan(const char* of_config, const PlanTarget& target, bool with_stages, ProcessGroup& group) {
   std::optional<Plan> best;
   for (const int64_t parts : with_stages ? std::vector<int64_t>{64, 32, 16, 8, 4, 2} : std::vector<int64_t>{1}) {
     const double at_most_s = best ? best->prediction->step_s : std::numeric_limits<double>::infinity();
-    std::optional<Plan> plan = best_plan(run, target, parts, at_most_s, group);
+    std::optional<Plan> plan = best_plan(of_config, target, parts, at_most_s, group);
     if (plan) best = std::move(plan);
   }
   return best.value();
@@ -57,21 +46,23 @@ std::string chunks_of(const Config& config) {
 
 TEST(PipelinePlans, BestMeshes) {
   ProcessGroup group;
-  std::vector<std::string> rows;
-  for (const Case& run : kCases) {
-    for (const double gbps : {400.0, 200.0, 100.0}) {
-      const Plan without = best_plan(run, gbps, false, group);
-      const Plan with = best_plan(run, gbps, true, group);
-      const StepPrediction& p = with.prediction.value();
-      const auto wps = [](const StepPrediction& step) { return with_thousands_separators(std::llround(step.wps)); };
-      rows.push_back(fmt::format("| {}, {} | {:.0f} | {}, {} | {}, {} | {} | {:+.0f}% | {:.0f}% | {} |", run.name,
-                                 with_thousands_separators(run.gpus), gbps, wps(*without.prediction),
-                                 sizes_of(without.mesh), wps(p), sizes_of(with.mesh), chunks_of(with.config),
-                                 100 * (p.wps / without.prediction->wps - 1), 100 * p.bubble(),
-                                 gbps == 400 ? run.published : "-"));
-    }
+  // Cells: model and GPUs, Gbit/s per GPU, the best plans without and with stages, schedule, difference, bubble, and
+  // NVIDIA's speed.
+  for (const TableRow& row : documented_table("plan.md", "| model, GPUs |")) {
+    const char* config = row[0].starts_with("405B") ? "llama3_405b_512gpu.yaml" : "llama3_70b_8gpu.yaml";
+    const auto gpus = static_cast<int64_t>(number_in(row[0].substr(row[0].find(' '))));
+    const PlanTarget target = gpus_of("h100", gpus, {.network_gbps = number_in(row[1])});
+    const Plan without = best_plan(config, target, false, group);
+    const Plan with = best_plan(config, target, true, group);
+    const StepPrediction& p = with.prediction.value();
+    const auto cell = [](const Plan& plan) {
+      return fmt::format("{}, {}", with_thousands_separators(std::llround(plan.prediction->wps)), sizes_of(plan.mesh));
+    };
+    expect_cells(row, 2,
+                 {cell(without), cell(with), chunks_of(with.config),
+                  fmt::format("{:+.0f}%", 100 * (p.wps / without.prediction->wps - 1)),
+                  fmt::format("{:.0f}%", 100 * p.bubble())});
   }
-  expect_documented(rows, "plan.md");
 }
 
 // Returns the time of the stage that is busy the longest if the last stage has `more` blocks more than by default, and

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "app/config/config_check.h"
-#include "app/plan/machine_files.h"
+#include "app/plan/machine_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "core/error.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "app/config/config_check.h"
-#include "app/plan/machine_files.h"
+#include "app/plan/machine_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "app/plan/step_clock.h"
 
