@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/process/exit_codes.h"
 #include "app/report/report_page.h"
 #include "core/error.h"

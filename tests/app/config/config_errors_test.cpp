@@ -3,7 +3,7 @@
 
 #include "app/config/config.h"
 #include "app/config/config_keys.h"
-#include "app/config/other_names.h"
+#include "app/config/unknown_keys.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {

@@ -280,7 +280,6 @@ class PlanTest(Scratch):
         self.refused("plan", MODEL_8B, "--price-per-gpu-hour", "-1", mentions=["--price-per-gpu-hour"])
         self.refused("plan", MODEL_8B, "--machine", "h300", mentions=["h300", "h100, h200"])
         self.refused("plan", MODEL_8B, "--gpu", 3, mentions=["--gpu"])
-        self.refused("plan", MODEL_8B, "--failures-per-gpu-day", 1, mentions=["was removed; use --gpu-mtbf-hours"])
         self.refused("plan", self.dir / "missing.yaml", mentions=["missing.yaml"])
         self.refused("plan", self.config("none"), "--search", mentions=["--machine"])
         (self.dir / "broken.json").write_text("{}")
