@@ -11,7 +11,7 @@
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
 #include "app/process/exit_codes.h"
-#include "app/report/memory_page.h"
+#include "app/report/pages.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"

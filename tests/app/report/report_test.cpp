@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "app/report/page.h"
-#include "app/report/report_page.h"
+#include "app/report/pages.h"
 #include "app/report/run_records.h"
 #include "core/error.h"
 #include "tests/data/test_files.h"
