@@ -21,6 +21,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
       {{"optimizer.state_dtype=float8", "optimizer.betas=[0.95, 0.9]"}, {"betas is [0.95, 0.9]", "state_dtype float8"}},
       {{"data.train=[]"}, {"data.train names no dataset"}},
       {{"data.train=[{path: a, weight: 0}]"}, {"the weights of data.train are all 0"}},
+      {{"data.train=[{path: a, name: n}, {path: b, name: n}]"}, {"data.train has two datasets with the name n"}},
       {{"data.bos_id=272"}, {"data.bos_id is 272", "model.vocab_size 272"}},
       {{"data.eos_id=272"}, {"data.eos_id is 272", "model.vocab_size 272"}},
       {{"model.num_kv_heads=3"}, {"model.num_kv_heads is 3", "model.num_heads 4; 2 or 4 would work"}},

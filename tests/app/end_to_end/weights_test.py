@@ -88,12 +88,6 @@ class GoldenTest(Scratch):
                 original = read_safetensors(case / "model.safetensors")
                 self.assertEqual(read_safetensors(self.dir / f"{name}_exported/model.safetensors"), original)
                 self.compare_configs(case, self.dir / f"{name}_exported")
-                self.run_octavo("export", name, f"{name}_half", "--dtype", "bfloat16")
-                half = read_safetensors(self.dir / f"{name}_half/model.safetensors")
-                for key, tensor in original.items():
-                    self.assertEqual(half[key][:2], ("BF16", tensor[1]))
-                    for rounded, exact in zip(numbers(half[key]), numbers(tensor), strict=True):
-                        self.assertLessEqual(abs(rounded - exact), abs(exact) / 256)
                 # The exported directory is imported again.
                 self.run_octavo("import", f"{name}_exported", f"{name}_again")
                 self.assertEqual(checkpoint_tensors(self.dir / f"{name}_again"), checkpoint_tensors(self.dir / name))
@@ -398,9 +392,11 @@ class GenerateTest(Corpus):
         before = snapshot(foreign)
         self.refused("export", "kept", "foreign", mentions=["foreign: holds ", "--overwrite"])
         self.assertEqual(snapshot(foreign), before)
-        out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
-        self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
-        self.assertGreater(len(list(foreign.glob("model-*.safetensors"))), 3)
+        out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.02MB", "--dtype", "bfloat16").out
+        self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in bfloat16, 0\.\d+ GB, \d+ files\n$")
+        shards = [read_safetensors(path) for path in foreign.glob("model-*.safetensors")]
+        self.assertGreater(len(shards), 3)
+        self.assertEqual({dtype for shard in shards for dtype, *_ in shard.values()}, {"BF16"})
         self.refused("export", "kept", "other", "--shard-size", "5", mentions=["--shard-size is 5"])
 
     def test_export_of_a_trained_checkpoint(self):
@@ -432,13 +428,3 @@ class GenerateTest(Corpus):
         self.assertIn("resuming more/step_00000006 ", self.train(*further, "training.steps=7", ALLOW_SCHEDULE).out)
         given = (*further, "model.init_from=exported", "training.steps=8", ALLOW_SCHEDULE)
         self.assertIn("resuming more/step_00000007 ", self.train(*given).out)
-
-    def test_init_from_with_another_shape_is_refused(self):
-        self.train(self.config(self.corpus))
-        line = self.refused("train", self.config(self.corpus, model={"init_from": "checkpoints", "num_layers": 3}),
-                            "checkpoint.dir=more")
-        self.assertIn("num_layers", line)
-        self.refused("train", self.config(self.corpus, model={"init_from": "nowhere"}), "checkpoint.dir=more",
-                     mentions=["nowhere"])
-
-

@@ -82,15 +82,6 @@ TEST_F(ReportTest, ARunWithoutALoggedStepHasNoMetrics) {
   expect_mentions(run_table(run, {}), {"steps           0\n"});
 }
 
-// A run of an earlier version has no events.jsonl.
-TEST_F(ReportTest, WithoutEventsTheLogIsNamed) {
-  write("run", "log.txt", "2026-11-22 10:00:00.123  warning: step 7 is slow\n");
-  const RunRecords run = read_run(write("run", "metrics.jsonl", line(20, 5)));
-  EXPECT_FALSE(run.has_events);
-  ASSERT_EQ(run.events.size(), 1u);
-  EXPECT_EQ(run.events[0].text, "events.jsonl is missing, as in runs of earlier versions: log.txt tells what happened");
-}
-
 TEST_F(ReportTest, TheTableOfARun) {
   const std::string dir =
       write("run", "metrics.jsonl",
@@ -152,6 +143,7 @@ TEST_F(ReportTest, AFolderOfRunsStandsForTheRunsInIt) {
   EXPECT_THROW(run_folders(all + "/corpus"), InputError);
 }
 
+// A run of an earlier version has no events.jsonl.
 TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
   const std::string dir = write("run", "metrics.jsonl", "{\"step\":3,\"loss\":null,\"grad_norm\":1}\n");
   EXPECT_EQ(run_table(read_run(dir), {}), fmt::format("run             {}\n"
