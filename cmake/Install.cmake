@@ -1,5 +1,4 @@
-# Contents of `cmake --install` and of CPack's packages: the program, its configs, the scripts for training, the documentation,
-# and the manual page and bash completion that the program itself writes (app/commands/manual.cpp).
+# Contents of `cmake --install` and of CPack's packages: the program, its configs, the scripts for training and the documentation.
 include(GNUInstallDirs)
 set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
 
@@ -17,16 +16,6 @@ install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}
 
 install(FILES README.md CHANGELOG.md LICENSE THIRD_PARTY_NOTICES.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
-
-# octavo_manual(OPTION DIRECTORY NAME) installs the output of octavo manual --OPTION as that file.
-function(octavo_manual option directory name)
-  set(made ${CMAKE_BINARY_DIR}/manual/${name})
-  install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/manual\")
-execute_process(COMMAND \"$<TARGET_FILE:octavo>\" manual --${option} OUTPUT_FILE \"${made}\" COMMAND_ERROR_IS_FATAL ANY)")
-  install(FILES ${made} DESTINATION ${directory})
-endfunction()
-octavo_manual(man ${CMAKE_INSTALL_MANDIR}/man1 octavo.1)
-octavo_manual(bash ${CMAKE_INSTALL_DATADIR}/bash-completion/completions octavo)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "The Octavo authors")

@@ -29,7 +29,7 @@ inline constexpr const char* kUnknownTokenizer = "none";
 inline constexpr const char* kAutoTokenizer = "auto";
 // Key of the hash in sidecars and in the metadata of checkpoints.
 inline constexpr const char* kTokenizerHashKey = "tokenizer_hash";
-// Hash of the byte tokenizer as an export writes it (app/text/byte_tokenizer_files.h).
+// Hash of the byte tokenizer as an export writes it (app/text/tokenizer_files.h).
 inline constexpr const char* kByteTokenizerHash = "ad6dce21ec3c6b927846d1cfe2cba88f39e1192235ff44be163db80339e28db9";
 
 // Returns the hash of a tokenizer.json. `path` names it in messages. Throws an InputError if the content is not a

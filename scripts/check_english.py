@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the English of comments and documentation against simple rules, and prints each breach as file:line: reason.
+"""Checks the English of comments, messages and documentation against simple rules, and prints each breach as file:line: reason.
 
     check_english.py [ROOT]       exit code 1 if there is a breach
     check_english.py --sample N SEED [FOLDER...]
                                   prints N items drawn at random, for a reader to judge. Comments, sentences of the
                                   documentation, descriptions of options and config keys, and messages are a quarter each
-    check_english.py --messages   prints each message of the program, sorted by folder. tests/messages.txt is this list, so that a
-                                  changed message is seen in review
-    check_english.py --messages --check
-                                  exit code 1 when tests/messages.txt differs from the list
+    check_english.py --messages   prints each message of the program, sorted by folder, for review
     check_english.py --self-test  plants breaches in a scratch tree and checks that each is found
 
 The rules find words and forms that clear sentences seldom have. They cannot prove that a sentence is clear.
@@ -26,7 +23,7 @@ OPENINGS = re.compile(r"(Of|That|The same|As|And|But for|Again)\b(?!-)")
 # A comment that opens with "What" is a clause without a verb unless it asks a question.
 CLAUSE = re.compile(r"What\b[^?]*$")
 
-# Phrases without a good use, and what to write instead. They hold for comments and documentation.
+# Phrases without a good use, and what to write instead. They hold for comments, messages and documentation.
 PHRASES = {
     r"pass(es|ed|ing)? over\b": "iterate over, or skip",
     r"\banew\b": "again",
@@ -171,6 +168,7 @@ def check_tree(root):
             continue
         found = list(comments(text, mark)) + (list(docstrings(text)) if path.suffix == ".py" else [])
         breaches += [(name, line, reason) for line, comment in found for reason in [*check_comment(comment), *check_references(comment, root)]]
+        breaches += [(name, line, reason) for line, text in messages(path, root) for reason in check_phrases(text)]
     return count, breaches
 
 
@@ -228,27 +226,14 @@ def items(root):
     return [item for item in found if sum(bool(re.fullmatch(r"\W*[A-Za-z'-]+\W*", word)) for word in item[3].split()) >= least[item[0]]]
 
 
-def messages(root):
-    """Returns the messages of the program, formats included, as sorted lines "FOLDER: MESSAGE". Overrides (KEY=VALUE) are no messages."""
-    found = set()
-    for path, mark in files(root):
-        folder = path.relative_to(root).parts[0]
-        if path.suffix in (".h", ".cpp", ".cu", ".cuh") and mark and folder not in ("tests", "scripts") and path.name != "config_keys.cpp":
-            for _, literal, _ in literals(path.read_text(encoding="utf-8"), path.suffix):
-                overrides = all("=" in word for word in literal.split())
-                if " " in literal and not overrides and len(re.findall(r"[A-Za-z]+", literal)) >= 3:
-                    found.add(f"{folder}: {literal}")
-    return sorted(found)
-
-
-def check_messages(root):
-    listed = (root / "tests/messages.txt").read_text(encoding="utf-8").splitlines()
-    for sign, lines in (("-", set(listed) - set(messages(root))), ("+", set(messages(root)) - set(listed))):
-        print("\n".join(f"{sign} {line}" for line in sorted(lines)))
-    if listed == messages(root):
-        return 0
-    print("messages have changed: read them, then run scripts/check_english.py --messages > tests/messages.txt")
-    return 1
+def messages(path, root):
+    """Yields (line, text) of each message of a source of the program, formats included. Overrides (KEY=VALUE) are no messages."""
+    folder = path.relative_to(root).parts[0]
+    if path.suffix in (".h", ".cpp", ".cu", ".cuh") and folder not in ("tests", "scripts") and path.name != "config_keys.cpp":
+        for number, literal, _ in literals(path.read_text(encoding="utf-8"), path.suffix):
+            overrides = all("=" in word for word in literal.split())
+            if " " in literal and not overrides and len(re.findall(r"[A-Za-z]+", literal)) >= 3:
+                yield number, literal
 
 
 def sample(root, count, seed, folders):
@@ -272,6 +257,7 @@ def self_test():
         "core/sentence.h": ('// Returns the file that a run writes.\nint a;  // Number of runs.\nconst char* b = "// Of a text";\n', 0),
         "core/continued.h": ("// Returns the mean\n// As a number.\nint a;\n", 0),
         "scripts/script.py": ('"""Again and again."""\n# And a comment.\nx = "# Of a text"\n', 2),
+        "core/text.cpp": ('fail("the file was made anew");\nfail("the file was written again");\n', 1),
         "docs/long.md": ("x" * 141 + "\n\n" + "y " * 60 + "\n\n| " + "z" * 200 + " |\n| --- |\n", 1),
         "docs/paragraph.md": ("a\n" * 9 + "\n" + "a\n" * 8, 1),
         "docs/table.md": ("| a |\n| --- |\n| b |\n\n| c |\n", 1),
@@ -306,10 +292,9 @@ def main():
         sample(here, int(arguments[1]), int(arguments[2]), arguments[3:])
         return 0
     if arguments == ["--messages"]:
-        print("\n".join(messages(here)))
+        listed = {f"{path.relative_to(here).parts[0]}: {text}" for path, _ in files(here) for _, text in messages(path, here)}
+        print("\n".join(sorted(listed)))
         return 0
-    if arguments == ["--messages", "--check"]:
-        return check_messages(here)
     root = Path(arguments[0]) if arguments else here
     count, breaches = check_tree(root)
     for name, line, reason in breaches:

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/measure/bench_ops.h"

@@ -18,12 +18,11 @@ void add_report(CommandLine& line);
 void add_inspect(CommandLine& line);
 void add_import(CommandLine& line);
 void add_export(CommandLine& line);
-void add_manual(CommandLine& line);
 void add_help(CommandLine& line);
 
 // Subcommands in the order of octavo --help.
-inline constexpr void (*kCommands[])(CommandLine&) = {add_train,  add_evaluate, add_bench,  add_doctor, add_generate,
-                                                      add_plan,   add_config,   add_pack,   add_report, add_inspect,
-                                                      add_import, add_export,   add_manual, add_help};
+inline constexpr void (*kCommands[])(CommandLine&) = {add_train,  add_evaluate, add_bench, add_doctor, add_generate,
+                                                      add_plan,   add_config,   add_pack,  add_report, add_inspect,
+                                                      add_import, add_export,   add_help};
 
 }  // namespace octavo

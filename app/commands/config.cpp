@@ -6,10 +6,9 @@
 #include <system_error>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/config/config_keys.h"
 #include "app/config/config_names.h"
-#include "app/config/other_names.h"
+#include "app/config/unknown_keys.h"
 #include "app/inputs/document_tokens.h"
 #include "app/inputs/former_checkpoints.h"
 #include "app/inputs/tokenizer_source.h"
@@ -126,10 +125,7 @@ bool is_filter(const std::string& argument) {
 // machine.
 Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config;
-  group.agree([&] {
-    config = load_config(arguments.path, arguments.overrides);
-    find_former_checkpoints(config);
-  });
+  group.agree([&] { config = load_config(arguments.path, arguments.overrides); });
   complete_model(config, group, Purpose::kTrain);
   group.agree([&] {
     const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/measure/doctor_facts.h"
 #include "app/measure/doctor_report.h"
 #include "app/measure/measure_machine.h"

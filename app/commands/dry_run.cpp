@@ -1,5 +1,3 @@
-#include "app/commands/dry_run.h"
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "app/commands/options.h"
+#include "app/commands/command_line.h"
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/memory/inference.h"

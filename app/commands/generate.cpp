@@ -13,7 +13,6 @@
 
 #include "app/commands/commands.h"
 #include "app/commands/import_export.h"
-#include "app/commands/options.h"
 #include "app/inputs/same_files.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"

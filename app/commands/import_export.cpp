@@ -9,13 +9,11 @@
 #include <utility>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
-#include "app/text/byte_tokenizer_files.h"
 #include "app/text/tokenizer.h"
-#include "app/text/tokenizer_config.h"
+#include "app/text/tokenizer_files.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_format.h"
 #include "checkpoint/safetensors.h"

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/config/stages.h"
 #include "app/inputs/document_tokens.h"
 #include "app/inputs/former_checkpoints.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"
-#include "app/report/run_table.h"
+#include "app/report/run_records.h"
 #include "app/text/tokenizer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
@@ -52,7 +51,6 @@ void inspect_samples(const InspectArguments& arguments) {
   const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
   CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
   Config config = load_config(arguments.target, arguments.overrides);
-  find_former_checkpoints(config);
   const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
   resolve_document_tokens(config, Purpose::kTrain, resumed);
   if (arguments.text) resolve_tokenizer(config, Purpose::kTrain, resumed);

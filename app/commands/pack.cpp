@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/process/exit_codes.h"
 #include "core/format.h"
 #include "core/printable.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/commands/plan_target.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
@@ -11,7 +10,7 @@
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
 #include "app/process/exit_codes.h"
-#include "app/report/memory_page.h"
+#include "app/report/pages.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"

@@ -6,9 +6,8 @@
 #include <thread>
 
 #include "app/commands/commands.h"
-#include "app/commands/options.h"
 #include "app/process/exit_codes.h"
-#include "app/report/report_page.h"
+#include "app/report/pages.h"
 #include "core/error.h"
 #include "core/files/output_file.h"
 #include "core/printable.h"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "app/commands/plan_target.h"
 #include "app/config/config.h"
 #include "app/log/start_screen.h"
 #include "app/plan/predictor.h"
@@ -24,5 +25,10 @@ std::string time_on_cpu();
 
 // Logs the start screen and the warnings about the config (app/log/config_warnings.h).
 void log_start_screen(const StartFacts& facts);
+
+// Implements `octavo train --dry-run`. Checks everything that a run of the config needs, and prints its start screen
+// and the checkpoint that it would resume. Writes nothing, and needs neither GPUs nor several ranks. Returns the exit
+// code.
+int dry_run(const TargetArguments& arguments, ProcessGroup& group);
 
 }  // namespace octavo

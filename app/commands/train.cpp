@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/commands/dry_run.h"
-#include "app/commands/options.h"
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"

@@ -88,36 +88,6 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-// Gives keys of earlier versions their new names and adds a note for each. Called after each override, so that an
-// override with an old name replaces the value under the new name; `overridden` is the name of its key. Throws an
-// InputError if both names have a value otherwise.
-void rename_keys(ConfigNode& tree, std::vector<std::string>& notes, std::string_view overridden = {}) {
-  for (size_t i = 0; i < tree.keys.size(); ++i) {
-    ConfigNode& section = tree.children[i];
-    if (tree.keys[i] == "stages") {
-      for (ConfigNode& stage : section.children) rename_keys(stage, notes);
-    }
-    for (const RenamedKey& key : kRenamedKeys) {
-      const auto found = std::find(section.keys.begin(), section.keys.end(), key.old_name);
-      if (tree.keys[i] != key.section || found == section.keys.end()) continue;
-      const auto child = section.children.begin() + (found - section.keys.begin());
-      notes.push_back(fmt::format("{}: {}.{} is named {}.{} now; the old name is still read", child->where, key.section,
-                                  key.old_name, key.section, key.name));
-      const auto renamed = std::find(section.keys.begin(), section.keys.end(), key.name);
-      CHECK_INPUT(renamed == section.keys.end() || overridden == fmt::format("{}.{}", key.section, key.old_name),
-                  "{}: {}.{} and {}.{}, its new name, are both given, expected only {}.{}", child->where, key.section,
-                  key.old_name, key.section, key.name, key.section, key.name);
-      if (renamed == section.keys.end()) {
-        *found = key.name;
-      } else {
-        section.children[static_cast<size_t>(renamed - section.keys.begin())] = std::move(*child);
-        section.keys.erase(found);
-        section.children.erase(child);
-      }
-    }
-  }
-}
-
 // Removes the retired keys and values from the tree. Adds a note for a key that has its old default, and an error for
 // any other.
 void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorList& errors) {
@@ -142,17 +112,13 @@ void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorL
   }
 }
 
-void apply_overrides(ConfigNode& tree, std::span<const std::string> overrides, std::vector<std::string>& notes) {
-  for (const std::string& override_text : overrides) {
-    apply_override(tree, override_text);
-    rename_keys(tree, notes, std::string_view(override_text).substr(0, override_text.find('=')));
-  }
+void apply_overrides(ConfigNode& tree, std::span<const std::string> overrides) {
+  for (const std::string& override_text : overrides) apply_override(tree, override_text);
 }
 
-Config read_config(ConfigNode tree, const std::string& source, const std::vector<std::string>& notes) {
+Config read_config(ConfigNode tree, const std::string& source) {
   Config config;
   config.source = source;
-  config.notes = notes;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
   config.data.bos_auto = config.data.eos_auto = true;
   config.data.tokenizer = kAutoTokenizer;
@@ -167,7 +133,8 @@ Config read_config(ConfigNode tree, const std::string& source, const std::vector
       if (!key.read(*found, config)) refuse_value(*found, key.name, key.expected);
     });
   }
-  if (config.checkpoint.dir.empty()) config.checkpoint.dir = default_checkpoint_dir(config);
+  if (config.checkpoint.dir.empty())
+    config.checkpoint.dir = (std::filesystem::path(config.logging.dir) / "checkpoints").string();
   find_unknown_keys(tree, names.all, errors);
   // A missing key is reported only if there were no other errors, because a misspelt key may be the missing one.
   errors.raise();
@@ -204,29 +171,21 @@ bool Config::model_complete() const {
          model.num_kv_heads > 0 && model.head_dim > 0 && model.vocab_size > 0;
 }
 
-std::string default_checkpoint_dir(const Config& config) {
-  return (std::filesystem::path(config.logging.dir) / "checkpoints").string();
-}
-
 Config load_config(const std::string& path, std::span<const std::string> overrides) {
   ConfigNode tree = node_from_file(path);
-  std::vector<std::string> notes;
-  rename_keys(tree, notes);
-  apply_overrides(tree, overrides, notes);
-  return read_config(std::move(tree), path, notes);
+  apply_overrides(tree, overrides);
+  return read_config(std::move(tree), path);
 }
 
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
   ConfigNode tree = node_from_json(json, source);
-  // A checkpoint of an older version may contain old names and retired keys.
+  // A checkpoint of an older version may contain retired keys.
   std::vector<std::string> ignored;
   ErrorList errors;
-  rename_keys(tree, ignored);
   take_retired_keys(tree, ignored, errors);
-  std::vector<std::string> notes;
-  apply_overrides(tree, overrides, notes);
-  return read_config(std::move(tree), source, notes);
+  apply_overrides(tree, overrides);
+  return read_config(std::move(tree), source);
 }
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }

@@ -128,7 +128,7 @@ struct StageSpan {
 
 struct Config {
   std::string source;              // Path or other origin of the config, for messages.
-  std::vector<std::string> notes;  // Sentences about keys that were renamed or are ignored.
+  std::vector<std::string> notes;  // Sentences about keys that are ignored.
 
   // Shape of the model: the preset's fields, replaced by the fields that are given. head_dim is hidden_size / num_heads
   // unless given, even with a preset. num_kv_heads is the preset's value, or num_heads without a preset.
@@ -183,9 +183,6 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 // Reads a config from the output of to_json() and restores every value exactly. `source` names the config in messages.
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
-
-// Returns the checkpoint directory of a run whose config does not set checkpoint.dir.
-std::string default_checkpoint_dir(const Config& config);
 
 // Returns every key with its value, nested by section. For the config of a stage, returns the config of the whole run.
 nlohmann::json to_json(const Config& config);

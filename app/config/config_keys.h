@@ -60,12 +60,13 @@ inline constexpr int64_t kMaxSteps = 1'000'000'000;
 struct RetiredKey {
   const char* section;
   const char* name;
-  const char* old_default;      // Old default as YAML, for which the key is ignored. Empty if every value is refused.
+  const char* old_default;      // Old default as YAML, for which the key is ignored. Empty for a retired value.
   const char* sentence;         // Reason why the key or value was removed, or what replaces it.
   const char* value = nullptr;  // Retired value of a key that still exists. Null if the whole key is retired.
 };
 inline constexpr RetiredKey kRetiredKeys[] = {
-    {"data", "lanes", "", "samples are windows of whole datasets now"},
+    {"optimizer", "decay", "linear", "optimizer.decay_type replaces it"},
+    {"training", "check_every", "2000", "training.corruption_check_every replaces it"},
     {"logging", "links_every", "10", "slow links are not measured any more; logging.slow_rank_every finds slow ranks"},
     {"parallel", "cover_multiprocessors", "0", "no value was measurably faster than 0"},
     {"parallel", "overlap_multiprocessors", "0", "no value was measurably faster than 0"},
@@ -73,15 +74,6 @@ inline constexpr RetiredKey kRetiredKeys[] = {
     {"parallel", "nccl_max_ctas", "0", "NCCL reads its environment variable NCCL_MAX_CTAS"},
     {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
-
-// A key whose name has changed. The old name is still read, also in the items of `stages`.
-struct RenamedKey {
-  const char* section;
-  const char* old_name;
-  const char* name;
-};
-inline constexpr RenamedKey kRenamedKeys[] = {{"optimizer", "decay", "decay_type"},
-                                              {"training", "check_every", "corruption_check_every"}};
 
 // Returns all keys in the order in which they are read, written and documented, section by section.
 const std::vector<ConfigKey>& config_keys();

@@ -1,14 +1,9 @@
 #include "app/inputs/document_tokens.h"
 
-#include <filesystem>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "app/config/stages.h"
-#include "app/inputs/model_path.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "data/sidecar.h"
 
@@ -36,23 +31,6 @@ std::vector<std::string> token_files_of(const Config& config, Purpose purpose) {
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
-}
-
-std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config) {
-  if (config.resume == "never") return {};
-  const auto open = [](const auto& path_of) -> std::optional<Checkpoint> {
-    try {
-      return Checkpoint(path_of());
-    } catch (const InputError&) {
-      return {};
-    }
-  };
-  if (config.resume != "auto") return open([&] { return resolve_checkpoint(config.resume); });
-  const std::vector<FoundCheckpoint> checkpoints = find_checkpoints(config.dir);
-  for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {
-    if (std::optional<Checkpoint> checkpoint = open([&] { return one.path.string(); })) return checkpoint;
-  }
-  return {};
 }
 
 void take_document_tokens(const nlohmann::json& recorded, DataConfig& data) {

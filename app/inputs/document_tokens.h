@@ -14,10 +14,6 @@ namespace octavo {
 // evaluation.
 std::vector<std::string> token_files_of(const Config& config, Purpose purpose);
 
-// Returns the checkpoint that the run resumes, or nothing if there is no readable one. An automatic resume takes the
-// newest that is not damaged. An error is reported when the run opens the checkpoint.
-std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config);
-
 // Resolves data.bos_id and data.eos_id if they are auto. A run that resumes a checkpoint, `resumed`, uses the ids that
 // the checkpoint was trained with; any other command uses the ids in the sidecars of the token files. For synthetic
 // data nothing is read or set. Returns a sentence if a checkpoint and the sidecars differ, or if there are no ids, else

@@ -1,20 +1,19 @@
 // Finds the checkpoints that a run saved at former starts. A run that began with the checkpoint of another run
-// (checkpoint.resume: PATH) resumes its own. Runs of earlier versions saved theirs in ./checkpoints by default, while
-// the default directory now lies in the run's own folder.
+// (checkpoint.resume: PATH) resumes its own.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "app/config/config.h"
+#include "checkpoint/checkpoint.h"
 
 namespace octavo {
 
-// Sets checkpoint.dir to ./checkpoints if two conditions hold: checkpoint.dir is the default and holds no checkpoint,
-// and the newest readable checkpoint in ./checkpoints records the logging.dir of this run. Returns a line for the log
-// that names both directories, or an empty text if ./checkpoints holds nothing that this run could resume. Throws an
-// InputError if a directory cannot be read.
-std::string find_former_checkpoints(Config& config);
+// Returns the checkpoint that the run resumes, or nothing if there is none that can be read. An automatic resume takes
+// the newest readable one. An error of a checkpoint is reported when the run opens it.
+std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config);
 
 // Returns the path in checkpoint.resume with which the run began that saved a checkpoint with the metadata `meta`.
 // Empty if the run began with step 1. TrainingRun passes the path on from checkpoint to checkpoint.

@@ -116,13 +116,12 @@ void check_is_directory(const std::string& dir) {
 void find_checkpoints_of_run(Config& config, ProcessGroup& group, Purpose purpose, bool names_run) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
-  config.checkpoint.dir = found_by_root("looking for checkpoints", group, [&] {
+  config.checkpoint.resume = found_by_root("looking for checkpoints", group, [&] {
     check_is_directory(config.checkpoint.dir);
-    note = find_former_checkpoints(config);
-    if (names_run && note.empty()) note = find_own_checkpoints(config);
-    return config.checkpoint.dir;
+    if (names_run) note = find_own_checkpoints(config);
+    return config.checkpoint.resume;
   });
-  config.checkpoint.resume = group.broadcast(config.checkpoint.resume);
+  config.checkpoint.dir = group.broadcast(config.checkpoint.dir);
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 

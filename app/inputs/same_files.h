@@ -32,6 +32,12 @@ std::string damage_found(const char* what, ProcessGroup& group, const std::funct
 // newest one in checkpoint.dir. Empty if there is none. Not a collective.
 std::string path_to_resume(const CheckpointConfig& config);
 
+// Checks that a checkpoint has everything that a run needs to resume. Its manifest must list all weights of its model
+// with their shapes. Unless the checkpoint is an imported model, it must also list what a run saves: the optimizer
+// states, the config and the loader state. Throws a DamagedCheckpoint that names the manifest. Does not check whether
+// model and data are those of the current run, and reads no shard. Not a collective.
+void check_resumable(const Checkpoint& checkpoint);
+
 // Opens the checkpoint at path_to_resume(), or returns nothing if there is none. Its checksums are compared later, when
 // it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);

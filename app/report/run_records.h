@@ -59,4 +59,10 @@ nlohmann::ordered_json describe_run(const RunRecords& run, const nlohmann::order
 // Returns the content of goodput.json in the folder of a run, or null if there is none.
 nlohmann::ordered_json read_goodput(const std::string& dir);
 
+// Returns the table that `octavo inspect RUN` prints on a terminal, with one line per fact about the run: steps,
+// tokens, the last loss as in a report, the last validation loss with the smoothed loss at its step, goodput, and the
+// number of warnings with the newest ones. `goodput` is the content of goodput.json, or null if there is no such file.
+// Unknown values are shown as "-". Text from files is made printable.
+std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodput);
+
 }  // namespace octavo

@@ -6,7 +6,6 @@
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -67,31 +66,6 @@ class InstallTest(unittest.TestCase):
         path = f"{self.dir}/stub:{self.prefix}/bin:{os.environ['PATH']}"
         out = run(copy, "--no-check", "config.yaml", cwd=self.dir, PATH=path, SLURM_SUBMIT_DIR=str(self.dir), SLURM_JOB_ID="1").stdout
         self.assertEqual(out, f"{self.prefix}/bin/octavo train config.yaml\n")
-
-    def test_manual_page(self):
-        page = self.prefix / "share/man/man1/octavo.1"
-        if not shutil.which("groff"):
-            self.skipTest("groff is not installed")
-        result = run("groff", "-man", "-ww", "-Tutf8", "-P-c", page, cwd=self.dir)
-        self.assertEqual(result.stderr, "")
-        text = re.sub(".\x08", "", result.stdout)  # Removes overstrikes, which groff uses for bold and underlined text.
-        parts = ("octavo train", "--ranks-per-node", "training.global_batch_size", "EXIT STATUS", "octavo export")
-        self.assertEqual([part for part in parts if part not in text], [])
-
-    def completions(self, *words):
-        script = (f"source '{self.prefix}/share/bash-completion/completions/octavo'\nCOMP_WORDS=(\"$@\")\nCOMP_CWORD=$(($# - 1))\n"
-                  "_octavo\nprintf '%s\\n' \"${COMPREPLY[@]}\"")
-        return run("bash", "-c", script, "bash", "octavo", *words, cwd=self.dir).stdout.split()
-
-    def test_completion_in_bash(self):
-        self.assertEqual(self.completions("tr"), ["train"])
-        self.assertEqual(self.completions("export", "--dt"), ["--dtype"])
-        self.assertEqual(self.completions("export", "--dtype", ""), ["float32", "bfloat16"])
-        self.assertEqual(self.completions("train", "config.yaml", "training.st"), ["training.steps="])
-        self.assertEqual(self.completions("train", "conf"), [], "files are the shell's own to complete")
-        self.assertEqual(self.completions("doctor", "--save", "ma"), [])
-        self.assertIn("doctor", self.completions(""))
-        self.assertIn("manual", self.completions(""))
 
     @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("cpack"), "dpkg-deb or cpack is not installed")
     def test_package(self):

@@ -90,8 +90,7 @@ TEST_F(ConfigChangesTest, WhatComputesIsRefusedWithTheRemedy) {
            {"data.seq_len=64", "data.seq_len 8192 -> 64;", "[data]"},
            {"optimizer.lr=1e-3", "optimizer.lr 0.0003 -> 0.001 (step 51 has the learning rate", "[schedule]"}}) {
     const std::string sentence = refusal(override_text);
-    for (const char* part : {change, remedy})
-      EXPECT_NE(sentence.find(part), std::string::npos) << part << ": " << sentence;
+    for (const char* part : {change, remedy}) expect_mentions(sentence, {part});
     const std::string allowed = "checkpoint.allow_changes=[training, optimizer, precision, data, schedule]";
     EXPECT_EQ(refusal({}, {override_text, allowed}), "") << override_text;
   }
@@ -100,17 +99,15 @@ TEST_F(ConfigChangesTest, WhatComputesIsRefusedWithTheRemedy) {
 TEST_F(ConfigChangesTest, AllChangesStandInOneSentence) {
   const std::string sentence = refusal({}, {"training.seed=1", "training.steps=200", "optimizer.weight_decay=0.2",
                                             "data.seed=9", "checkpoint.allow_changes=data"});
-  EXPECT_NE(sentence.find("training.seed 42 -> 1, optimizer.weight_decay 0.1 -> 0.2, training.steps 100 -> 200 (step"),
-            std::string::npos)
-      << sentence;
-  EXPECT_NE(sentence.find("checkpoint.allow_changes=[data,training,schedule,optimizer]"), std::string::npos)
-      << sentence;
+  expect_mentions(sentence,
+                  {"training.seed 42 -> 1, optimizer.weight_decay 0.1 -> 0.2, training.steps 100 -> 200 (step"});
+  expect_mentions(sentence, {"checkpoint.allow_changes=[data,training,schedule,optimizer]"});
   EXPECT_EQ(sentence.find("data.seed"), std::string::npos) << sentence;
 }
 
 TEST_F(ConfigChangesTest, AModelIsNeverAllowedToChange) {
   const std::string sentence = refusal({}, {"model.rope_theta=5000", "training.seed=1"});
-  EXPECT_NE(sentence.find("model.rope_theta"), std::string::npos) << sentence;
+  expect_mentions(sentence, {"model.rope_theta"});
   EXPECT_EQ(sentence.find("allow_changes"), std::string::npos) << sentence;
 }
 
@@ -159,7 +156,7 @@ TEST_F(ConfigChangesTest, OnlyFutureStepsOfAScheduleAreCompared) {
 
 TEST_F(ConfigChangesTest, OnlyStepsThatBothConfigsHaveAreNamed) {
   const std::string sentence = refusal({}, {"training.steps=60"}, 80);
-  EXPECT_NE(sentence.find("(step 60 has the learning rate"), std::string::npos) << sentence;
+  expect_mentions(sentence, {"(step 60 has the learning rate"});
 }
 
 TEST_F(ConfigChangesTest, ValuesOfTheNextStepsStageAreCompared) {
@@ -174,7 +171,7 @@ TEST_F(ConfigChangesTest, StagesThatAreDoneMayNotChange) {
   const std::string allowed = "checkpoint.allow_changes=[data, schedule]";
   for (const char* change : {"training.global_batch_size=16", "data.skip=[[0, 5]]"}) {
     const std::string sentence = refusal({stages}, {stages, change, allowed}, 70);
-    EXPECT_NE(sentence.find("stage 2 would begin at sample "), std::string::npos) << sentence;
+    expect_mentions(sentence, {"stage 2 would begin at sample "});
     EXPECT_EQ(refusal({stages}, {stages, change, allowed}, 50), "") << change;
   }
   const std::string later = "stages=[{steps: 60}, {steps: 40, data: {seq_len: 64}, training: {global_batch_size: 16}}]";
@@ -183,7 +180,7 @@ TEST_F(ConfigChangesTest, StagesThatAreDoneMayNotChange) {
 
 TEST_F(ConfigChangesTest, AnotherOptimizerIsNeverAllowed) {
   const std::string sentence = refusal("optimizer.type=muon");
-  EXPECT_NE(sentence.find("optimizer.type adamw -> muon"), std::string::npos) << sentence;
+  expect_mentions(sentence, {"optimizer.type adamw -> muon"});
   EXPECT_EQ(sentence.find("allow_changes"), std::string::npos) << sentence;
 }
 

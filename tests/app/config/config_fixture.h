@@ -11,6 +11,7 @@
 
 #include "app/config/config_check.h"
 #include "core/error.h"
+#include "tests/data/test_files.h"
 
 namespace octavo {
 
@@ -37,13 +38,8 @@ class ConfigTest : public testing::Test {
   // Returns the message of the InputError that loading the config or calling `check` throws.
   template <typename Check>
   std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides, Check check) const {
-    try {
-      check(load(yaml, overrides));
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "no InputError for:\n" << yaml;
-    return "";
+    SCOPED_TRACE(fmt::format("{}{}", yaml, fmt::join(overrides, " ")));
+    return message_of<InputError>([&] { check(load(yaml, overrides)); });
   }
   std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) const {
     return error_of(yaml, overrides, [](const Config&) {});
@@ -52,15 +48,18 @@ class ConfigTest : public testing::Test {
   // Expects that loading fails with a message that contains each of the parts.
   void expect_error(const std::string& yaml, const std::vector<std::string>& parts,
                     const std::vector<std::string>& overrides = {}) const {
-    const std::string message = error_of(yaml, overrides);
-    for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    expect_mentions(error_of(yaml, overrides), parts);
   }
 
-  // Expects that a valid config with these overrides is refused with a message that contains `part`.
-  void expect_invalid(const std::vector<std::string>& overrides, const std::string& part, int64_t ranks = 1) const {
-    const std::string message = error_of(kTrainable, overrides, [&](const Config& config) { validate(config, ranks); });
-    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  // Overrides that make a valid config invalid, and what the message contains.
+  struct Invalid {
+    std::vector<std::string> overrides;
+    std::vector<std::string> parts;
+    int64_t ranks = 1;
+  };
+  void expect_invalid(const std::vector<Invalid>& cases) const {
+    for (const auto& [overrides, parts, ranks] : cases)
+      expect_mentions(error_of(kTrainable, overrides, [&](const Config& config) { validate(config, ranks); }), parts);
   }
 
   static constexpr const char* kTrainable =

@@ -127,7 +127,3 @@ class DatasetsTest(Corpus):
         self.assertEqual(result.code, DONE)
         self.assertEqual((result.out + result.err).count("exceeds the dataset's max_epochs 2"), 1)
         self.assertIn("data few: epoch 2 begins", result.out)
-
-    def test_names_are_told_apart(self):
-        twice = [{"path": self.corpus, "name": "a"}, {"path": self.corpus, "name": "a"}]
-        self.refused("train", self.config(self.corpus, data={"train": twice}), mentions=["data.train", "name a"])

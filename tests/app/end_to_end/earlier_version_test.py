@@ -1,7 +1,7 @@
 """Tests that this version reads and resumes a run of version 0.1.0 (commit ffe5568), which is in the folder earlier_version.
 
-The run was killed while it saved step 8, so its last checkpoint is that of step 4. Its checkpoints are in ./checkpoints, the default of
-that version. reference_metrics.jsonl has the metrics of the same run without the kill.
+The run was killed while it saved step 8, so its last checkpoint is that of step 4. Its checkpoints are in ./checkpoints, which a command
+must name, because the default was another one. reference_metrics.jsonl has the metrics of the same run without the kill.
 """
 
 import json
@@ -19,7 +19,8 @@ class EarlierVersionTest(Scratch):
         self.dir = copy_tree(FIXTURE, self.dir / "old")
 
     def test_the_run_resumes(self):
-        result = self.run_octavo("train", "config.yaml")
+        self.refused("train", "config.yaml", mentions=["which this run does not resume"])  # No step is taken again without its checkpoints.
+        result = self.run_octavo("train", "config.yaml", "checkpoint.dir=checkpoints")
         self.assertIn(f"{CHECKPOINT} after step 4", result.out)
         reference = (self.dir / "reference_metrics.jsonl").read_text().splitlines()
         expected = {entry["step"]: (entry["loss"], entry["grad_norm"]) for entry in map(json.loads, reference)}

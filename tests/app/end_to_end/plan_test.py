@@ -226,7 +226,6 @@ class PlanTest(Scratch):
         self.refused("plan", MODEL_8B, "--gpus", 0, mentions=["--gpus"])
         self.refused("plan", MODEL_8B, "--machine", "h300", mentions=["h300", "h100, h200"])
         self.refused("plan", MODEL_8B, "--gpu", 3, mentions=["--gpu"])
-        self.refused("plan", MODEL_8B, "--published", mentions=["was removed; use"])
         self.refused("plan", self.dir / "missing.yaml", mentions=["missing.yaml"])
         self.refused("plan", self.config("none"), "--search", mentions=["--machine"])
         (self.dir / "broken.json").write_text("{}")

@@ -88,12 +88,6 @@ class GoldenTest(Scratch):
                 original = read_safetensors(case / "model.safetensors")
                 self.assertEqual(read_safetensors(self.dir / f"{name}_exported/model.safetensors"), original)
                 self.compare_configs(case, self.dir / f"{name}_exported")
-                self.run_octavo("export", name, f"{name}_half", "--dtype", "bfloat16")
-                half = read_safetensors(self.dir / f"{name}_half/model.safetensors")
-                for key, tensor in original.items():
-                    self.assertEqual(half[key][:2], ("BF16", tensor[1]))
-                    for rounded, exact in zip(numbers(half[key]), numbers(tensor), strict=True):
-                        self.assertLessEqual(abs(rounded - exact), abs(exact) / 256)
                 # The exported directory is imported again.
                 self.run_octavo("import", f"{name}_exported", f"{name}_again")
                 self.assertEqual(checkpoint_tensors(self.dir / f"{name}_again"), checkpoint_tensors(self.dir / name))
@@ -128,67 +122,21 @@ class GoldenTest(Scratch):
                     loss = float(out.split("validation_loss ")[1].split()[0])
                     self.assertAlmostEqual(loss / golden["loss"], 1, delta=1e-5)
 
-    def test_sharded_and_half_precision_directories(self):
-        case = GOLDEN[0]
-        original = read_safetensors(case / "model.safetensors")
-        sharded = self.dir / "sharded"
-        sharded.mkdir()
-        shutil.copyfile(case / "config.json", sharded / "config.json")
-        names = sorted(original)
-        parts = {f"model-0000{i + 1}-of-00003.safetensors": names[i::3] for i in range(3)}
-        for file, keys in parts.items():
-            write_safetensors(sharded / file, {key: original[key] for key in keys})
-        index = {"metadata": {"total_size": 1}, "weight_map": {key: f for f, keys in parts.items() for key in keys}}
-        (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
-        self.run_octavo("import", case, "whole")
-        self.run_octavo("import", sharded, "parts")
-        self.assertEqual(checkpoint_tensors(self.dir / "parts"), checkpoint_tensors(self.dir / "whole"))
-        (sharded / "model-00002-of-00003.safetensors").unlink()
-        self.refused("import", sharded, "missing_part", mentions=["model-00002-of-00003"])
-        self.assertFalse((self.dir / "missing_part").exists())
-
     def test_wrong_directories_are_refused(self):
         case = GOLDEN[0]
-        original = read_safetensors(case / "model.safetensors")
         self.run_octavo("import", case, "kept")
         before = snapshot(self.dir / "kept")
-
-        def variant(name, change_config=None, tensors=None):
-            folder = self.dir / name
-            folder.mkdir()
-            config = json.loads((case / "config.json").read_text()) | (change_config or {})
-            (folder / "config.json").write_text(json.dumps(config))
-            write_safetensors(folder / "model.safetensors", original if tensors is None else tensors)
-            return folder
-
-        first = "model.layers.0.mlp.up_proj.weight"
-        variants = [
-            variant("no_tensor", tensors={key: value for key, value in original.items() if key != first}),
-            variant("more_tensors", tensors=original | {"model.layers.7.mlp.up_proj.weight": original[first]}),
-            variant("other_shape", {"intermediate_size": 73}),
-            variant("other_type", {"model_type": "mistral"}),
-            variant("bias", {"attention_bias": True}),
-            variant("activation", {"hidden_act": "gelu"}),
-            variant("rope", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2}}),
-            self.dir,
-            self.dir / "nowhere",
-        ]
-        broken = variant("broken")
-        (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-4])
-        json_broken = variant("json_broken")
-        (json_broken / "config.json").write_text("{")
-        for folder in [*variants, broken, json_broken]:
+        broken = copy_tree(case, self.dir / "broken")
+        (broken / "model.safetensors").write_bytes((case / "model.safetensors").read_bytes()[:-4])
+        for folder in (broken, self.dir, self.dir / "nowhere"):
             with self.subTest(folder.name):
-                self.refused("import", folder, "kept")
-                self.assertEqual(snapshot(self.dir / "kept"), before)
-        # The directory is neither empty nor a checkpoint.
-        self.refused("import", case, self.dir)
-        self.refused("export", "nowhere", "exported")
-        self.refused("export", case, "exported")
-        self.refused("export", "kept", "kept")
-        self.assertEqual(snapshot(self.dir / "kept"), before)
+                self.refused("import", folder, "kept", mentions=[folder.name])
+        # The target is neither empty nor a checkpoint, the model is not a checkpoint, or the target is not a directory.
         (self.dir / "file").write_text("")
-        self.refused("export", "kept", "file")
+        for line in (("import", case, self.dir), ("export", "nowhere", "exported"), ("export", case, "exported"), ("export", "kept", "kept"),
+                     ("export", "kept", "file")):
+            self.refused(*line)
+        self.assertEqual(snapshot(self.dir / "kept"), before)
 
     def test_a_config_json_is_a_model_for_plans(self):
         shutil.copyfile(GOLDEN[0] / "config.json", self.dir / "config.json")
@@ -202,43 +150,33 @@ class GoldenTest(Scratch):
         (self.dir / "config.json").write_text(json.dumps(config | {"is_causal": False}))
         self.refused("plan", self.dir, mentions=["config.json: is_causal is false, expected true"])
 
+    def changed(self, case, tensors):
+        """Returns a Hugging Face directory with the tensors of the case and these ones, and the config of a run that begins there."""
+        hf = self.dir / "hf"
+        hf.mkdir(exist_ok=True)
+        shutil.copyfile(case / "config.json", hf / "config.json")
+        write_safetensors(hf / "model.safetensors", read_safetensors(case / "model.safetensors") | tensors)
+        return hf, (self.config_of(case, json.loads((case / "golden.json").read_text())), f"model.init_from={hf}")
+
     def test_a_head_of_its_own_is_not_tied(self):
         case = next(case for case in GOLDEN if case.name == "tied_ropescaled")
-        tensors = read_safetensors(case / "model.safetensors")
-        dtype, shape, content = tensors["model.embed_tokens.weight"]
-        hf = self.dir / "hf"
-        hf.mkdir()
-        shutil.copyfile(case / "config.json", hf / "config.json")
-        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
+        dtype, shape, content = read_safetensors(case / "model.safetensors")["model.embed_tokens.weight"]
         for name, head, tied in (("same", content, True), ("other", content[4:] + content[:4], False)):
-            write_safetensors(hf / "model.safetensors", tensors | {"lm_head.weight": (dtype, shape, head)})
+            hf, run = self.changed(case, {"lm_head.weight": (dtype, shape, head)})
             out = self.run_octavo("import", hf, name).out
             self.assertEqual(len(out.splitlines()), 1 if tied else 2, out)
-            self.assertRegex(out.splitlines()[-1], rf"^{name}: step 0, [\d,]+ parameters, without a tokenizer$")
-            self.assertEqual(json.loads(self.run_octavo("inspect", name).out)["model"]["tie_word_embeddings"], tied)
-            out = self.run_octavo("train", config, f"model.init_from={hf}", "training.steps=1", "checkpoint.dir=" + name + "1",
-                                  f"logging.dir={name}_log").out
+            out = self.run_octavo("train", *run, "training.steps=1", f"checkpoint.dir={name}1", f"logging.dir={name}_log").out
             self.assertEqual(out.count("tie_word_embeddings"), 0 if tied else 1, out)
             self.assertEqual("lm_head.weight" in checkpoint_tensors(self.dir / f"{name}1/step_00000001"), not tied)
-        self.refused("train", config, f"model.init_from={hf}", "model.tie_word_embeddings=true", "checkpoint.dir=none",
+        self.refused("train", *run, "model.tie_word_embeddings=true", "checkpoint.dir=none",
                      mentions=["lm_head.weight differs", "model.tie_word_embeddings is true"])
 
     def test_weights_that_are_not_finite_are_refused(self):
         case = GOLDEN[0]
-        tensors = read_safetensors(case / "model.safetensors")
-        dtype, shape, content = tensors["model.norm.weight"]
-        hf = self.dir / "hf"
-        hf.mkdir()
-        shutil.copyfile(case / "config.json", hf / "config.json")
-        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
-        for value in (math.nan, -math.inf):
-            broken = content[:8] + struct.pack("<f", value) + content[12:]
-            write_safetensors(hf / "model.safetensors", tensors | {"model.norm.weight": (dtype, shape, broken)})
-            mentions = (hf, "model.norm.weight", str(value), "[2]")
-            self.refused("import", hf, "imported", mentions=mentions)
-            for ranks in (1, 2):
-                self.refused("train", config, f"model.init_from={hf}", "training.micro_batch_size=1", "checkpoint.dir=none",
-                             ranks=ranks, mentions=mentions)
+        dtype, shape, content = read_safetensors(case / "model.safetensors")["model.norm.weight"]
+        hf, run = self.changed(case, {"model.norm.weight": (dtype, shape, content[:8] + struct.pack("<f", -math.inf) + content[12:])})
+        for line, ranks in ((("import", hf, "imported"), 1), (("train", *run, "training.micro_batch_size=1"), 2)):
+            self.refused(*line, ranks=ranks, mentions=(hf, "model.norm.weight", "-inf", "[2]"))
 
 
 class DamagedWeightsTest(Corpus):
@@ -452,17 +390,13 @@ class GenerateTest(Corpus):
         self.run_octavo("import", GOLDEN[0], "kept")
         foreign = copy_tree(GOLDEN[0], self.dir / "foreign")
         before = snapshot(foreign)
-        self.refused("export", "kept", "foreign", mentions=["foreign: holds ", "which is not of an earlier export", "--overwrite"])
+        self.refused("export", "kept", "foreign", mentions=["foreign: holds ", "--overwrite"])
         self.assertEqual(snapshot(foreign), before)
-        for path in before:
-            if path.name not in ("config.json", "model.safetensors"):
-                path.unlink()
-        self.refused("export", "kept", "foreign", mentions=["foreign: holds model.safetensors"])
-        out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
-        self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
-        self.assertGreater(len(list(foreign.glob("model-*.safetensors"))), 3)
-        self.run_octavo("export", "kept", "foreign")  # This replaces an earlier export.
-        self.assertEqual([path.name for path in foreign.glob("model*")], ["model.safetensors"])
+        out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.02MB", "--dtype", "bfloat16").out
+        self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in bfloat16, 0\.\d+ GB, \d+ files\n$")
+        shards = [read_safetensors(path) for path in foreign.glob("model-*.safetensors")]
+        self.assertGreater(len(shards), 3)
+        self.assertEqual({dtype for shard in shards for dtype, *_ in shard.values()}, {"BF16"})
         self.refused("export", "kept", "other", "--shard-size", "5", mentions=["--shard-size is 5"])
 
     def test_export_of_a_trained_checkpoint(self):
@@ -494,13 +428,3 @@ class GenerateTest(Corpus):
         self.assertIn("resuming more/step_00000006 ", self.train(*further, "training.steps=7", ALLOW_SCHEDULE).out)
         given = (*further, "model.init_from=exported", "training.steps=8", ALLOW_SCHEDULE)
         self.assertIn("resuming more/step_00000007 ", self.train(*given).out)
-
-    def test_init_from_with_another_shape_is_refused(self):
-        self.train(self.config(self.corpus))
-        line = self.refused("train", self.config(self.corpus, model={"init_from": "checkpoints", "num_layers": 3}),
-                            "checkpoint.dir=more")
-        self.assertIn("num_layers", line)
-        self.refused("train", self.config(self.corpus, model={"init_from": "nowhere"}), "checkpoint.dir=more",
-                     mentions=["nowhere"])
-
-

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "app/inputs/former_checkpoints.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "tests/data/test_files.h"

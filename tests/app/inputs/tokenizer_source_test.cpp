@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/import_export.h"
-#include "app/text/byte_tokenizer_files.h"
+#include "app/text/tokenizer_files.h"
 #include "checkpoint/checkpoint_format.h"
 #include "core/error.h"
 #include "core/files/input_file.h"

@@ -1,11 +1,10 @@
-#include "app/text/tokenizer_config.h"
+#include "app/text/tokenizer_files.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "app/text/byte_tokenizer_files.h"
 #include "data/tokenizer_identity.h"
 
 namespace octavo {

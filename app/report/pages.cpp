@@ -1,18 +1,81 @@
-#include "app/report/report_page.h"
+#include "app/report/pages.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
-#include "app/report/page.h"
 #include "app/run/metric_table.h"
 #include "core/error.h"
+#include "core/files/embedded_file.h"
 
 namespace octavo {
+
+std::span<const EmbeddedFile> page_files();
 
 namespace {
 
 using Json = nlohmann::json;
+
+std::string_view embedded(std::string_view name) {
+  const auto files = page_files();
+  const auto found = std::find_if(files.begin(), files.end(), [&](const auto& file) { return name == file.name; });
+  CHECK(found != files.end(), "the page file {} is not embedded", name);
+  return found->text;
+}
+
+// Returns the document as ASCII text without "<".
+std::string text_of(const nlohmann::json& document) {
+  std::string text;
+  for (const char c : document.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+const char* contents_name(Contents contents) {
+  constexpr const char* kNames[] = {"other", "weights", "gathered weights", "optimizer", "gradients", "activations"};
+  return kNames[static_cast<size_t>(contents)];
+}
+
+Json items_json(const std::vector<MemoryItem>& items) {
+  Json rows = Json::array();
+  for (const MemoryItem& item : items) {
+    rows.push_back({{"name", item.name},
+                    {"count", item.count},
+                    {"bytes", item.bytes},
+                    {"lifetime", lifetime_name(item.lifetime)},
+                    {"contents", contents_name(item.contents)},
+                    {"blocks", item.blocks}});
+  }
+  return rows;
+}
+
+// Returns the data of the memory page: the items of the plan with their contents and blocks, and the predicted times of
+// the step's ranges. The page's script derives from them when each item is needed.
+Json memory_document(const Plan& plan, const StepTimeline& timeline) {
+  Json ranges = Json::array();
+  for (const StepClock::TimedRange& range : timeline.ranges)
+    ranges.push_back({{"name", range.name}, {"begin", range.begin_s}, {"end", range.end_s}});
+  const MemoryPlan& memory = plan.memory;
+  return {{"name", std::filesystem::path(plan.config.source).filename().string()},
+          {"ranks", plan.mesh.ranks()},
+          {"layers", plan.config.model.num_layers},
+          {"items", items_json(memory.items)},
+          {"overlaid", items_json(memory.overlaid)},
+          {"arena_bytes", memory.arena_bytes},
+          {"outside_bytes", memory.budget.outside},
+          {"total_bytes", memory.total_bytes()},
+          {"available_bytes", memory.budget.available},
+          {"fits", memory.fits()},
+          {"ranges", ranges},
+          {"left_out", timeline.left_out}};
+}
 
 constexpr double kPercent = 100;
 
@@ -150,7 +213,29 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
 
 }  // namespace
 
-nlohmann::json report_document(std::span<const RunRecords> runs, int64_t reload_s) {
+std::string html_page(const char* title, std::initializer_list<const char*> scripts, const nlohmann::json& document) {
+  std::string script;
+  for (const char* name : scripts) script += embedded(name);
+  std::string page;
+  std::string_view rest = embedded("template");
+  const auto put = [&](std::string_view place, std::string_view text) {
+    const size_t at = rest.find(place);
+    CHECK(at != std::string_view::npos, "template.html has no {} in its order", place);
+    page.append(rest.substr(0, at)).append(text);
+    rest.remove_prefix(at + place.size());
+  };
+  put("{{title}}", title);
+  put("{{style}}", embedded("style"));
+  put("{{document}}", text_of(document));
+  put("{{script}}", script);
+  return page.append(rest);
+}
+
+std::string memory_page(const Plan& plan, const StepTimeline& timeline) {
+  return html_page("Memory - octavo plan", {"elements", "memory"}, memory_document(plan, timeline));
+}
+
+Json report_document(std::span<const RunRecords> runs, int64_t reload_s) {
   Json document{{"charts", Json::array()}, {"runs", Json::array()}, {"reload_s", reload_s}};
   for (const MetricSpec& metric : charts()) document["charts"].push_back(chart_json(metric));
   for (const RunRecords& run : runs) document["runs"].push_back(run_json(run, runs.front()));

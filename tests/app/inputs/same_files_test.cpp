@@ -1,4 +1,4 @@
-#include "app/inputs/resumable.h"
+#include "app/inputs/same_files.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "app/inputs/same_files.h"
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "data/loader.h"
