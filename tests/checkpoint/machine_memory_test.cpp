@@ -1,4 +1,4 @@
-#include "checkpoint/memory_directory.h"
+#include "checkpoint/machine_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
