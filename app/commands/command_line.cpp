@@ -10,7 +10,7 @@
 #include "app/config/other_names.h"
 #include "app/process/exit_codes.h"
 #include "core/error.h"
-#include "core/nearest_name.h"
+#include "core/suggestions.h"
 
 namespace octavo {
 

@@ -5,7 +5,7 @@
 
 #include "app/config/other_names.h"
 #include "core/error.h"
-#include "core/nearest_name.h"
+#include "core/suggestions.h"
 
 namespace octavo {
 
