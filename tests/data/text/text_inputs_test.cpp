@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "data/text/file_kind.h"
 #include "data/text/text_file.h"
 #include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/pack.h"
