@@ -25,7 +25,6 @@
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
-#include "core/failure_text.h"
 #include "core/log.h"
 #include "core/printable.h"
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -165,7 +166,7 @@ std::string manifest_mark(const fs::path& checkpoint) {
   const InputFile file((checkpoint / kManifestName).string());
   const int64_t count = std::min(file.size_bytes(), kMarkBytes);
   std::string end(static_cast<size_t>(count), '\0');
-  const ssize_t read = ::pread(file.descriptor(), end.data(), end.size(), file.size_bytes() - count);
+  const int64_t read = file.read_at(file.size_bytes() - count, std::as_writable_bytes(std::span(end)));
   CHECK_AS(UnreadableFile, read == count, "{}: its last {} bytes cannot be read", file.path(), count);
   return mark_of(file.size_bytes(), end);
 }

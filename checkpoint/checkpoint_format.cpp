@@ -9,7 +9,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
 #include "core/error.h"
 #include "core/files/checksum.h"

@@ -17,7 +17,6 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
 #include "core/error.h"
-#include "core/failure_text.h"
 #include "core/files/checksum.h"
 #include "core/files/parallel_write.h"
 #include "core/log.h"

@@ -162,12 +162,6 @@ const char* safetensors_dtype(DType dtype) {
   throw Error("a tensor of unknown dtype cannot be written");
 }
 
-std::string describe_shape(std::span<const int64_t> shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
-  return text + "]";
-}
-
 void convert_to_float32(std::string_view dtype, const std::byte* source, int64_t count, float* out,
                         const std::string& where) {
   if (dtype == "F32") {

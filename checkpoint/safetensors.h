@@ -31,9 +31,6 @@ struct SafetensorsEntry {
 // that Octavo does not support.
 const char* safetensors_dtype(DType dtype);
 
-// Returns "[4, 128]", for messages.
-std::string describe_shape(std::span<const int64_t> shape);
-
 // Converts `count` elements of `dtype` (F64, F32, F16, BF16, integers) at `source`, which need not be aligned, to
 // float32. F64 and large integers are rounded to nearest, all others are exact. `where` names the tensor in the
 // InputError for other dtypes.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
 #include "core/error.h"
 
 namespace octavo {

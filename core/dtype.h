@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/float8.h"
 
@@ -62,28 +63,16 @@ struct BFloat16 {
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kFloat32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::kFloat32> {};
 template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::kBFloat16;
-};
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBFloat16> {};
 template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::kInt32;
-};
+struct DTypeOf<int32_t> : std::integral_constant<DType, DType::kInt32> {};
 template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::kUInt8;
-};
+struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::kUInt8> {};
 template <>
-struct DTypeOf<Float8E4M3> {
-  static constexpr DType value = DType::kFloat8E4M3;
-};
+struct DTypeOf<Float8E4M3> : std::integral_constant<DType, DType::kFloat8E4M3> {};
 template <>
-struct DTypeOf<Float8E5M2> {
-  static constexpr DType value = DType::kFloat8E5M2;
-};
+struct DTypeOf<Float8E5M2> : std::integral_constant<DType, DType::kFloat8E5M2> {};
 
 }  // namespace octavo

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -23,6 +25,11 @@ class InputError : public Error {
 
 // Separates the sentences of an error that reports several problems. main() prints each on its own line.
 inline constexpr char kErrorSeparator = '\x1e';
+
+// Returns the message of the exception. For std::bad_alloc, whose what() is only a name, returns a sentence.
+inline std::string failure_text(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of host memory" : error.what();
+}
 
 }  // namespace octavo
 

@@ -120,29 +120,7 @@ void* Stream::workspace(int64_t bytes) const {
   return workspace_.raw();
 }
 
-Event::Event(Device device, bool timing) : device_(device), timing_(timing) {}
-
-Event::Event(Event&& other) noexcept
-    : device_(other.device_),
-      timing_(other.timing_),
-      native_(std::exchange(other.native_, nullptr)),
-      host_ms_(other.host_ms_),
-      signal_(other.signal_) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(timing_, other.timing_);
-  std::swap(native_, other.native_);
-  std::swap(host_ms_, other.host_ms_);
-  std::swap(signal_, other.signal_);
-  return *this;
-}
-
-Event::~Event() {
-  if constexpr (kHasCuda) {
-    if (native_ != nullptr) cuda::destroy_event(native_);
-  }
-}
+Event::Event(Device device, bool timing) : device_(device), timing_(timing), native_(nullptr, kNothing) {}
 
 void Event::record(const Stream& stream) {
   if (stream.is_planned()) {
@@ -151,8 +129,8 @@ void Event::record(const Stream& stream) {
   }
   if constexpr (kHasCuda) {
     if (device_ == Device::kCuda) {
-      if (native_ == nullptr) native_ = cuda::create_event(timing_);
-      return cuda::record_event(native_, stream.native());
+      if (native_ == nullptr) native_ = Stream::Native(cuda::create_event(timing_), cuda::destroy_event);
+      return cuda::record_event(native_.get(), stream.native());
     }
   }
   host_ms_ = host_clock_ms();
@@ -165,27 +143,27 @@ void Event::wait(const Stream& stream) const {
     return;
   }
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_);
+    if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_.get());
   }
   static_cast<void>(stream);
 }
 
 void Event::synchronize() const {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) cuda::synchronize_event(native_);
+    if (native_ != nullptr) cuda::synchronize_event(native_.get());
   }
 }
 
 bool Event::is_reached() const {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) return cuda::event_is_reached(native_);
+    if (native_ != nullptr) return cuda::event_is_reached(native_.get());
   }
   return true;
 }
 
 double Event::milliseconds_since(const Event& start) const {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) return cuda::event_milliseconds(start.native_, native_);
+    if (native_ != nullptr) return cuda::event_milliseconds(start.native_.get(), native_.get());
   }
   return host_ms_ - start.host_ms_;
 }

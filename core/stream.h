@@ -128,9 +128,6 @@ class Event {
  public:
   // `timing` allows milliseconds_since() between two such events.
   explicit Event(Device device, bool timing = false);
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
-  ~Event();
 
   void record(const Stream& stream);
   void wait(const Stream& stream) const;  // Makes later work on `stream` start after this event.
@@ -143,7 +140,7 @@ class Event {
  private:
   Device device_;
   bool timing_;
-  void* native_ = nullptr;  // Created when first recorded, so that plans need no GPU.
+  Stream::Native native_;  // Created when first recorded, so that plans need no GPU.
   double host_ms_ = 0;
   size_t signal_ = 0;  // Number of the event in the record of a dry-run stream; 0 means none.
 };

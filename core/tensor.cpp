@@ -6,22 +6,18 @@
 
 namespace octavo {
 
-namespace {
-
-std::string describe_shape(const int64_t* begin, int count) {
+std::string describe_shape(std::span<const int64_t> shape) {
   std::string text = "[";
-  for (int i = 0; i < count; ++i) text += fmt::format("{}{}", i ? ", " : "", begin[i]);
+  for (const int64_t size : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
   return text + "]";
 }
-
-}  // namespace
 
 Tensor::Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
     : data_(data), dtype_(dtype), ndim_(static_cast<int>(shape.size())) {
   CHECK(shape.size() <= kMaxDims, "a tensor has at most {} dimensions, got {}", int{kMaxDims}, shape.size());
   std::copy(shape.begin(), shape.end(), shape_.begin());
   CHECK(std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d >= 0; }), "negative dimension in {}",
-        describe_shape(shape_.data(), ndim_));
+        describe_shape(std::span(shape_).first(static_cast<size_t>(ndim_))));
 }
 
 int64_t Tensor::numel() const {
@@ -31,7 +27,7 @@ int64_t Tensor::numel() const {
 }
 
 std::string Tensor::describe() const {
-  return fmt::format("{} {}", dtype_name(dtype_), describe_shape(shape_.data(), ndim_));
+  return fmt::format("{} {}", dtype_name(dtype_), describe_shape(std::span(shape_).first(static_cast<size_t>(ndim_))));
 }
 
 void Tensor::expect_dtype(DType expected) const {

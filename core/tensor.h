@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "core/dtype.h"
@@ -50,6 +51,9 @@ class Tensor {
   int ndim_ = 0;
   std::array<int64_t, kMaxDims> shape_{};
 };
+
+// Returns "[4, 128]", for messages.
+std::string describe_shape(std::span<const int64_t> shape);
 
 // Throws unless `tensor` has this dtype and shape. `name` is its name in the message.
 void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape);

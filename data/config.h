@@ -1,5 +1,6 @@
 // The `data:` section of the config: what is read, in which order, and how it is divided into samples. app/ fills it
 // from YAML. SampleStream, Loader and ValidationSet check the values that they use and name the key of a wrong one.
+// Also the number of samples of each step.
 #pragma once
 
 #include <cstdint>
@@ -89,5 +90,29 @@ std::vector<SampleRange> merged_ranges(std::vector<SampleRange> ranges);
 
 // Returns the end of the next `count` samples from `begin` on that are in none of the ranges.
 int64_t end_of_samples(const std::vector<SampleRange>& skip, int64_t begin, int64_t count);
+
+// Batch size for a number of steps.
+struct BatchPhase {
+  int64_t batch_size = 1;
+  int64_t steps = 1;
+  bool operator==(const BatchPhase&) const = default;
+};
+
+// The number of samples of each step. It depends on the step only, so samples, tokens and learning rates are the same
+// on any mesh and after any number of resumes.
+class BatchSchedule {
+ public:
+  // The phases of `warmup` follow each other from step 1 on. All later steps take `batch_size`.
+  explicit BatchSchedule(int64_t batch_size, std::vector<BatchPhase> warmup = {});
+
+  // Returns the number of samples of step `step`, from 1.
+  int64_t batch_size(int64_t step) const;
+  // Returns the number of samples of the first `steps` steps together.
+  int64_t samples(int64_t steps) const;
+
+ private:
+  int64_t batch_size_;
+  std::vector<BatchPhase> warmup_;
+};
 
 }  // namespace octavo

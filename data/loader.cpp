@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 #include "core/thread.h"
 #include "data/sample_batch.h"
 

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "core/sequence_chunks.h"
-#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "data/sample_stream.h"
 

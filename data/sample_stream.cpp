@@ -87,7 +87,6 @@ constexpr size_t kNamedFiles = 3;  // Maximum number of files that a message nam
 
 void check_stream_state(const Json& state) {
   integer_at(state, kNextSample, kWhere, 0, kMaxCount);
-  if (state.contains("lanes")) return;  // State of an earlier version, which restore() refuses.
   const Json order = order_json({});
   for (const auto& [key, value] : order.items()) {
     const Json& saved = state.value(key, Json::object());
@@ -206,10 +205,6 @@ Json SampleStream::state_json(const StreamState& state) const {
 
 void SampleStream::restore(const Json& json) {
   check_stream_state(json);
-  CHECK_INPUT(!json.contains("lanes"),
-              "the loader state is of an earlier version, which read in lanes; set data.resume_from_sample to {} to "
-              "continue near that point, or to 0 to start from the first sample",
-              integer_at(json, kNextSample, kWhere));
   check_belongs(json);
   const int64_t sample = integer_at(json, kNextSample, kWhere);
   seek(sample);
@@ -245,8 +240,7 @@ void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& 
            "{}: has the integer weight {}, but the loader state was saved with {}; expected the same "
            "weights",
            row.path(0), weights_[dataset], saved_weight);
-  if (!saved.contains("fingerprint")) return;
-  const Json& saved_fingerprint = saved.at("fingerprint");
+  const Json saved_fingerprint = saved.value("fingerprint", Json());
   CHECK_AS(OtherData, saved_fingerprint == fingerprint,
            "{}: dataset {} has the fingerprint {}, but the loader state was saved with the "
            "fingerprint {}, so the text differs; set data.resume_from_sample to {} to continue with this text",
@@ -254,7 +248,6 @@ void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& 
 }
 
 std::vector<std::string> SampleStream::modified_since(const Json& json) const {
-  if (json.contains("lanes")) return {};  // State of an earlier version.
   std::vector<std::string> sentences;
   const Json& saved = json.at(kDatasets);
   for (size_t d = 0; d < std::min(datasets_.size(), saved.size()); ++d) {

@@ -91,8 +91,7 @@ class SampleStream {
   // (data/tokens/fingerprint.h) when they were opened, the order, and seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
   // Throws an InputError if the JSON is malformed, and OtherData if it belongs to other datasets, weights, seq_len,
-  // order or bos/eos. A dataset without a fingerprint, as earlier versions saved it, is compared by its number of
-  // tokens.
+  // order or bos/eos.
   void restore(const nlohmann::json& json);
   // Returns a sentence for each dataset that has the fingerprint of its dataset in the JSON, but files that were
   // modified later than those. Only datasets of which the fingerprint samples a part count.

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 
 namespace octavo {
 

@@ -12,7 +12,7 @@
 #include "app/config/unknown_keys.h"
 #include "app/process/exit_codes.h"
 #include "core/error.h"
-#include "core/nearest_name.h"
+#include "core/suggestions.h"
 
 namespace octavo {
 

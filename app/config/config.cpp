@@ -9,7 +9,7 @@
 #include "app/config/error_list.h"
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 #include "data/tokenizer_identity.h"
 #include "kernels/attention/sdpa.h"
 #include "model/architecture/model_fields.h"

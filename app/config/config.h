@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "model/architecture/activation_checkpointing.h"
 #include "model/architecture/config.h"

@@ -8,7 +8,7 @@
 #include "app/config/error_list.h"
 #include "app/config/stages.h"
 #include "core/error.h"
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/optimizer/adamw_float8.h"
 #include "model/architecture/model_fields.h"

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "core/nearest_name.h"
+#include "core/suggestions.h"
 #include "model/architecture/model_fields.h"
 
 namespace octavo {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "app/config/config_node.h"
-#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "kernels/attention/rope.h"
 

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "core/nearest_name.h"
+#include "core/suggestions.h"
 
 namespace octavo {
 

@@ -16,7 +16,7 @@
 #include "app/records/metric_row.h"
 #include "app/records/metrics_writer.h"
 #include "app/run/utilization.h"
-#include "core/work_queue.h"
+#include "core/thread.h"
 
 namespace octavo {
 

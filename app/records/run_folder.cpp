@@ -28,7 +28,7 @@
 #include "core/files/output_file.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "core/work_queue.h"
+#include "core/thread.h"
 
 namespace octavo {
 

@@ -4,7 +4,6 @@
 
 #include "app/inputs/former_checkpoints.h"
 #include "app/inputs/same_files.h"
-#include "checkpoint/memory_directory.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

@@ -1,10 +1,8 @@
 #include "core/files/file_identity.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "core/error.h"
@@ -23,13 +21,11 @@ std::string identity(const InputFile& file, const Checksum& checksum) {
 }  // namespace
 
 void add_file_bytes(Checksum& checksum, const InputFile& file, int64_t begin, int64_t end) {
-  std::vector<char> block(static_cast<size_t>(std::clamp<int64_t>(end - begin, 0, kReadBytes)));
+  std::vector<std::byte> block(static_cast<size_t>(std::clamp<int64_t>(end - begin, 0, kReadBytes)));
   while (begin < end) {
     const auto wanted = static_cast<size_t>(std::min(end - begin, kReadBytes));
-    const ssize_t count = ::pread(file.descriptor(), block.data(), wanted, begin);
-    if (count < 0 && errno == EINTR) continue;
-    CHECK_INPUT(count > 0, "{}: cannot be read at byte {}: {}", file.path(), begin,
-                count < 0 ? std::strerror(errno) : "it ends there");
+    const int64_t count = file.read_at(begin, std::span(block).first(wanted));
+    CHECK_INPUT(count > 0, "{}: cannot be read at byte {}: it ends there", file.path(), begin);
     checksum.add(block.data(), count);
     begin += count;
   }

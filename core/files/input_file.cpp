@@ -61,22 +61,6 @@ InputFile::~InputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_),
-      buffer_(std::move(other.buffer_)),
-      line_begin_(other.line_begin_) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(size_bytes_, other.size_bytes_);
-  std::swap(buffer_, other.buffer_);
-  std::swap(line_begin_, other.line_begin_);
-  return *this;
-}
-
 int64_t InputFile::read_some(std::string& text, int64_t bytes) {
   const size_t old_size = text.size();
   text.resize(old_size + static_cast<size_t>(bytes));
@@ -88,6 +72,19 @@ int64_t InputFile::read_some(std::string& text, int64_t bytes) {
   text.resize(old_size + static_cast<size_t>(std::max<ssize_t>(count, 0)));
   if (count < 0) throw UnreadableFile(fmt::format("{}: cannot be read: {}", path_, std::strerror(error)));
   return count;
+}
+
+int64_t InputFile::read_at(int64_t offset, std::span<std::byte> bytes) const {
+  int64_t done = 0;
+  while (done < std::ssize(bytes)) {
+    const auto rest = bytes.subspan(static_cast<size_t>(done));
+    const ssize_t count = ::pread(descriptor_, rest.data(), rest.size(), offset + done);
+    if (count < 0 && errno == EINTR) continue;
+    CHECK_AS(UnreadableFile, count >= 0, "{}: cannot be read: {}", path_, std::strerror(errno));
+    if (count == 0) break;
+    done += count;
+  }
+  return done;
 }
 
 std::string InputFile::read_all(int64_t max_bytes) {

@@ -2,8 +2,10 @@
 // never end or may block.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,28 +19,30 @@ class UnreadableFile : public InputError {
   using InputError::InputError;
 };
 
-// A file that is open for reading. Move-only, used by one thread. Throws UnreadableFile.
+// A file that is open for reading. Used by one thread. Throws UnreadableFile.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
   ~InputFile();
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
   // Returns the size when the file was opened; 0 for files of /proc.
   int64_t size_bytes() const { return size_bytes_; }
 
+  // Reads bytes from `offset` on into `bytes`, as many as there are, and returns their number. The methods below
+  // continue where they were.
+  int64_t read_at(int64_t offset, std::span<std::byte> bytes) const;
+  // Appends up to `bytes` bytes to `text` and returns their number, which is 0 only at the end of the file.
+  int64_t read_some(std::string& text, int64_t bytes);
   // Returns all remaining bytes. Throws an InputError if there are more than `max_bytes`.
   std::string read_all(int64_t max_bytes = std::numeric_limits<int64_t>::max());
   // Reads the next line without its end. Returns false at the end of the file. Do not mix with read_all().
   bool read_line(std::string& line);
 
  private:
-  // Appends up to `bytes` bytes to `text` and returns their number, which is 0 only at the end of the file.
-  int64_t read_some(std::string& text, int64_t bytes);
-
   std::string path_;
   int descriptor_ = -1;
   int64_t size_bytes_ = 0;

@@ -3,30 +3,33 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace octavo {
 
 // Move-only. The address of the bytes does not change when the object is moved. Reading is safe from any thread. If the
-// file is truncated while it is mapped, the process ends with a sentence (core/files/mapping_faults.h). If it is
+// file is truncated while it is mapped, the process prints a sentence that names it and ends with exit code 1. If it is
 // written to, the new bytes become visible, so values that were checked must be checked again when they are used.
 class MappedFile {
  public:
   MappedFile() = default;
   // Throws an InputError if the file is missing, unreadable or not regular, and an Error if it cannot be mapped.
   explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
 
   const std::string& path() const { return path_; }
-  const std::byte* data() const { return data_; }
+  const std::byte* data() const { return data_.get(); }
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
+  struct Unmap {
+    size_t size_bytes;
+    void operator()(const std::byte* data) const;
+  };
+
   std::string path_;
-  const std::byte* data_ = nullptr;  // Address of the bytes. Null for an empty file.
+  std::unique_ptr<const std::byte, Unmap> data_;  // Address of the bytes. Null for an empty file.
   int64_t size_bytes_ = 0;
 };
 

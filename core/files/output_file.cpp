@@ -34,9 +34,7 @@ void check_place(const std::string& path) {
 std::string beginning_of(const std::string& path) {
   const InputFile file(path);
   std::string text(static_cast<size_t>(std::min(file.size_bytes(), kMarkedBytes)), '\0');
-  const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
-  CHECK_INPUT(bytes >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
-  text.resize(static_cast<size_t>(bytes));
+  text.resize(static_cast<size_t>(file.read_at(0, std::as_writable_bytes(std::span(text)))));
   return text;
 }
 

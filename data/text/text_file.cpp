@@ -1,28 +1,64 @@
 #include "data/text/text_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <span>
 
 #include "core/error.h"
 
 namespace octavo {
 namespace {
 
-// Replaces `block` by up to `bytes` bytes of the file. The block is empty only at the end of the file.
-void read_bytes(const InputFile& file, std::string& block, int64_t bytes) {
-  block.resize(static_cast<size_t>(bytes));
-  ssize_t count = 0;
-  do {
-    count = ::read(file.descriptor(), block.data(), block.size());
-  } while (count < 0 && errno == EINTR);
-  if (count < 0) throw UnreadableFile(fmt::format("{}: cannot be read: {}", file.path(), std::strerror(errno)));
-  block.resize(static_cast<size_t>(count));
+struct ContentSuffix {
+  std::string_view suffix;
+  Content content;
+};
+
+constexpr std::array kContents = {
+    ContentSuffix{".jsonl", Content::kJsonLines},  ContentSuffix{".jsonlines", Content::kJsonLines},
+    ContentSuffix{".ndjson", Content::kJsonLines}, ContentSuffix{".json", Content::kJson},
+    ContentSuffix{".parquet", Content::kParquet},
+};
+
+constexpr std::array<std::string_view, 7> kUnreadCompressions = {".7z", ".br", ".lz4", ".lzma", ".rar", ".z", ".zip"};
+
+// Returns ".txt" for "a.TXT".
+std::string suffix_of(const std::filesystem::path& path) {
+  std::string suffix = path.extension().string();
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
+  return suffix;
 }
 
 }  // namespace
+
+FileKind kind_of_file(const std::string& path) {
+  std::filesystem::path name = std::filesystem::path(path).filename();
+  FileKind kind{.suffix = suffix_of(name)};
+  const auto compression = std::find_if(kCompressions.begin(), kCompressions.end(),
+                                        [&](const Compression& c) { return c.suffix == kind.suffix; });
+  if (compression != kCompressions.end()) kind.compression = &*compression;
+  kind.is_unread_compression =
+      std::find(kUnreadCompressions.begin(), kUnreadCompressions.end(), kind.suffix) != kUnreadCompressions.end();
+  kind.is_known = kind.compression != nullptr || kind.is_unread_compression;
+  std::string inner = kind.suffix;
+  if (kind.is_known) {
+    inner = suffix_of(name.stem());
+    kind.suffix.insert(0, inner);
+  }
+  const auto content =
+      std::find_if(kContents.begin(), kContents.end(), [&](const ContentSuffix& row) { return row.suffix == inner; });
+  if (content == kContents.end()) return kind;
+  kind.content = content->content;
+  kind.is_known = true;
+  return kind;
+}
+
+std::string without_compression(const std::string& path) {
+  const FileKind kind = kind_of_file(path);
+  return kind.compression == nullptr ? path : path.substr(0, path.size() - kind.compression->suffix.size());
+}
 
 TextFile::TextFile(const std::string& path, const Compression* compression) : file_(path), compression_(compression) {
   if (compression == nullptr) return;
@@ -40,14 +76,15 @@ void TextFile::check_intact(bool intact, std::string_view fault) const {
 
 void TextFile::refill() {
   if (!left_.empty()) return;
-  read_bytes(file_, packed_, kBlockBytes);
+  packed_.clear();
+  file_.read_some(packed_, kBlockBytes);
   left_ = packed_;
 }
 
 bool TextFile::read_block(std::string& block) {
   if (!decoder_) {
-    read_bytes(file_, block, kBlockBytes);
-    return !block.empty();
+    block.clear();
+    return file_.read_some(block, kBlockBytes) > 0;
   }
   for (;;) {
     refill();

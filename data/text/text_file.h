@@ -1,4 +1,5 @@
-// A file of text, plain or compressed, which is read as blocks or as lines. Memory does not grow with the file.
+// Files of text. Their names say what they are: docs/data.md states the rule, scripts/tokenizing/inputs.py has the same
+// tables, and tests/data/text/inputs.json has the cases that both must agree on.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,27 @@
 
 namespace octavo {
 
+enum class Content {
+  kText,       // One document.
+  kJsonLines,  // One document per line.
+  kJson,       // JSON lines if the first line is an object with the text. Otherwise the file is not read.
+  kParquet,    // One document per row. Only scripts/tokenize_hf.py reads it.
+};
+
+struct FileKind {
+  Content content = Content::kText;
+  const Compression* compression = nullptr;  // Null for a plain file.
+  bool is_known = false;                     // Whether a suffix is in one of the tables.
+  bool is_unread_compression = false;        // Whether a suffix names a compression that is not unpacked.
+  std::string suffix = {};                   // Suffixes in lower case, such as ".jsonl.gz". Empty if there is none.
+};
+
+// Returns the kind of the file at `path`, whose letters may be upper or lower case.
+FileKind kind_of_file(const std::string& path);
+
+// Returns `path` without the suffix of a compression that is unpacked.
+std::string without_compression(const std::string& path);
+
 // Maximum size of a document. A longer one needs memory in proportion to it, and is more likely a file of another kind.
 inline constexpr int64_t kMaxDocumentBytes = int64_t{1} << 30;
 
@@ -20,7 +42,8 @@ class DamagedFile : public InputError {
   using InputError::InputError;
 };
 
-// Used by one thread. Reads from the beginning to the end, either blocks or lines.
+// A file of text, plain or compressed, which is read from the beginning to the end, either as blocks or as lines.
+// Memory does not grow with the file. Used by one thread.
 class TextFile {
  public:
   // Throws UnreadableFile, and an InputError if the build cannot unpack the `compression`, which is null for a plain

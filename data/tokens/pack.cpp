@@ -15,7 +15,6 @@
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/printable.h"
-#include "data/text/file_kind.h"
 #include "data/text/text_file.h"
 #include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/token_writer.h"

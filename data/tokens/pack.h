@@ -1,7 +1,7 @@
 // Implements `octavo pack`: turns text, JSON lines and source trees into a token file of the byte tokenizer
 // (data/tokens/byte_tokenizer.h).
 //
-// The name of a file says what it is (data/text/file_kind.h). A directory stands for the files in it and below
+// The name of a file says what it is (data/text/text_file.h). A directory stands for the files in it and below
 // (core/files/file_tree.h). A file is taken once, however many names lead to it. Documents keep the order of the
 // inputs. bos and eos are not stored; the loader inserts them if the config asks for it.
 #pragma once

@@ -1,11 +1,8 @@
 #include "data/tokens/token_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -52,48 +49,32 @@ void widen(TokenDtype dtype, const std::byte* tokens, std::span<int32_t> out) {
   }
 }
 
-bool ends_with(const std::string& path, std::string_view suffix) { return std::string_view(path).ends_with(suffix); }
+struct TokenDtypeRow {
+  TokenDtype dtype;
+  int64_t bytes;
+  std::string_view name;
+  int64_t max_id;
+};
+
+constexpr std::array kTokenDtypes = {
+    TokenDtypeRow{TokenDtype::kU8, 1, "uint8", std::numeric_limits<uint8_t>::max()},
+    TokenDtypeRow{TokenDtype::kU16, 2, "uint16", std::numeric_limits<uint16_t>::max()},
+    TokenDtypeRow{TokenDtype::kI32, 4, "int32", std::numeric_limits<int32_t>::max()},
+};
+
+const TokenDtypeRow& row_of(TokenDtype dtype) {
+  return *std::find_if(kTokenDtypes.begin(), kTokenDtypes.end(),
+                       [&](const TokenDtypeRow& row) { return row.dtype == dtype; });
+}
 
 }  // namespace
 
-int64_t token_size_bytes(TokenDtype dtype) {
-  switch (dtype) {
-    case TokenDtype::kU8:
-      return 1;
-    case TokenDtype::kU16:
-      return 2;
-    case TokenDtype::kI32:
-      return 4;
-  }
-  throw Error("token_size_bytes: unknown dtype");
-}
-
-std::string_view token_dtype_name(TokenDtype dtype) {
-  switch (dtype) {
-    case TokenDtype::kU8:
-      return "uint8";
-    case TokenDtype::kU16:
-      return "uint16";
-    case TokenDtype::kI32:
-      return "int32";
-  }
-  throw Error("token_dtype_name: unknown dtype");
-}
-
-int64_t max_token_id(TokenDtype dtype) {
-  switch (dtype) {
-    case TokenDtype::kU8:
-      return std::numeric_limits<uint8_t>::max();
-    case TokenDtype::kU16:
-      return std::numeric_limits<uint16_t>::max();
-    case TokenDtype::kI32:
-      return std::numeric_limits<int32_t>::max();
-  }
-  throw Error("max_token_id: unknown dtype");
-}
+int64_t token_size_bytes(TokenDtype dtype) { return row_of(dtype).bytes; }
+std::string_view token_dtype_name(TokenDtype dtype) { return row_of(dtype).name; }
+int64_t max_token_id(TokenDtype dtype) { return row_of(dtype).max_id; }
 
 std::string token_file_prefix(const std::string& path) {
-  const bool has_suffix = ends_with(path, ".bin") || ends_with(path, ".idx");
+  const bool has_suffix = path.ends_with(".bin") || path.ends_with(".idx");
   return has_suffix ? path.substr(0, path.size() - 4) : path;
 }
 
@@ -121,14 +102,7 @@ bool is_megatron(const std::string& prefix) {
 // Reads bytes of a file from `begin` on into `bytes`, as many as there are, and returns the size of the file.
 int64_t read_bytes(const std::string& path, int64_t begin, std::span<std::byte> bytes) {
   const InputFile file(path);
-  for (size_t done = 0; done < bytes.size();) {
-    const off_t offset = begin + static_cast<off_t>(done);
-    const auto count = ::pread(file.descriptor(), bytes.data() + done, bytes.size() - done, offset);
-    if (count < 0 && errno == EINTR) continue;
-    CHECK_INPUT(count >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
-    if (count == 0) break;
-    done += static_cast<size_t>(count);
-  }
+  file.read_at(begin, bytes);
   return file.size_bytes();
 }
 
@@ -220,16 +194,17 @@ std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, 
   return tokens;
 }
 
-TokenFile::TokenFile(const std::string& path, const DocumentTokens& tokens) {
+TokenFile::TokenFile(const std::string& path, const DocumentTokens& tokens, bool checks_index)
+    : one_sequence_each_(checks_index) {
   const std::string prefix = token_file_prefix(path);
   if (is_megatron(prefix)) {
-    open_megatron(prefix);
+    open_megatron(prefix, checks_index);
   } else {
     open_llm_c(prefix + ".bin", tokens);
   }
 }
 
-void TokenFile::open_megatron(const std::string& prefix) {
+void TokenFile::open_megatron(const std::string& prefix, bool checks_index) {
   idx_ = MappedFile(prefix + ".idx");
   bin_ = MappedFile(prefix + ".bin");
   const MegatronHeader header = parse_megatron_header(idx_.data(), idx_.size_bytes(), idx_.path());
@@ -239,6 +214,7 @@ void TokenFile::open_megatron(const std::string& prefix) {
   lengths_ = idx_.data() + kMegatronHeaderBytes;
   offsets_ = lengths_ + 4 * num_sequences_;
   document_index_ = offsets_ + 8 * num_sequences_;
+  if (!checks_index) return;
   check_sequences();
   check_document_index();
   one_sequence_each_ = num_documents_ == num_sequences_;
@@ -462,54 +438,24 @@ std::vector<int64_t> spread_documents(int64_t begin, int64_t end) {
   return documents;
 }
 
-// Reads the index in place, because opening a TokenFile reads all of it. Documents whose entries are invalid are
-// omitted; they are refused when the file is opened.
-DocumentEdges sample_megatron(const std::string& prefix) {
-  const MappedFile idx(prefix + ".idx");
-  const MappedFile bin(prefix + ".bin");
-  const MegatronHeader header = parse_megatron_header(idx.data(), idx.size_bytes(), idx.path());
-  const std::byte* lengths = idx.data() + kMegatronHeaderBytes;
-  const std::byte* offsets = lengths + 4 * header.sequences;
-  const std::byte* document_index = offsets + 8 * header.sequences;
-  const int64_t width = token_size_bytes(header.dtype);
-  const auto token_at = [&](int64_t byte) {
-    switch (header.dtype) {
-      case TokenDtype::kU8:
-        return static_cast<int32_t>(load<uint8_t>(bin.data() + byte, 0));
-      case TokenDtype::kU16:
-        return static_cast<int32_t>(load<uint16_t>(bin.data() + byte, 0));
-      case TokenDtype::kI32:
-        return load<int32_t>(bin.data() + byte, 0);
+// Documents whose entries in the index are invalid are omitted; they are refused when the file is opened completely.
+DocumentEdges edges_of(const TokenFile& file) {
+  DocumentEdges edges;
+  const auto read = [&](int64_t document, bool is_last, std::vector<int32_t>& out) {
+    try {
+      const int64_t length = file.document_length(document);
+      if (length == 0) return;
+      int32_t id = 0;
+      file.copy(document, is_last ? length - 1 : 0, {&id, 1});
+      out.push_back(id);
+    } catch (const InputError&) {
+      return;
     }
-    throw Error("sample_megatron: unknown dtype");
-  };
-  DocumentEdges edges;
-  for (const int64_t d : spread_documents(0, header.entries - 1)) {
-    const auto begin = load<int64_t>(document_index, d), end = load<int64_t>(document_index, d + 1);
-    if (begin < 0 || begin >= end || end > header.sequences) continue;
-    const auto first_length = load<int32_t>(lengths, begin), last_length = load<int32_t>(lengths, end - 1);
-    const auto first = load<int64_t>(offsets, begin), last = load<int64_t>(offsets, end - 1);
-    const auto is_inside = [&](int64_t offset, int64_t length) {
-      return length > 0 && offset >= 0 && offset <= bin.size_bytes() && length * width <= bin.size_bytes() - offset;
-    };
-    if (!is_inside(first, first_length) || !is_inside(last, last_length)) continue;
-    edges.first.push_back(token_at(first));
-    edges.last.push_back(token_at(last + (last_length - 1) * width));
-  }
-  return edges;
-}
-
-DocumentEdges sample_shard(const TokenFile& file) {
-  DocumentEdges edges;
-  const auto read = [&](int64_t document, int64_t position, std::vector<int32_t>& out) {
-    out.push_back(0);
-    file.copy(document, position, std::span(out).last(1));
   };
   const int64_t documents = file.num_documents();
-  for (const int64_t d : spread_documents(1, std::max<int64_t>(1, documents))) read(d, 0, edges.first);
-  for (const int64_t d : spread_documents(0, std::max<int64_t>(0, documents - 1))) {
-    read(d, file.document_length(d) - 1, edges.last);
-  }
+  const int64_t cut = file.format() == "llm.c" ? std::min<int64_t>(1, documents) : 0;  // Documents that may be cut.
+  for (const int64_t d : spread_documents(cut, documents)) read(d, false, edges.first);
+  for (const int64_t d : spread_documents(0, documents - cut)) read(d, true, edges.last);
   return edges;
 }
 
@@ -520,8 +466,8 @@ bool all_are(const std::vector<int32_t>& ids, const std::optional<int32_t>& id) 
 }  // namespace
 
 StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, const DocumentTokens& tokens) {
-  const std::string prefix = token_file_prefix(path);
-  const DocumentEdges edges = is_megatron(prefix) ? sample_megatron(prefix) : sample_shard(*file);
+  // Opening a file completely would read all of its index.
+  const DocumentEdges edges = file != nullptr ? edges_of(*file) : edges_of(TokenFile(path, {}, /*checks_index=*/false));
   return {.bos = all_are(edges.first, tokens.bos),
           .eos = all_are(edges.last, tokens.eos) || all_are(edges.first, tokens.eos)};
 }
@@ -529,8 +475,7 @@ StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, 
 std::string token_file_identity(const std::string& path) {
   const std::string prefix = token_file_prefix(path);
   const std::string tokens = sampled_file_identity(prefix + ".bin");
-  const bool has_index = ::access((prefix + ".idx").c_str(), F_OK) == 0;
-  return has_index ? fmt::format("{}; {}", file_identity(prefix + ".idx"), tokens) : tokens;
+  return path_exists(prefix + ".idx") ? fmt::format("{}; {}", file_identity(prefix + ".idx"), tokens) : tokens;
 }
 
 }  // namespace octavo

@@ -74,7 +74,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 
 // Move-only. All methods are const and safe to call from several threads. The files are mapped, so changes of the files
 // become visible. Each look-up in the index is therefore checked against the bounds again (InputError), and tokens are
-// read as they are now. A truncated file ends the process (core/files/mapping_faults.h).
+// read as they are now. A truncated file ends the process (core/files/mapped_file.h).
 class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin without .idx). Checks everything that can
@@ -82,8 +82,9 @@ class TokenFile {
   // every sequence lies inside PREFIX.bin, that the sequences have no more tokens than are stored, and that the
   // document index rises from 0 to N. Throws an InputError with the file, what was found and what was expected. Zero
   // tokens and empty documents are valid.
-  // `tokens` only divides the documents of an llm.c shard.
-  explicit TokenFile(const std::string& path, const DocumentTokens& tokens = {});
+  // `tokens` only divides the documents of an llm.c shard. If `checks_index` is false, only the headers of a Megatron
+  // dataset are read and checked, and num_tokens(), document_begin() and find_document() must not be called.
+  explicit TokenFile(const std::string& path, const DocumentTokens& tokens = {}, bool checks_index = true);
 
   // Returns the path of the file with the tokens.
   const std::string& path() const { return bin_.path(); }
@@ -118,7 +119,7 @@ class TokenFile {
   static constexpr int64_t kFullScanBytes = int64_t{2} << 30;
 
  private:
-  void open_megatron(const std::string& prefix);
+  void open_megatron(const std::string& prefix, bool checks_index);
   void open_llm_c(const std::string& bin_path, const DocumentTokens& tokens);
   void check_sequences();
   void check_document_index() const;
@@ -141,7 +142,7 @@ class TokenFile {
   const std::byte* offsets_ = nullptr;
   const std::byte* document_index_ = nullptr;
   // Whether document d is sequence d, which holds for the files of most writers. Saves a look-up in the document index.
-  bool one_sequence_each_ = true;
+  bool one_sequence_each_;
   // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets tell how many tokens come
   // before a sequence.
   bool in_order_ = true;
@@ -155,9 +156,9 @@ class TokenFile {
 };
 
 // Returns the tokens of `tokens` that the documents of a file contain already, from a sample of the documents: bos if
-// all begin with it, and eos if all end or all begin with it. Reads at most a few pages of a Megatron dataset, and
-// `file`, which must be open, of an llm.c shard. The first and the last document of a shard may be cut, so they do not
-// count.
+// all begin with it, and eos if all end or all begin with it. Reads a few documents of `file`, the opened file, or null
+// for a Megatron dataset that is not open, of which it reads a few pages. The first and the last document of a shard
+// may be cut, so they do not count.
 StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, const DocumentTokens& tokens);
 
 // Returns a text that identifies this version of the file (core/files/file_identity.h), from its whole index, if there

@@ -62,7 +62,7 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
   const DocumentTokens inserted{options.bos_id, options.eos_id};
   const bool inserts = inserted.bos || inserted.eos;
   int64_t index_bytes = 0;
-  int64_t stored = 0;
+  int64_t stored = 0, documents = 0;
   int64_t shards = 0, undivided = 0;  // Opened files of llm.c, and those of them without a divider.
   for (const std::string& path : paths) {
     auto file = std::make_unique<File>();
@@ -87,12 +87,12 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
     file->tokens = counts.tokens + counts.documents.value_or(0) * file->extra_tokens();
     stored += file->stored;
     num_tokens_ += file->tokens;
-    num_documents_ += counts.documents.value_or(0);
+    documents += counts.documents.value_or(0);
     files_.push_back(std::move(file));
   }
   is_undivided_ = shards > 0 && undivided == shards;
   CHECK_INPUT(stored > 0, "{}: empty dataset: {} documents without a token", paths.empty() ? "data" : paths.front(),
-              num_documents_);
+              documents);
 }
 
 TokenRow::TokenRow(TokenRow&&) noexcept = default;

@@ -36,8 +36,6 @@ class TokenRow {
   ~TokenRow();
 
   int64_t num_tokens() const { return num_tokens_; }  // Returns M, the number of tokens with bos and eos.
-  // Returns the number of documents, except those of llm.c shards that are not yet open.
-  int64_t num_documents() const { return num_documents_; }
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
   const std::string& path(int64_t file) const;  // Returns the path as it was given.
   // Return the number of files whose documents contain the bos or eos already.
@@ -75,7 +73,6 @@ class TokenRow {
   TokenRowOptions options_;
   std::vector<std::unique_ptr<File>> files_;
   int64_t num_tokens_ = 0;
-  int64_t num_documents_ = 0;
   int64_t files_with_bos_ = 0;
   int64_t files_with_eos_ = 0;
   bool is_undivided_ = false;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 #include "kernels/attention/sdpa.h"
 #include "model/architecture/model_fields.h"
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/failure_text.h"
 #include "parallel/ranks/handles_mpi.h"
 #include "parallel/ranks/process_group.h"
 

@@ -1,4 +1,4 @@
-"""Selects the files of the inputs, their order, and the files that are left out. docs/data.md states the rules, data/text/file_kind.cpp and
+"""Selects the files of the inputs, their order, and the files that are left out. docs/data.md states the rules, data/text/text_file.cpp and
 core/files/file_tree.cpp have the same ones for `octavo pack`, and tests/data/text/inputs.json has the cases that both must agree on."""
 
 import collections

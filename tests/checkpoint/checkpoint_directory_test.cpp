@@ -20,13 +20,8 @@ using std::chrono::milliseconds;
 
 class DirectoryLockTest : public testing::Test {
  protected:
-  std::string refusal(DirectoryUse use = kCheckpointDirectory) {
-    try {
-      const DirectoryLock lock(path_, use, milliseconds(200));
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+  std::string refusal(DirectoryUse use = kCheckpointDirectory) const {
+    return input_error_of([&] { const DirectoryLock lock(path_, use, milliseconds(200)); });
   }
   TempDir dir_;
   fs::path path_ = dir_ / "";
@@ -35,7 +30,7 @@ class DirectoryLockTest : public testing::Test {
 TEST_F(DirectoryLockTest, ASecondOneIsRefusedByName) {
   {
     const DirectoryLock lock(path_, kCheckpointDirectory);
-    EXPECT_NE(refusal().find(fmt::format("in use by another run, process {} on ", ::getpid())), std::string::npos);
+    expect_mentions(refusal(), {fmt::format("in use by another run, process {} on ", ::getpid())});
   }
   EXPECT_EQ(refusal(), "");
   EXPECT_TRUE(fs::is_empty(path_)) << "left over";
@@ -63,7 +58,7 @@ TEST_F(DirectoryLockTest, EndsWithItsProcess) {
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_NE(refusal().find(fmt::format("process {} on", child)), std::string::npos);
+  expect_mentions(refusal(), {fmt::format("process {} on", child)});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(fs::exists(dir_ / "lock"));

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -63,6 +64,12 @@ class CheckpointTest : public testing::Test {
     EXPECT_EQ(writer.last_saved(), step_path(step));
   }
 
+  void save_pieces(int64_t step, const std::vector<CheckpointTensor>& pieces) {
+    CheckpointWriter writer({root(), 0, true}, group_, stream_);
+    writer.save(step, small_model(), {}, pieces);
+    writer.finish();
+  }
+
   static void expect_holds(Checkpoint& checkpoint, const State& state) {
     std::vector<float> values(35);
     checkpoint.read("a.weight", 0, 35, values.data());
@@ -71,6 +78,18 @@ class CheckpointTest : public testing::Test {
     EXPECT_EQ(values, state.exp_avg);
     checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data());
     for (size_t i = 0; i < 35; ++i) EXPECT_EQ(values[i], static_cast<float>(state.exp_avg_sq[i]));
+  }
+
+  // Edits the manifest of a step and updates its checksum.
+  template <typename Change>
+  void edit_manifest(int64_t step, Change change) const {
+    const std::string path = (step_path(step) / kManifestName).string();
+    nlohmann::json json = nlohmann::json::parse(read_whole_file(path));
+    change(json);
+    json.erase("xxh3");
+    const std::string text = json.dump();
+    json["xxh3"] = checksum_hex(text.data(), std::ssize(text));
+    write_file(path, json.dump());
   }
 
   // Returns the names in the checkpoint directory, sorted and without the lock file.
@@ -85,13 +104,8 @@ class CheckpointTest : public testing::Test {
   }
 
   // Returns the message of the InputError that verifying the whole checkpoint throws, or an empty string.
-  std::string damage(const fs::path& path) {
-    try {
-      Checkpoint(path).verify();
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+  static std::string damage(const fs::path& path) {
+    return input_error_of([&] { Checkpoint(path).verify(); });
   }
 
   TempDir dir_;

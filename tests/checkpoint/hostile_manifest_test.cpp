@@ -2,7 +2,6 @@
 #include <functional>
 #include <limits>
 
-#include "core/files/checksum.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {
@@ -17,12 +16,7 @@ class HostileManifestTest : public CheckpointTest {
   std::string refusal(const std::function<void(Json&)>& change) {
     State state(1);
     save(5, state);
-    Json json = Json::parse(read_whole_file((step_path(5) / kManifestName).string()));
-    change(json);
-    json.erase("xxh3");
-    const std::string content = json.dump();
-    json["xxh3"] = checksum_hex(content.data(), static_cast<int64_t>(content.size()));
-    write_file((step_path(5) / kManifestName).string(), json.dump());
+    edit_manifest(5, change);
     return message_of<DamagedCheckpoint>([&] { Checkpoint(step_path(5)).describe(); });
   }
 

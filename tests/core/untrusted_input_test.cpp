@@ -15,6 +15,7 @@
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/printable.h"
+#include "tests/data/test_files.h"
 
 namespace octavo {
 namespace {
@@ -23,32 +24,17 @@ namespace fs = std::filesystem;
 
 class UntrustedInput : public testing::Test {
  protected:
-  UntrustedInput() {
-    std::string pattern = (fs::temp_directory_path() / "octavo_input_XXXXXX").string();
-    dir_ = ::mkdtemp(pattern.data());
-  }
-  ~UntrustedInput() override { fs::remove_all(dir_); }
-
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(dir_ / name, std::ios::binary) << content;
     return (dir_ / name).string();
   }
 
-  fs::path dir_;
+  TempDir scratch_;
+  fs::path dir_ = scratch_ / "";
 };
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 void expect_refusal(const std::function<void()>& action, const std::string& part) {
-  const std::string message = refusal(action);
-  EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+  expect_mentions(message_of<InputError>(action), {part});
 }
 
 TEST(Printable, EscapesControlCharactersAndInvalidUtf8) {
@@ -222,11 +208,11 @@ TEST_F(UntrustedInput, JsonOfAnyDepthIsParsedOrRefused) {
 
 TEST_F(UntrustedInput, JsonFaultsAreNamed) {
   for (const char* text : {"", "{", "[1,]", "nul", "1 2", "\"\xff\"", "1e999", "\"\\ud800\""}) {
-    const std::string message = refusal([&] { parse_json(text, "file.json"); });
+    const std::string message = input_error_of([&] { parse_json(text, "file.json"); });
     EXPECT_EQ(message.rfind("file.json: is not JSON: ", 0), 0u) << message;
     EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
   }
-  EXPECT_LE(refusal([] { parse_json('"' + std::string(100'000, 'x'), "f"); }).size(), 300u);
+  EXPECT_LE(input_error_of([] { parse_json('"' + std::string(100'000, 'x'), "f"); }).size(), 300u);
   expect_refusal([&] { read_json_file(write("file", "{")); }, "file: is not JSON: ");
 }
 

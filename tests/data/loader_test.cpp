@@ -26,6 +26,16 @@ class LoaderTest : public testing::Test {
     config_.seq_len = 16;
     config_.eos_id = 9000;
   }
+  // Returns the loaders of all ranks.
+  std::vector<std::unique_ptr<Loader>> open_ranks(int64_t num_ranks, LoaderOptions options,
+                                                  const nlohmann::json* state = nullptr) const {
+    std::vector<std::unique_ptr<Loader>> ranks;
+    options.num_ranks = num_ranks;
+    for (options.rank = 0; options.rank < num_ranks; ++options.rank)
+      ranks.push_back(std::make_unique<Loader>(config_, options, state));
+    return ranks;
+  }
+
   TempDir dir_;
   DataConfig config_;
 };
@@ -45,28 +55,6 @@ Batch joined_batch(std::vector<std::unique_ptr<Loader>>& ranks) {
               (loader == ranks.front() ? joined.dataset_samples = part.dataset_samples : joined.dataset_samples));
   }
   return joined;
-}
-
-TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
-  SampleStream stream(config_, config_.train, 0);
-  Loader loader(config_, {.global_batch_size = 3});
-  std::vector<int32_t> tokens(17), start(17);
-  for (int64_t step = 0; step < 20; ++step) {
-    const Batch& batch = loader.next();
-    EXPECT_EQ(batch.step, step);
-    EXPECT_GE(loader.data_ms(), 0);
-    for (size_t row = 0; row < 3; ++row) {
-      const Sample sample = stream.next();
-      EXPECT_EQ(batch.dataset[row], sample.dataset);
-      stream.read(sample, tokens, start);
-      for (size_t t = 0; t < 16; ++t) {
-        ASSERT_EQ(batch.inputs[row * 16 + t], tokens[t]);
-        ASSERT_EQ(batch.targets[row * 16 + t], tokens[t + 1]);
-        ASSERT_EQ(batch.document_start[row * 16 + t], start[t]);
-      }
-    }
-    EXPECT_EQ(batch.state_after, stream.state());
-  }
 }
 
 // Rank r of N has chunks r and 2 N - 1 - r of every sample. The document starts are positions in the whole sample.
@@ -130,11 +118,7 @@ TEST_F(LoaderTest, DocumentMaskTakesNoTargetFromTheNextDocument) {
 TEST_F(LoaderTest, AnyNumberOfRanksReadsTheSameBatches) {
   for (const int64_t num_ranks : {1, 2, 3, 5, 8}) {
     Loader single(config_, {.global_batch_size = 120});
-    std::vector<std::unique_ptr<Loader>> ranks;
-    for (int64_t r = 0; r < num_ranks; ++r) {
-      ranks.push_back(std::make_unique<Loader>(
-          config_, LoaderOptions{.global_batch_size = 120, .rank = r, .num_ranks = num_ranks}));
-    }
+    std::vector<std::unique_ptr<Loader>> ranks = open_ranks(num_ranks, {.global_batch_size = 120});
     for (int step = 0; step < 10; ++step) {
       const Batch joined = joined_batch(ranks);
       const Batch& expected = single.next();
@@ -162,33 +146,35 @@ TEST(BatchScheduleTest, PhasesComeOneAfterTheOther) {
   EXPECT_EQ(BatchSchedule(5).samples(3), 15);
 }
 
-// A loader with a batch size warmup returns the samples of the stream in order, and so does a loader that resumes after
-// any step.
-TEST_F(LoaderTest, StepsTakeAsManySamplesAsTheirPhase) {
-  const std::vector<BatchPhase> warmup = {{.batch_size = 4, .steps = 2}, {.batch_size = 8, .steps = 3}};
-  const auto options = [&](int64_t rank, int64_t ranks, int64_t steps_done) {
-    return LoaderOptions{.global_batch_size = 12,
-                         .batch_size_warmup = warmup,
-                         .steps_done = steps_done,
-                         .rank = rank,
-                         .num_ranks = ranks};
-  };
+// A loader, here with a batch size warmup, returns the samples of the stream in order, and so does a loader that
+// resumes after any step.
+TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
+  LoaderOptions options{.global_batch_size = 12,
+                        .batch_size_warmup = {{.batch_size = 4, .steps = 2}, {.batch_size = 8, .steps = 3}}};
   SampleStream stream(config_, config_.train, 0);
-  Loader whole(config_, options(0, 1, 0));
+  Loader whole(config_, options);
   std::vector<int32_t> tokens(17), start(17);
   for (int64_t step = 0; step < 8; ++step) {
     const auto state = nlohmann::json::parse(whole.state_json().dump());
-    std::vector<std::unique_ptr<Loader>> ranks;
-    for (int64_t rank = 0; rank < 4; ++rank)
-      ranks.push_back(std::make_unique<Loader>(config_, options(rank, 4, step), &state));
+    options.steps_done = step;
+    std::vector<std::unique_ptr<Loader>> ranks = open_ranks(4, options, &state);
     const Batch joined = joined_batch(ranks);
     const Batch& batch = whole.next();
+    EXPECT_EQ(batch.step, step);
+    EXPECT_GE(whole.data_ms(), 0);
     const size_t rows = step < 2 ? 4 : step < 5 ? 8 : 12;
     ASSERT_EQ(batch.inputs.size(), rows * 16);
     for (size_t row = 0; row < rows; ++row) {
-      stream.read(stream.next(), tokens, start);
-      for (size_t t = 0; t < 16; ++t) ASSERT_EQ(batch.inputs[row * 16 + t], tokens[t]);
+      const Sample sample = stream.next();
+      EXPECT_EQ(batch.dataset[row], sample.dataset);
+      stream.read(sample, tokens, start);
+      for (size_t t = 0; t < 16; ++t) {
+        ASSERT_EQ(batch.inputs[row * 16 + t], tokens[t]);
+        ASSERT_EQ(batch.targets[row * 16 + t], tokens[t + 1]);
+        ASSERT_EQ(batch.document_start[row * 16 + t], start[t]);
+      }
     }
+    EXPECT_EQ(batch.state_after, stream.state());
     EXPECT_EQ(joined.inputs, batch.inputs);
     EXPECT_EQ(joined.state_after, batch.state_after);
   }
@@ -326,11 +312,7 @@ TEST_F(LoaderTest, SamplesOfSkippedRangesAreInNoBatch) {
     if (g >= 2 && (g < 10 || g >= 20) && (g < 30 || g >= 34)) kept.push_back(g);
   }
   for (const int64_t num_ranks : {1, 2}) {
-    std::vector<std::unique_ptr<Loader>> ranks;
-    for (int64_t r = 0; r < num_ranks; ++r) {
-      ranks.push_back(
-          std::make_unique<Loader>(config_, LoaderOptions{.global_batch_size = 4, .rank = r, .num_ranks = num_ranks}));
-    }
+    std::vector<std::unique_ptr<Loader>> ranks = open_ranks(num_ranks, {.global_batch_size = 4});
     for (size_t step = 0; step < kept.size() / 4; ++step) {
       const Batch joined = joined_batch(ranks);
       for (size_t row = 0; row < 4; ++row) {
@@ -358,12 +340,6 @@ TEST_F(LoaderTest, ResumesFromTheGivenSampleOnce) {
   EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 7);
   config_.resume_from_sample = {};
   EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 104);
-  // Checkpoints of old versions, which read documents in parallel lanes, store another kind of position in the data.
-  const nlohmann::json lanes{{"lanes", 64}, {"next_sample", 40}};
-  expect_mentions(message_of<InputError>([&] { Loader(config_, {.global_batch_size = 4}, &lanes); }),
-                  {"data.resume_from_sample to 40"});
-  config_.resume_from_sample = 0;
-  EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &lanes).state().next_sample, 0);
 }
 
 TEST_F(LoaderTest, AStageBeginsAtItsFirstSampleAfterOneThatRepeatedSamples) {
@@ -393,14 +369,9 @@ TEST_F(LoaderTest, WrongFileIsFoundBeforeTheFirstStep) {
   expect_mentions(message_of<InputError>([&] { Loader loader(config_, {}); }), {"data.train"});
 }
 
-TEST_F(LoaderTest, StopsPromptly) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 20; ++i) {
-    // Reading a single batch of this size takes longer than the time limit below.
-    Loader loader(config_, {.global_batch_size = 100000});
-  }
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(taken.count(), 10);
+// The loaders end long before a batch of this size is read.
+TEST_F(LoaderTest, EndsWhileItsThreadsRead) {
+  for (int i = 0; i < 20; ++i) Loader loader(config_, {.global_batch_size = 100'000});
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -65,51 +64,20 @@ TEST(Mixture, TakesTheDatasetThatIsFurthestBehind) {
   }
 }
 
-// With simple weights each count stays within one sample of its share at every moment, and is exact after each period.
-TEST(Mixture, PlainWeightsHoldToOneSample) {
-  for (const Weights& weights : {Weights{7, 3}, {5, 3, 2}, {1, 1, 1, 1, 1}, {50, 25, 15, 7, 3}, {1, 99}, {6, 3, 1}}) {
-    const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
-    Mixture mixture(weights);
-    std::vector<int64_t> counts(weights.size());
-    for (int64_t g = 1; g <= 3 * total; ++g) {
-      ++counts[static_cast<size_t>(mixture.next())];
-      for (size_t d = 0; d < weights.size(); ++d) {
-        const int64_t off = std::abs(counts[d] * total - g * weights[d]);
-        ASSERT_LE(off, g % total == 0 ? 0 : total) << "dataset " << d << " of " << weights.size() << " sample " << g;
-      }
-    }
-  }
-}
-
-TEST(Mixture, ASampleIsReachedFromAnywhere) {
-  for (const Weights& weights : {Weights{1}, {7, 3}, {3, 0, 5, 11}, {1'000'003, 17, 4}}) {
-    const std::vector<int64_t> expected = first_datasets(Mixture(weights), 400);
-    Mixture mixture(weights);
-    for (const int64_t g : {350, 0, 17, 16, 399, 100}) {
-      mixture.seek(g);
-      EXPECT_EQ(mixture.next_sample(), g);
-      for (size_t d = 0; d < weights.size(); ++d) {
-        const auto dataset = static_cast<int64_t>(d);
-        EXPECT_EQ(mixture.taken(dataset), std::count(expected.begin(), expected.begin() + g, dataset));
-      }
-      EXPECT_EQ(mixture.next(), expected[static_cast<size_t>(g)]);
-    }
-  }
-}
-
 // The weights differ by orders of magnitude, so some datasets are chosen rarely.
-TEST(Mixture, SeekingEqualsWalkingFromTheBeginning) {
+TEST(Mixture, SeekingFromAnywhereEqualsWalkingFromTheBeginning) {
   std::mt19937_64 random(11);
   for (int draw = 0; draw < 120; ++draw) {
     Weights weights(draw % 20 == 0 ? 100 : 2 + random() % 12);
     const uint64_t most_bits = 2 + random() % 31;
     for (int64_t& weight : weights) weight = static_cast<int64_t>(random() % (uint64_t{2} << random() % most_bits));
     weights[random() % weights.size()] += 1;
-    Mixture walked(weights);
+    Mixture walked(weights), sought(weights);
     for (int64_t g = 0; g < 20'000; g += 10 + static_cast<int64_t>(random() % 4000)) {
       while (walked.next_sample() < g) walked.next();
-      Mixture sought(weights);
+      if (random() % 2 == 0) sought.seek(static_cast<int64_t>(random() % 20'000));  // From before or after g.
       sought.seek(g);
+      EXPECT_EQ(sought.next_sample(), g);
       for (size_t d = 0; d < weights.size(); ++d) {
         const auto dataset = static_cast<int64_t>(d);
         ASSERT_EQ(sought.taken(dataset), walked.taken(dataset)) << "draw " << draw << " sample " << g;
@@ -119,8 +87,8 @@ TEST(Mixture, SeekingEqualsWalkingFromTheBeginning) {
   }
 }
 
-TEST(Mixture, FarSamplesAreReachedQuickly) {
-  const auto begin = std::chrono::steady_clock::now();
+// Making 2^58 choices one after the other would never end, and 2 billion among 100 datasets would take minutes.
+TEST(Mixture, FarSamplesAreReachedDirectly) {
   constexpr int64_t kFar = int64_t{1} << 58;
   Mixture decimals(integer_weights(std::vector<double>{0.7, 0.2, 0.1}));
   decimals.seek(kFar);
@@ -132,15 +100,12 @@ TEST(Mixture, FarSamplesAreReachedQuickly) {
   Mixture thirds(integer_weights(std::vector<double>{1.0 / 3, 2.0 / 3}));
   thirds.seek(10'000'000);
   EXPECT_NEAR(static_cast<double>(thirds.taken(0)), 1e7 / 3, 1);
-  // Making 2 billion choices among 100 datasets one after the other would take minutes.
   std::vector<double> shares;
   for (int d = 1; d <= 100; ++d) shares.push_back(std::sqrt(d));
   Mixture many(integer_weights(shares));
   many.seek(2'000'000'000);
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   EXPECT_NEAR(static_cast<double>(many.taken(99)), 10 / sum * 2e9, 2);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(taken.count(), 5);
 }
 
 TEST(Mixture, TiesGoToTheFirst) {

@@ -55,11 +55,9 @@ TEST_F(OverlapTest, ContentIsComparedByItsTokens) {
   write_tokens(dir_ / "i32", counting_documents({50, 30}), TokenDtype::kI32);
   write_tokens(dir_ / "u16", counting_documents({50, 30}), TokenDtype::kU16);
   write_tokens(dir_ / "u8", counting_documents({20, 0, 60}), TokenDtype::kU8);
-  Bytes shard;
-  for (const int32_t value : {20240520, 1, 80}) shard.add(value);
-  for (int i = 3; i < 256; ++i) shard.add(int32_t{0});
-  for (uint16_t token = 0; token < 80; ++token) shard.add(token);
-  write_file(dir_ / "shard.bin", shard.str());
+  std::vector<uint16_t> tokens(80);
+  std::iota(tokens.begin(), tokens.end(), uint16_t{0});
+  write_file(dir_ / "shard.bin", llm_c_header(20240520, 1, 80) + u16_bytes(tokens));
   for (const char* held_out : {"i32", "u8", "shard"})
     refused(sources({"as_long", "u16"}), sources({held_out}), {"u16.bin", held_out, "have the same content"});
   write_tokens(dir_ / "empty", {{}});

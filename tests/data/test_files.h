@@ -17,6 +17,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "data/tokens/byte_tokenizer.h"
+#include "data/tokens/token_file.h"
 #include "data/tokens/token_writer.h"
 
 namespace octavo {
@@ -99,6 +101,44 @@ class Bytes {
   std::string text_;
 };
 
+// Returns the bytes of an index file, built without TokenFileWriter.
+inline std::string index_bytes(uint8_t code, const std::vector<int32_t>& lengths, const std::vector<int64_t>& offsets,
+                               const std::vector<int64_t>& document_index) {
+  Bytes bytes;
+  bytes.text(std::string_view("MMIDIDX\0\0", 9)).add<uint64_t>(1).add(code);
+  bytes.add<uint64_t>(lengths.size()).add<uint64_t>(document_index.size());
+  for (const int32_t length : lengths) bytes.add(length);
+  for (const int64_t offset : offsets) bytes.add(offset);
+  for (const int64_t entry : document_index) bytes.add(entry);
+  return bytes.str();
+}
+
+inline std::string u16_bytes(const std::vector<uint16_t>& tokens) {
+  Bytes bytes;
+  for (const uint16_t token : tokens) bytes.add(token);
+  return bytes.str();
+}
+
+// Returns the header of an llm.c shard.
+inline std::string llm_c_header(int32_t magic, int32_t version, int32_t tokens) {
+  Bytes bytes;
+  bytes.add(magic).add(version).add(tokens);
+  for (int i = 3; i < 256; ++i) bytes.add<int32_t>(0);
+  return bytes.str();
+}
+
+// Returns the documents of a token file of the byte tokenizer.
+inline std::vector<std::string> texts_of(const std::string& prefix) {
+  const TokenFile file(prefix);
+  std::vector<std::string> texts;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    std::vector<int32_t> ids(static_cast<size_t>(file.document_length(d)));
+    file.copy(d, 0, ids);
+    texts.push_back(ByteTokenizer::decode(ids));
+  }
+  return texts;
+}
+
 using TokenLists = std::vector<std::vector<int32_t>>;
 
 inline void write_tokens(const std::string& prefix, const TokenLists& documents, TokenDtype dtype = TokenDtype::kI32) {
@@ -146,6 +186,17 @@ std::string message_of(Action action) {
   }
   ADD_FAILURE() << "no exception";
   return {};
+}
+
+// Runs `action` and returns the message of the InputError that it throws, or an empty string.
+template <typename Action>
+std::string input_error_of(Action action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {

@@ -29,11 +29,8 @@ void check_round_trip(const Config& config, ScratchFile& file, const std::string
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static const std::string path = dir / "config.yaml";
   static ScratchFile file(path);
@@ -45,3 +42,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (accepts([&] { config = load_config(path, parts); })) check_round_trip(*config, file, path);
   return 0;
 }
+
+}  // namespace octavo::fuzz

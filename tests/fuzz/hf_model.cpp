@@ -56,11 +56,8 @@ void check_model(const std::string& path) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static Files files;
 
   Input input(bytes, size);
@@ -71,3 +68,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   accepts([&] { check_model(files.path()); });
   return 0;
 }
+
+}  // namespace octavo::fuzz

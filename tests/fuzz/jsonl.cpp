@@ -3,9 +3,9 @@
 #include "data/tokens/token_file.h"
 #include "tests/fuzz/fuzz_target.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+namespace octavo::fuzz {
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static ScratchFile file(dir / "t.jsonl");
   static const PackOptions options{.inputs = {dir / "t.jsonl"}, .output = dir / "packed"};
@@ -19,3 +19,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   packed.check_vocabulary(256);
   return 0;
 }
+
+}  // namespace octavo::fuzz

@@ -27,11 +27,8 @@ std::string make_shard(unsigned use, Input& input) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static ScratchFile bin_file(dir / "t.bin");
   static const std::string path = dir / "t.bin";
@@ -47,3 +44,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   return 0;
 }
+
+}  // namespace octavo::fuzz

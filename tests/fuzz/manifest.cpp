@@ -107,11 +107,8 @@ void check_weights(const std::string& path) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static Files files;
 
   Input input(bytes, size);
@@ -125,3 +122,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   return 0;
 }
+
+}  // namespace octavo::fuzz

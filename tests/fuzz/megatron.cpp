@@ -92,11 +92,8 @@ void mend(unsigned what, std::string& idx, std::string& bin) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static ScratchFile idx_file(dir / "t.idx"), bin_file(dir / "t.bin");
   static const std::string path = dir / "t";
@@ -126,3 +123,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   return 0;
 }
+
+}  // namespace octavo::fuzz

@@ -70,11 +70,8 @@ void check_entries(const SafetensorsFile& file, size_t size) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static const std::string path = dir / "t.safetensors";
   static ScratchFile scratch(path);
@@ -90,3 +87,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   return 0;
 }
+
+}  // namespace octavo::fuzz

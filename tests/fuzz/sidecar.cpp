@@ -31,11 +31,8 @@ void check_description(const nlohmann::ordered_json& json) {
 }
 
 }  // namespace
-}  // namespace octavo::fuzz
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const ScratchDir dir;
   static const std::string prefix = write_tokens(dir / "t");
   static ScratchFile file(prefix + ".json");
@@ -46,3 +43,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   (void)json.dump(2);
   return 0;
 }
+
+}  // namespace octavo::fuzz

@@ -4,9 +4,9 @@
 
 #include "tests/fuzz/fuzz_target.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  using namespace octavo;
-  using namespace octavo::fuzz;
+namespace octavo::fuzz {
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const std::string_view output(reinterpret_cast<const char*>(bytes), size);
   accepts([&] {
     const std::vector<int32_t> ids = answered_ids(output, "t");
@@ -16,3 +16,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   accepts([&] { require(answered_text(output, "t").size() <= size, "a text is part of the answer"); });
   return 0;
 }
+
+}  // namespace octavo::fuzz

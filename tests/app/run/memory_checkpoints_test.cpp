@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "checkpoint/memory_directory.h"
+#include "checkpoint/machine_memory.h"
 #include "tests/app/train/run_fixture.h"
 
 namespace octavo {

@@ -5,9 +5,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "data/text/file_kind.h"
 #include "data/text/text_file.h"
-#include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/pack.h"
 #include "tests/data/test_files.h"
 
@@ -47,16 +45,9 @@ TEST(TextInputs, CasesOfTokenizeHf) {
         continue;
       }
       const PackSummary summary = pack(options);
-      const TokenFile packed(dir / "p");
       std::vector<std::string> expected = inputs.value("documents", std::vector<std::string>{});
       expected.insert(expected.begin(), "other");
-      std::vector<std::string> texts;
-      for (int64_t d = 0; d < packed.num_documents(); ++d) {
-        std::vector<int32_t> ids(static_cast<size_t>(packed.document_length(d)));
-        packed.copy(d, 0, ids);
-        texts.push_back(ByteTokenizer::decode(ids));
-      }
-      EXPECT_EQ(texts, expected);
+      EXPECT_EQ(texts_of(dir / "p"), expected);
       const std::string kind = is_left_out ? inputs["left_out"].get<std::string>() : "";
       const bool is_damaged = kind.starts_with("damaged");  // Such a file is named instead of counted.
       EXPECT_EQ(summary.unreadable.size(), is_damaged ? 1 : 0);

@@ -16,17 +16,6 @@
 namespace octavo {
 namespace {
 
-std::vector<std::string> texts_of(const std::string& prefix) {
-  const TokenFile file(prefix);
-  std::vector<std::string> texts;
-  for (int64_t d = 0; d < file.num_documents(); ++d) {
-    std::vector<int32_t> ids(static_cast<size_t>(file.document_length(d)));
-    file.copy(d, 0, ids);
-    texts.push_back(ByteTokenizer::decode(ids));
-  }
-  return texts;
-}
-
 using Texts = std::vector<std::string>;
 
 TEST(ByteTokenizer, RoundTrip) {
@@ -226,10 +215,6 @@ TEST(Pack, BadInputIsRefusedByName) {
   const TempDir dir;
   write_file(dir / "old.txt", "old");
   pack({.inputs = {dir / "old.txt"}, .output = dir / "p"});
-  const auto refuse = [&](PackOptions options, const std::vector<std::string>& mentions) {
-    options.overwrite = true;
-    expect_mentions(message_of<InputError>([&] { pack(options); }), mentions);
-  };
   write_file(dir / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
   write_file(dir / "none.jsonl", "{\"txt\": \"a\"}\n");
   write_file(dir / "type.jsonl", "{\"text\": 3}\n");
@@ -237,19 +222,25 @@ TEST(Pack, BadInputIsRefusedByName) {
   write_file(dir / "nul", std::string_view("ab\0", 3));
   write_file(dir / "empty", "");
   std::filesystem::create_directory(dir / "no_files");
-  refuse({.inputs = {dir / "bad.jsonl"}, .output = dir / "p"}, {"bad.jsonl:2", "is not JSON"});
-  refuse({.inputs = {dir / "none.jsonl"}, .output = dir / "p"}, {"none.jsonl:1", "no field 'text'"});
-  refuse({.inputs = {dir / "type.jsonl"}, .output = dir / "p"}, {"type.jsonl:1", "number", "string"});
-  refuse({.inputs = {dir / "bom.jsonl"}, .output = dir / "p"}, {"bom.jsonl:1", "byte order mark"});
-  refuse({.inputs = {dir / "nul"}, .output = dir / "p"}, {"nul", "NUL byte at offset 2"});
-  refuse({.inputs = {dir / "missing"}, .output = dir / "p"}, {"missing", "no such file"});
-  refuse({.input_list = dir / "missing", .output = dir / "p"}, {"missing"});
-  refuse({.inputs = {dir / "empty"}, .output = dir / "p"}, {"no document"});
-  refuse({.inputs = {dir / "no_files"}, .output = dir / "p"}, {"no document"});
-  refuse({.output = dir / "p"}, {"no input"});
-  refuse({.inputs = {dir / "old.txt"}}, {"output"});
-  refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 1}, {"hold_out_every is 1"});
-  refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 2}, {"1 documents", "one in 2"});
+  const auto refuse = [&](const char* input, const std::vector<std::string>& mentions, PackOptions options = {}) {
+    if (*input != '\0') options.inputs = {dir / input};
+    options.output = dir / "p";
+    options.overwrite = true;
+    expect_mentions(message_of<InputError>([&] { pack(options); }), mentions);
+  };
+  refuse("bad.jsonl", {"bad.jsonl:2", "is not JSON"});
+  refuse("none.jsonl", {"none.jsonl:1", "no field 'text'"});
+  refuse("type.jsonl", {"type.jsonl:1", "number", "string"});
+  refuse("bom.jsonl", {"bom.jsonl:1", "byte order mark"});
+  refuse("nul", {"nul", "NUL byte at offset 2"});
+  refuse("missing", {"missing", "no such file"});
+  refuse("", {"missing"}, {.input_list = dir / "missing"});
+  refuse("empty", {"no document"});
+  refuse("no_files", {"no document"});
+  refuse("", {"no input"});
+  refuse("old.txt", {"hold_out_every is 1"}, {.hold_out_every = 1});
+  refuse("old.txt", {"1 documents", "one in 2"}, {.hold_out_every = 2});
+  expect_mentions(message_of<InputError>([&] { pack({.inputs = {dir / "old.txt"}}); }), {"output"});
   // The older dataset is intact, and the aborted run left no temporary file.
   EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(dir / "p").parent_path())) {
@@ -294,18 +285,12 @@ TEST(Inspect, ReportsWhatIsInATokenFile) {
   write_file(dir / "b", "ba");
   pack({.inputs = {dir / "a", dir / "b"}, .output = dir / "p"});
   const auto json = inspect_token_file(dir / "p");
-  EXPECT_EQ(json["format"], "megatron");
-  EXPECT_EQ(json["dtype"], "uint16");
-  EXPECT_EQ(json["documents"], 2);
-  EXPECT_EQ(json["sequences"], 2);
-  EXPECT_EQ(json["tokens"], 6);
-  EXPECT_EQ(json["document_length"]["min"], 2);
-  EXPECT_EQ(json["document_length"]["mean"], 3.0);
-  EXPECT_EQ(json["document_length"]["max"], 4);
-  EXPECT_EQ(json["token_id"]["min"], 'a');
-  EXPECT_EQ(json["token_id"]["max"], 'b');
+  EXPECT_EQ(json["document_length"], (nlohmann::ordered_json{{"min", 2}, {"mean", 3.0}, {"max", 4}}));
+  EXPECT_EQ(json["token_id"], (nlohmann::ordered_json{{"min", 'a'}, {"max", 'b'}}));
   EXPECT_EQ(json["sidecar"]["tokenizer"], "byte");
-  EXPECT_EQ(json["intact"], true);
+  const std::pair<const char*, nlohmann::json> facts[] = {
+      {"format", "megatron"}, {"dtype", "uint16"}, {"documents", 2}, {"sequences", 2}, {"tokens", 6}, {"intact", true}};
+  for (const auto& [key, value] : facts) EXPECT_EQ(json[key], value) << key;
   // The tokens a and b occur three times each. Within a document each a is followed by b, and each b by a.
   EXPECT_NEAR(json["entropy_nats"]["unigram"].get<double>(), std::log(2.0), 1e-12);
   EXPECT_NEAR(json["entropy_nats"]["bigram"].get<double>(), 0, 1e-12);
@@ -339,14 +324,9 @@ TEST(Inspect, SidecarThatContradictsIsReported) {
     EXPECT_EQ(inspect_token_file(dir / "t")["intact"], false);
   }
   EXPECT_THROW(inspect_token_file(dir / "missing"), InputError);
-}
-
-TEST(Inspect, EmptyFile) {
-  const TempDir dir;
-  write_tokens(dir / "t", {});
-  const auto json = inspect_token_file(dir / "t");
-  EXPECT_EQ(json["tokens"], 0);
-  EXPECT_TRUE(json["token_id"].is_null());
+  write_tokens(dir / "empty", {});
+  EXPECT_EQ(inspect_token_file(dir / "empty")["tokens"], 0);
+  EXPECT_TRUE(inspect_token_file(dir / "empty")["token_id"].is_null());
 }
 
 TEST(Inspect, SamplesAsJsonLines) {

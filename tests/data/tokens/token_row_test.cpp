@@ -128,7 +128,15 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
       {{{{'a', '$'}}, {{'b'}}, {{}, {}}}, "^a$^b$^$^$", 0, 1},
   };
   for (const Case& c : cases) {
-    const TokenRow row(write(c.files), {.bos_id = '^', .eos_id = '$'});
+    const std::vector<std::string> paths = write(c.files);
+    const TokenRow row(paths, {.bos_id = '^', .eos_id = '$'});
+    int64_t with_bos = 0, with_eos = 0;
+    for (const std::string& path : paths) {  // Files that are not opened completely.
+      const StoredTokens stored = find_stored_tokens(path, nullptr, {.bos = '^', .eos = '$'});
+      with_bos += stored.bos ? 1 : 0;
+      with_eos += stored.eos ? 1 : 0;
+    }
+    EXPECT_EQ(std::pair(with_bos, with_eos), std::pair(c.with_bos, c.with_eos)) << c.expected;
     EXPECT_EQ(row.files_with_bos(), c.with_bos) << c.expected;
     EXPECT_EQ(row.files_with_eos(), c.with_eos) << c.expected;
     ASSERT_EQ(row.num_tokens(), std::ssize(c.expected));
@@ -143,12 +151,7 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
 
 // Other programs may write the sequences of PREFIX.bin in any order.
 TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
-  Bytes idx;
-  idx.text(std::string("MMIDIDX\0\0", 9)).add<uint64_t>(1).add<uint8_t>(1).add<uint64_t>(3).add<uint64_t>(3);
-  for (const int32_t length : {2, 3, 1}) idx.add(length);
-  for (const int64_t offset : {4, 0, 3}) idx.add(offset);
-  for (const int64_t entry : {0, 2, 3}) idx.add(entry);
-  write_file(dir_ / "other.idx", idx.str());
+  write_file(dir_ / "other.idx", index_bytes(1, {2, 3, 1}, {4, 0, 3}, {0, 2, 3}));
   write_file(dir_ / "other.bin", "abcdef");
   const TokenRow row({dir_ / "other"}, {.eos_id = '.'});
   std::vector<int32_t> tokens(static_cast<size_t>(row.num_tokens()));

@@ -1,4 +1,4 @@
-#include "checkpoint/memory_directory.h"
+#include "checkpoint/machine_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -21,12 +21,7 @@ namespace fs = std::filesystem;
 class MemoryDirectoryTest : public testing::Test {
  protected:
   std::string refusal() const {
-    try {
-      make_private_directory(path_);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    return input_error_of([&] { make_private_directory(path_); });
   }
   void expect_refused(const std::string& reason) const {
     EXPECT_EQ(refusal().find(path_.string() + ": " + reason), 0u) << refusal();
@@ -81,18 +76,16 @@ TEST_F(MemoryDirectoryTest, IsOpenToItsUserAloneAndRemovedWithAllInIt) {
   remove_private_directory(path_);  // Removing a directory that does not exist is not an error.
 }
 
-TEST_F(MemoryDirectoryTest, ALinkIsRefusedAndNotFollowed) {
+TEST_F(MemoryDirectoryTest, AFileAndALinkAreRefusedAndNotFollowed) {
+  write_output_file(path_.string(), "text");
+  expect_refused("is not a directory");
+  fs::remove(path_);
   const fs::path target = dir_ / "target";
   fs::create_directories(target / "step_00000001");
   fs::permissions(target, fs::perms::owner_all);
   fs::create_directory_symlink(target, path_);
   expect_refused("is not a directory");
   EXPECT_TRUE(fs::exists(target / "step_00000001"));
-}
-
-TEST_F(MemoryDirectoryTest, AFileIsRefused) {
-  write_output_file(path_.string(), "text");
-  expect_refused("is not a directory");
 }
 
 TEST_F(MemoryDirectoryTest, OneThatIsOpenToOthersIsRefused) {

@@ -1,4 +1,4 @@
-#include "core/near_sizes.h"
+#include "core/suggestions.h"
 
 #include <gtest/gtest.h>
 
