@@ -17,7 +17,6 @@
 
 #include "model/architecture/precision.h"
 #include "model/block/block.h"
-#include "model/block/kv_cache.h"
 #include "model/head.h"
 #include "model/parameters/block_weights.h"
 #include "model/parameters/kv_copies.h"
@@ -69,8 +68,6 @@ struct LlamaOptions {
   // Training only. For each chunk of the stage, the maximum number of micro-batches that have activations at a time.
   // Empty: 1 for each chunk.
   std::vector<int64_t> in_flight = {};
-  // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
-  KvCache* cache = nullptr;
   // Whether run() is given kBackwardInput and kBackwardWeights. Each micro-batch in flight then has memory for the
   // operands of all weight gradients of the blocks; in training.
   bool splits_backward = false;
@@ -113,10 +110,9 @@ class Llama {
   // run(), which would otherwise load kernels while transfers are in progress and might wait forever.
   void warm_up(const MicroBatch& batch, bool several);
 
-  // Returns the logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, valid
-  // until the next pass. `inputs` must be one sequence, or several sequences of one token. With a cache, the tokens
-  // follow the cached ones and are added to the cache. Requires a single tensor-parallel rank.
-  Tensor last_logits(const Tensor& inputs);
+  // Returns the logits [1, vocab] of one token of `inputs` [tokens] int32, valid until the next pass. Later tokens of
+  // its sequence do not change them. Requires a single tensor-parallel rank and a stage with all blocks.
+  Tensor logits_of(int64_t token, const Tensor& inputs);
 
   // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
   void observe_results(ResultObserver* observer);
@@ -249,7 +245,7 @@ class Llama {
   std::unique_ptr<HeadActivations> head_activations_;
   Tensor losses_;    // [tokens] float32
   Tensor z_losses_;  // [tokens] float32. Undefined without a z-loss.
-  // [seq_len, or the cache's capacity, head_dim] float32, for the positions of this rank's tokens.
+  // [seq_len, head_dim] float32, for the positions of this rank's tokens.
   Tensor rope_table_;
   Tensor workspace_;  // Workspace of the stream's ops.
 
