@@ -21,7 +21,7 @@
 #include "model/parameters/block_weights.h"
 #include "model/parameters/kv_copies.h"
 #include "model/parameters/sharded_parameters.h"
-#include "model/step_entries.h"
+#include "model/pipeline_schedule.h"
 #include "parallel/pipeline_group.h"
 
 namespace octavo {
@@ -45,11 +45,11 @@ struct LlamaActivations {
 
   // Returns the activations of a layer of the stage.
   const BlockActivations& block(size_t layer) const { return blocks[layer - first_layer]; }
-  // Input of a chunk without embedding, [share, hidden]. It is received, or the caller writes it, before a forward.
+  // Input of a chunk without embedding, [share, hidden]. It is received before a forward.
   const Tensor& input() const { return blocks.front().h0(); }
   // Edge of the chunk, [share, hidden]. After a forward of a chunk without head it holds the output. Before the
-  // backward the gradient of the output is received, or the caller writes it, here. After the backward of a chunk
-  // without embedding it holds the gradient of the input.
+  // backward the gradient of the output is received here. After the backward of a chunk without embedding it holds the
+  // gradient of the input.
   const Tensor& edge() const { return delta; }
 };
 
@@ -132,8 +132,6 @@ class Llama {
   // Returns the stream on which ranks that share sequences transfer keys, values and their gradients.
   Stream& key_transfers() { return sequences_.transfers(); }
 
-  // Returns the activations of the micro-batch and the chunk of an entry.
-  const LlamaActivations& activations(const StepEntry& entry) const { return in_flight_[slot_of(entry)]; }
   const Tensor& losses() const { return losses_; }      // [tokens] float32. Undefined without a head.
   const Tensor& z_losses() const { return z_losses_; }  // [tokens] float32. Undefined without a z-loss.
   const ModelConfig& config() const { return options_.config; }

@@ -13,7 +13,7 @@
 #include "kernels/attention/sdpa.h"
 #include "kernels/layers/rms_norm.h"
 #include "model/architecture/activation_checkpointing.h"
-#include "model/architecture/batch_shape.h"
+#include "model/architecture/block_spec.h"
 #include "model/architecture/config.h"
 #include "model/linear/linear_layer.h"
 
