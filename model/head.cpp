@@ -139,11 +139,11 @@ void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& tar
   });
 }
 
-Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t begin,
-                   int64_t end) {
+Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t token) {
   CHECK(c.tensor.alone(), "logits of single tokens on {} tensor-parallel ranks", c.tensor.size());
-  const Tensor logits = a.logits.rows(0, end - begin);
-  matmul({.d = logits, .a = a.norm.rows(begin, end), .b = w.lm_head, .transpose_b = true, .name = "lm_head"}, c.stream);
+  const Tensor logits = a.logits.rows(0, 1);
+  matmul({.d = logits, .a = a.norm.rows(token, token + 1), .b = w.lm_head, .transpose_b = true, .name = "lm_head"},
+         c.stream);
   return logits;
 }
 

@@ -46,10 +46,10 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
                HeadActivations& activations);
 
-// Returns the logits [end - begin, vocab] of the tokens [begin, end), at most a chunk, in activations.logits. They are
-// computed in the compute dtype, whatever precision.lm_head says. Requires a single tensor-parallel rank.
+// Returns the logits [1, vocab] of a token, in activations.logits. They are computed in the compute dtype, whatever
+// precision.lm_head says. Requires a single tensor-parallel rank.
 Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,
-                   int64_t begin, int64_t end);
+                   int64_t token);
 
 // Computes the losses and the gradients of scale * sum(losses + z-losses) through lm_head and the final norm. d_h is
 // the gradient of the residual stream. The gradient of lm_head is written with =, or with += when accumulating. The

@@ -49,16 +49,13 @@ void Llama::end_step(const Tensor& skip) {
 }
 
 BlockContext Llama::context(const Documents& documents) {
-  const int64_t position = options_.cache != nullptr ? options_.cache->length() : 0;
-  const Tensor rope_table = rope_table_.rows(position, position + options_.shape.seq_len);
   return {.config = local_,
           .attention = sdpa_shape(local_, options_.shape),
-          .rope_table = rope_table,
+          .rope_table = rope_table_,
           .documents = documents,
           .tensor = tensor_,
           .stream = *stream_,
           .sequences = sequences_,
-          .position = position,
           .observer = observer_};
 }
 
@@ -391,11 +388,7 @@ void Llama::backward_embedding(const Work& work) {
   fsdp_->reduce(kUnit, work.place);
 }
 
-Tensor Llama::last_logits(const Tensor& inputs) {
-  const BatchShape& shape = options_.shape;
-  CHECK(shape.micro_batch_size == 1 || shape.seq_len == 1, "logits of the last of {} tokens of {} sequences",
-        shape.seq_len, shape.micro_batch_size);
-  stream_->set_workspace(workspace_);  // Another model on this stream may have set its own workspace.
+Tensor Llama::logits_of(int64_t token, const Tensor& inputs) {
   const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const MicroBatch batch{.inputs = inputs, .targets = {}, .order = {}, .documents = {}};
@@ -404,10 +397,8 @@ Tensor Llama::last_logits(const Tensor& inputs) {
   const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, work.a.delta, *head_activations_);
-  const Tensor logits =
-      head_logits(c, head_weights_, *head_activations_, shape.tokens() - shape.micro_batch_size, shape.tokens());
+  const Tensor logits = head_logits(c, head_weights_, *head_activations_, token);
   fsdp_->release(head);
-  if (options_.cache != nullptr) options_.cache->append(shape.seq_len);
   return logits;
 }
 

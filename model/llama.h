@@ -17,12 +17,11 @@
 
 #include "model/architecture/precision.h"
 #include "model/block/block.h"
-#include "model/block/kv_cache.h"
 #include "model/head.h"
 #include "model/parameters/block_weights.h"
 #include "model/parameters/kv_copies.h"
 #include "model/parameters/sharded_parameters.h"
-#include "model/step_entries.h"
+#include "model/pipeline_schedule.h"
 #include "parallel/pipeline_group.h"
 
 namespace octavo {
@@ -46,11 +45,11 @@ struct LlamaActivations {
 
   // Returns the activations of a layer of the stage.
   const BlockActivations& block(size_t layer) const { return blocks[layer - first_layer]; }
-  // Input of a chunk without embedding, [share, hidden]. It is received, or the caller writes it, before a forward.
+  // Input of a chunk without embedding, [share, hidden]. It is received before a forward.
   const Tensor& input() const { return blocks.front().h0(); }
   // Edge of the chunk, [share, hidden]. After a forward of a chunk without head it holds the output. Before the
-  // backward the gradient of the output is received, or the caller writes it, here. After the backward of a chunk
-  // without embedding it holds the gradient of the input.
+  // backward the gradient of the output is received here. After the backward of a chunk without embedding it holds the
+  // gradient of the input.
   const Tensor& edge() const { return delta; }
 };
 
@@ -69,8 +68,6 @@ struct LlamaOptions {
   // Training only. For each chunk of the stage, the maximum number of micro-batches that have activations at a time.
   // Empty: 1 for each chunk.
   std::vector<int64_t> in_flight = {};
-  // Cache of last_logits(). For inference without FP8. Borrowed; several models may share a cache.
-  KvCache* cache = nullptr;
   // Whether run() is given kBackwardInput and kBackwardWeights. Each micro-batch in flight then has memory for the
   // operands of all weight gradients of the blocks; in training.
   bool splits_backward = false;
@@ -113,10 +110,9 @@ class Llama {
   // run(), which would otherwise load kernels while transfers are in progress and might wait forever.
   void warm_up(const MicroBatch& batch, bool several);
 
-  // Returns the logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, valid
-  // until the next pass. `inputs` must be one sequence, or several sequences of one token. With a cache, the tokens
-  // follow the cached ones and are added to the cache. Requires a single tensor-parallel rank.
-  Tensor last_logits(const Tensor& inputs);
+  // Returns the logits [1, vocab] of one token of `inputs` [tokens] int32, valid until the next pass. Later tokens of
+  // its sequence do not change them. Requires a single tensor-parallel rank and a stage with all blocks.
+  Tensor logits_of(int64_t token, const Tensor& inputs);
 
   // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
   void observe_results(ResultObserver* observer);
@@ -136,8 +132,6 @@ class Llama {
   // Returns the stream on which ranks that share sequences transfer keys, values and their gradients.
   Stream& key_transfers() { return sequences_.transfers(); }
 
-  // Returns the activations of the micro-batch and the chunk of an entry.
-  const LlamaActivations& activations(const StepEntry& entry) const { return in_flight_[slot_of(entry)]; }
   const Tensor& losses() const { return losses_; }      // [tokens] float32. Undefined without a head.
   const Tensor& z_losses() const { return z_losses_; }  // [tokens] float32. Undefined without a z-loss.
   const ModelConfig& config() const { return options_.config; }
@@ -249,7 +243,7 @@ class Llama {
   std::unique_ptr<HeadActivations> head_activations_;
   Tensor losses_;    // [tokens] float32
   Tensor z_losses_;  // [tokens] float32. Undefined without a z-loss.
-  // [seq_len, or the cache's capacity, head_dim] float32, for the positions of this rank's tokens.
+  // [seq_len, head_dim] float32, for the positions of this rank's tokens.
   Tensor rope_table_;
   Tensor workspace_;  // Workspace of the stream's ops.
 

@@ -35,9 +35,6 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
-  CHECK(options.cache == nullptr ||
-            (!training() && !is_fp8(options.precision.linear) && tensor_.alone() && sequences_.alone()),
-        "a cache is for inference on one rank without FP8");
   CHECK(options.shape.context == sequences_.place(), "a shape of rank {} of {} that share sequences, in a group of {}",
         options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
@@ -67,8 +64,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
           .columns = config.hidden_size},
       arena, stream);
   CHECK(training() || is_whole() || !pipeline_->alone(), "inference on a stage of a model without its other stages");
-  const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
-  rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
+  rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training()) make_gradients(arena);
   make_fp8_tables(arena);
   if (training()) {
@@ -163,8 +159,7 @@ void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
       .config = local_,
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
-      .linear = [&](const char* name) { return linears[linear_of(name)]; },
-      .cache = options_.cache != nullptr ? options_.cache->layer(number) : SdpaCache{}};
+      .linear = [&](const char* name) { return linears[linear_of(name)]; }};
   blocks_.emplace_back(parts, *block_scratch_);
 }
 

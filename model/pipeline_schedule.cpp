@@ -56,6 +56,19 @@ std::vector<StepEntry> zero_bubble_entries(const PipelinePlace& place, int64_t m
 
 }  // namespace
 
+std::vector<StepEntry> step_entries(int64_t micro_batches, int64_t in_flight) {
+  CHECK(in_flight > 0, "in_flight is {}, expected at least 1", in_flight);
+  std::vector<StepEntry> entries;
+  int64_t forwards = 0;
+  for (int64_t backwards = 0; backwards < micro_batches; ++backwards) {
+    for (const int64_t end = std::min(backwards + in_flight, micro_batches); forwards < end; ++forwards) {
+      entries.push_back({StepEntry::Kind::kForward, forwards});
+    }
+    entries.push_back({StepEntry::Kind::kBackward, backwards});
+  }
+  return entries;
+}
+
 std::vector<StepEntry> pipeline_entries(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches) {
   if (splits_backward(schedule, place)) return zero_bubble_entries(place, micro_batches);
   if (schedule == PipelineSchedule::kInterleaved) return interleaved_entries(place, micro_batches);

@@ -47,7 +47,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   InferenceModel inference(config, {}, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
   Validator& validator = *inference.state().validator;
-  const ValidationLoss result = validator.loss(inference.state().model, [] { return false; }).value();
+  const ValidationLoss result = validator.loss(*inference.state().model, [] { return false; }).value();
   group.agree([&] {
     CHECK_INPUT(result.loss,
                 "data.document_mask masks every target of data.validation, so there is no loss to compute; expected "

@@ -15,8 +15,8 @@
 #include "app/commands/import_export.h"
 #include "app/inputs/same_files.h"
 #include "app/inputs/tokenizer_source.h"
+#include "app/memory/inference.h"
 #include "app/process/exit_codes.h"
-#include "app/text/cached_model.h"
 #include "app/text/sampling.h"
 #include "app/text/text_stream.h"
 #include "app/text/tokenizer.h"
@@ -141,101 +141,39 @@ void check_lengths(size_t prompt_length, int64_t max_tokens) {
               max_tokens, capacity, kMaxSeqLen);
 }
 
-// Writes samples to standard output one after the other, each after its prompt, with a line --- between them. The first
-// sample that has not ended is written as it grows, and each later one when the samples before it have ended.
-class SampleWriter {
+// A sample, which rank 0 draws and writes to standard output after its prompt.
+class Sample {
  public:
-  SampleWriter(std::string prompt, int64_t samples)
-      : prompt_(std::move(prompt)), texts_(static_cast<size_t>(samples)), ended_(texts_.size(), false) {
-    begin();
+  Sample(const GenerateArguments& a, int64_t number, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
+         TextTokenizer& tokenizer)
+      : eos_(std::move(eos)),
+        sampler_(a.sampling, a.seed + static_cast<uint64_t>(number)),
+        text_(tokenizer, prompt, a.stop),
+        left_(a.max_tokens) {
+    print((number > 0 ? "---\n" : "") + printable_lines(a.prompt));
   }
 
-  void add(size_t sample, const std::string& text) {
-    if (sample == current_) return print(printable_lines(text));
-    texts_[sample] += text;
-  }
-  void end(size_t sample) {
-    ended_[sample] = true;
-    while (current_ < ended_.size() && ended_[current_]) {
-      print("\n");
-      ++current_;
-      if (current_ == ended_.size()) return;
-      print("---\n");
-      begin();
-    }
+  // Draws the next token. Returns nothing if the sample has ended with it.
+  std::optional<int32_t> draw(std::span<const float> logits) {
+    const int32_t token = sampler_.draw(logits);
+    const bool is_eos = std::find(eos_.begin(), eos_.end(), token) != eos_.end();
+    if (!is_eos) print(printable_lines(text_.push(token)));
+    --left_;
+    if (!is_eos && !text_.stopped() && left_ > 0) return token;
+    print((text_.stopped() ? "" : printable_lines(text_.finish())) + "\n");
+    return std::nullopt;
   }
 
  private:
-  void begin() { print(printable_lines(prompt_ + texts_[current_])); }
   static void print(const std::string& text) {
     std::cout << text << std::flush;
     CHECK(std::cout.good(), "standard output cannot be written");
   }
 
-  std::string prompt_;
-  std::vector<std::string> texts_;  // Texts of the samples that cannot be written yet.
-  std::vector<bool> ended_;
-  size_t current_ = 0;
-};
-
-// The samples, which rank 0 draws and writes.
-class Samples {
- public:
-  Samples(const GenerateArguments& a, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
-          TextTokenizer& tokenizer)
-      : eos_(std::move(eos)), writer_(a.prompt, a.samples), tokens_(static_cast<size_t>(a.samples), 0) {
-    samples_.reserve(tokens_.size());
-    for (int64_t i = 0; i < a.samples; ++i) {
-      samples_.push_back(
-          {Sampler(a.sampling, a.seed + static_cast<uint64_t>(i)), TextStream(tokenizer, prompt, a.stop)});
-    }
-  }
-
-  // Draws the next token of each sample that has not ended, from its row of `logits`, or from the only row.
-  void draw(std::span<const float> logits, size_t vocab_size) {
-    for (size_t i = 0; i < samples_.size(); ++i) {
-      Sample& sample = samples_[i];
-      if (sample.ended) continue;
-      const size_t row = logits.size() == vocab_size ? 0 : i;
-      tokens_[i] = sample.sampler.draw(logits.subspan(row * vocab_size, vocab_size));
-      ++drawn_;
-      const bool ends = std::find(eos_.begin(), eos_.end(), tokens_[i]) != eos_.end();
-      if (!ends) writer_.add(i, sample.text.push(tokens_[i]));
-      if (ends || sample.text.stopped()) end(i);
-    }
-  }
-  // Ends all samples, because they have reached the maximum length.
-  void end_all() {
-    for (size_t i = 0; i < samples_.size(); ++i) {
-      if (!samples_[i].ended) end(i);
-    }
-  }
-
-  bool ended() const {
-    return std::all_of(samples_.begin(), samples_.end(), [](const Sample& sample) { return sample.ended; });
-  }
-  int64_t drawn() const { return drawn_; }
-  // Returns the last token of each sample. Samples that have ended stay in the batch.
-  const std::vector<int32_t>& tokens() const { return tokens_; }
-
- private:
-  struct Sample {
-    Sampler sampler;
-    TextStream text;
-    bool ended = false;
-  };
-
-  void end(size_t i) {
-    if (!samples_[i].text.stopped()) writer_.add(i, samples_[i].text.finish());
-    samples_[i].ended = true;
-    writer_.end(i);
-  }
-
   std::vector<int32_t> eos_;
-  SampleWriter writer_;
-  std::vector<Sample> samples_;
-  std::vector<int32_t> tokens_;
-  int64_t drawn_ = 0;
+  Sampler sampler_;
+  TextStream text_;
+  int64_t left_;  // Maximum number of tokens that may still be drawn.
 };
 
 // Returns rank 0's list on every rank.
@@ -252,26 +190,32 @@ std::string rate(int64_t tokens, double seconds) {
                      seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
 }
 
-// Processes the prompt, and then one token of each sample at a time. All ranks compute; only rank 0 has samples and
-// decides the next tokens.
-void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_tokens, Samples* samples,
-              ProcessGroup& group) {
+// Generates the samples one after the other, and computes the logits of the whole sequence for each new token. All
+// ranks compute. Only rank 0 has a tokenizer, and it decides the next tokens.
+void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const GenerateArguments& arguments,
+              const std::vector<int32_t>& eos, TextTokenizer* tokenizer, ProcessGroup& group) {
   const auto start = Clock::now();
-  std::span<const float> logits = model.read_prompt(prompt);
-  const double prefill_seconds = seconds_since(start);
-  const size_t vocab_size = logits.size();
-  for (int64_t i = 1;; ++i) {
-    if (samples != nullptr) samples->draw(logits, vocab_size);
-    const bool goes_on = samples != nullptr && i < max_tokens && !samples->ended();
-    const std::vector<int32_t> tokens = broadcast(goes_on ? samples->tokens() : std::vector<int32_t>{}, group);
-    if (tokens.empty()) break;
-    logits = model.step(tokens);
+  double prompt_seconds = 0;
+  int64_t drawn = 0;
+  for (int64_t number = 0; number < arguments.samples; ++number) {
+    std::optional<Sample> sample;
+    if (tokenizer != nullptr) sample.emplace(arguments, number, prompt, eos, *tokenizer);
+    std::vector<int32_t> tokens = prompt;
+    for (std::vector<int32_t> next = prompt; !next.empty(); ++drawn) {
+      const std::span<const float> logits = model.logits_after(tokens);
+      if (drawn == 0) prompt_seconds = seconds_since(start);
+      next.clear();
+      if (sample) {
+        const std::optional<int32_t> token = sample->draw(logits);
+        if (token) next.push_back(*token);
+      }
+      next = broadcast(next, group);
+      tokens.insert(tokens.end(), next.begin(), next.end());
+    }
   }
-  if (samples == nullptr) return;
-  samples->end_all();
-  const double decode_seconds = seconds_since(start) - prefill_seconds;
-  std::fputs(fmt::format("prompt {}, generated {}\n", rate(static_cast<int64_t>(prompt.size()), prefill_seconds),
-                         rate(samples->drawn(), decode_seconds))
+  if (tokenizer == nullptr) return;
+  std::fputs(fmt::format("prompt {}, generated {}\n", rate(static_cast<int64_t>(prompt.size()), prompt_seconds),
+                         rate(drawn, seconds_since(start) - prompt_seconds))
                  .c_str(),
              stderr);
 }
@@ -305,16 +249,10 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   const auto prompt_length = static_cast<int64_t>(prompt.size());
 
   Runtime runtime(config, group);
-  CachedModel model(config,
-                    {.sequences = arguments.samples,
-                     .prompt_length = prompt_length,
-                     .capacity = prompt_length + arguments.max_tokens},
-                    runtime);
+  InferenceModel model(config, prompt_length + arguments.max_tokens, runtime);
   model.load(config, given.checkpoint ? &*given.checkpoint : nullptr, which);
   if (group.is_root()) print_weights(given);
-  std::optional<Samples> samples;
-  if (group.is_root()) samples.emplace(arguments, prompt, ends.eos, *tokenizer);
-  generate(model, prompt, arguments.max_tokens, samples ? &*samples : nullptr, group);
+  generate(model, prompt, arguments, ends.eos, tokenizer.get(), group);
   return kExitDone;
 }
 
@@ -346,9 +284,7 @@ void add_generate(CommandLine& line) {
   generate->add_option("--prompt", arguments.prompt, "text to continue")->required();
   generate->add_option("--max-tokens", arguments.max_tokens, "maximum number of tokens to generate per sample")
       ->check(integer(int64_t{1}, kMaxTokens));
-  generate
-      ->add_option("--samples", arguments.samples,
-                   "number of samples, computed together and printed with a line --- between them")
+  generate->add_option("--samples", arguments.samples, "number of samples, printed with a line --- between them")
       ->check(integer(int64_t{1}, kMaxSamples));
   SamplingOptions& sampling = arguments.sampling;
   generate

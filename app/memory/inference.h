@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/process/runtime.h"
@@ -10,55 +12,48 @@
 
 namespace octavo {
 
-// Number and lengths of the sequences to generate. All of them begin with the same prompt.
-struct GenerationShape {
-  int64_t sequences = 1;
-  int64_t prompt_length = 0;
-  int64_t capacity = 0;  // Maximum number of tokens per sequence, including the prompt.
-};
-
-// Buffers of generation, in addition to those of the model that processes the prompt.
-struct GenerationState {
-  GenerationState(const Config& config, const GenerationShape& shape, Arena& arena);
-
-  KvCache cache;
-  Tensor prompt;              // [prompt_length] int32
-  Tensor tokens;              // [sequences] int32
-  std::optional<Llama> step;  // The model for one token of each sequence.
-};
-
 // Buffers of a model without gradients and optimizer states.
 struct InferenceState {
-  // Lays out buffers for generation if `shape` is given, or else for a Validator of config.data.validation. `layout`
-  // must outlive the state.
-  InferenceState(const Config& config, const ParameterLayout& layout, const std::optional<GenerationShape>& shape,
-                 Arena& arena, Runtime& runtime);
+  // Lays out buffers for the logits of sequences of up to `max_tokens` tokens, or else for a Validator of
+  // config.data.validation. `layout` must outlive the state.
+  InferenceState(const Config& config, const ParameterLayout& layout, std::optional<int64_t> max_tokens, Arena& arena,
+                 Runtime& runtime);
   InferenceState(const InferenceState&) = delete;
   InferenceState& operator=(const InferenceState&) = delete;
 
   ShardedParameters parameters;
-  std::optional<GenerationState> generation;
-  Llama model;
+  std::optional<Llama> model;
   std::optional<Validator> validator;
+  Tensor tokens;        // [length] int32: a sequence of up to `max_tokens` tokens and its padding.
+  Tensor model_memory;  // [bytes] uint8: memory for a model of any length of `tokens`.
 };
 
 // Plans, allocates and owns the buffers of a model.
 class InferenceModel {
  public:
-  // Prepares to generate sequences of `shape`, or to compute the validation loss if there is no shape. Throws an
-  // InputError with the required memory if it does not fit.
-  InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime);
+  // Prepares to compute logits of sequences of up to `max_tokens` tokens, or the validation loss if it is not given.
+  // Throws an InputError with the required memory if it does not fit.
+  InferenceModel(const Config& config, std::optional<int64_t> max_tokens, Runtime& runtime);
 
   // Loads the weights `which` from a checkpoint, or from config.model.init_from if `checkpoint` is null.
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
+  // Returns the logits [vocab] after a sequence of up to `max_tokens` tokens, valid until the next call. Waits for
+  // them. The model computes a forward of the sequence, padded to one of few lengths that are at most a fourth longer,
+  // or to 64 tokens. `config` must not use FP8, in which the padding would change scales. A collective.
+  std::span<const float> logits_after(std::span<const int32_t> tokens);
+
   InferenceState& state() { return *state_; }
 
  private:
+  void make_model(int64_t length);
+
+  Config config_;
   Runtime& runtime_;
   ParameterLayout layout_;
   RunMemory memory_;
   std::unique_ptr<InferenceState> state_;
+  std::vector<float> logits_;
 };
 
 }  // namespace octavo

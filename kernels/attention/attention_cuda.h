@@ -2,9 +2,9 @@
 // its op.
 #pragma once
 
-#include "kernels/attention/cached_sdpa.h"
 #include "kernels/attention/qk_norm_rope.h"
 #include "kernels/attention/rope.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo::cuda {
 
@@ -18,8 +18,6 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream);
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents);
-void sdpa_cache_append(const SdpaCacheAppend& args, Stream& stream);
-void cached_sdpa(const CachedSdpa& args, Stream& stream);
 std::string cudnn_version();
 
 }  // namespace octavo::cuda

@@ -63,7 +63,6 @@ Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
       qkv_(parts.linear("qkv")),
       o_(parts.linear("o")),
       qk_norm_(parts),
-      cache_(parts.cache),
       scratch_(scratch) {}
 
 void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
@@ -131,13 +130,6 @@ void Attention::rotate_backward(const BlockContext& c, const AttentionActivation
 }
 
 void Attention::attend(const BlockContext& c, const AttentionActivations& a) const {
-  if (cache_.keys.defined()) {
-    sdpa_cache_append({.shape = c.attention, .cache = cache_, .qkv = a.qkv, .position = c.position}, c.stream);
-  }
-  if (c.position > 0) {
-    return cached_sdpa(
-        {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
-  }
   if (!c.sequences.alone()) {
     start_gather_keys(c, a);
     c.sequences.wait();

@@ -51,7 +51,6 @@ struct QkNormParameters {
   Tensor d_q_weight, d_k_weight;  // float32; undefined in inference
 };
 
-// If there is a cache (HalfParts), a forward continues the sequences in the cache and appends its tokens to them.
 class Attention {
  public:
   Attention(const HalfParts& parts, const AttentionScratch& scratch);
@@ -84,7 +83,6 @@ class Attention {
   HalfNorm norm_;
   LinearLayer qkv_, o_;
   QkNormParameters qk_norm_;
-  SdpaCache cache_;
   AttentionScratch scratch_;
 };
 

@@ -10,10 +10,10 @@
 #include <functional>
 #include <optional>
 
-#include "kernels/attention/cached_sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "kernels/layers/rms_norm.h"
 #include "model/architecture/activation_checkpointing.h"
-#include "model/architecture/batch_shape.h"
+#include "model/architecture/block_spec.h"
 #include "model/architecture/config.h"
 #include "model/linear/linear_layer.h"
 
@@ -28,7 +28,6 @@ struct BlockContext {
   TensorGroup& tensor;
   Stream& stream;
   ContextGroup& sequences;             // Ranks that share each sequence.
-  int64_t position = 0;                // Position of each sequence's first token: the length of the cache, or 0.
   ResultObserver* observer = nullptr;  // Observer of the results. Usually null.
 };
 
@@ -39,7 +38,6 @@ struct HalfParts {
   std::function<Tensor(const char*name)> weight, gradient;
   // Returns a linear of the block by its name (LinearNames::forward).
   std::function<LinearLayer(const char* name)> linear;
-  SdpaCache cache = {};  // Keys and values of the layer. Empty except in generation of text.
 };
 
 // Memory for the activations of a block. Saved activations have their own memory. The others lie in memory that all

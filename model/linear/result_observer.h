@@ -33,7 +33,7 @@ class ResultObserver {
  public:
   virtual ~ResultObserver() = default;
 
-  // Called before the operations of an entry of a step (model/step_entries.h).
+  // Called before the operations of an entry of a step (model/pipeline_schedule.h).
   virtual void begin_entry(int64_t micro_batch, bool backward) = 0;
   // Called before the operations of a layer of the model. kEmbedding stands for the embedding, and the number of layers
   // for the head.

@@ -4,7 +4,6 @@
 // parity_large_shapes_test.cpp has such tests for GPUs.
 #include <sys/mman.h>
 
-#include "kernels/attention/cached_sdpa.h"
 #include "kernels/fp8/fp8.h"
 #include "kernels/layers/cross_entropy.h"
 #include "kernels/layers/embedding.h"
@@ -137,29 +136,6 @@ TEST_F(LargeShapes, Reductions) {
   const Array sum = zero(DType::kFloat32, 1);
   sum_of_squares({.out = sum, .x = x}, stream_);
   EXPECT_NEAR(sum.at(0), dot(last, last.values()), 1e-5 * sum.at(0));
-}
-
-// The third sequence of a batch begins at element 2^31.
-TEST_F(LargeShapes, CachedAttention) {
-  constexpr int64_t kCapacity = int64_t{1} << 20, kFew = 8, kWidth = 1024;
-  const SdpaShape shape{.batch = 3, .seq_len = 2, .num_heads = 16, .num_kv_heads = 8, .head_dim = 128};
-  const SparseTensor keys(DType::kBFloat16, {3, kCapacity, kWidth}), values(DType::kBFloat16, {3, kCapacity, kWidth});
-  const Array few_keys = random(DType::kBFloat16, {3, kFew, kWidth}),
-              few_values = random(DType::kBFloat16, {3, kFew, kWidth});
-  for (int64_t b = 0; b < 3; ++b) {
-    for (const auto& [large, few] : {std::pair<const Tensor&, const Tensor&>{keys, few_keys}, {values, few_values}}) {
-      copy(large.rows(b, b + 1).view({kCapacity, kWidth}).rows(0, kFew), few.rows(b, b + 1).view({kFew, kWidth}));
-    }
-  }
-  const Array qkv = random(DType::kBFloat16, {6, 4096});
-  const Array out(DType::kBFloat16, {6, 2048}), expected(DType::kBFloat16, {6, 2048});
-  const auto run = [&](const SdpaCache& cache, const Tensor& result) {
-    sdpa_cache_append({.shape = shape, .cache = cache, .qkv = qkv, .position = 5}, stream_);
-    cached_sdpa({.shape = shape, .out = result, .qkv = qkv, .cache = cache, .position = 5}, stream_);
-  };
-  run({keys, values}, out);
-  run({few_keys, few_values}, expected);
-  EXPECT_EQ(out.values(), expected.values());
 }
 
 }  // namespace

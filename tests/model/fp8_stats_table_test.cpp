@@ -146,12 +146,6 @@ TEST_P(Fp8StatsTableTest, LossesAndGradientsStayTheSame) {
   EXPECT_EQ(std::memcmp(with.raw(), plain.parameters().gradients().raw(), static_cast<size_t>(with.bytes())), 0);
 }
 
-TEST(Fp8StatsTable, IsNotMadeWithoutFp8) {
-  TinyLlama model(tiny_config(), {.micro_batch_size = 1, .seq_len = 8}, DType::kFloat32, LlamaMode::kTraining,
-                  LinearPrecision::kBFloat16, true);
-  EXPECT_EQ(model.llama().fp8_stats(), nullptr);
-}
-
 class DelayedStats : public MeasuredModel {
  protected:
   DelayedStats() : MeasuredModel(LinearPrecision::kFp8Delayed) {}

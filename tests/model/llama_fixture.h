@@ -111,11 +111,10 @@ class TinyLlama {
             LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
             bool fp8_stats = false)
       : TinyLlama(options(config, shape, compute, mode, linear, fp8_stats)) {}
-  // `stage` has the layers of the model, by default all of them.
-  explicit TinyLlama(const LlamaOptions& options, const StageLayers& stage = {})
-      : layout_(options.config, {}, stage),
+  explicit TinyLlama(const LlamaOptions& options)
+      : layout_(options.config),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, plan(options, stage).used()),
+        arena_(Device::kCpu, plan(options).used()),
         parameters_(layout_, options.precision, {}, options.mode, {}, arena_, stream_),
         llama_(options, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
@@ -146,10 +145,10 @@ class TinyLlama {
   }
 
   // Returns an arena that has counted the parameters and activations.
-  static Arena plan(const LlamaOptions& options, const StageLayers& stage = {}) {
+  static Arena plan(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();
-    const ParameterLayout layout(options.config, {}, stage);
+    const ParameterLayout layout(options.config);
     ShardedParameters parameters(layout, options.precision, {}, options.mode, {}, plan, stream);
     const Llama llama(options, parameters, plan, stream);
     return plan;

@@ -176,30 +176,23 @@ TEST_P(LlamaTest, IsCausal) {
   }
 }
 
-TEST(Llama, LastLogitsAreThoseOfTheLoss) {
+TEST(Llama, LogitsAreThoseOfTheLoss) {
+  constexpr BatchShape kTwoSequences{.micro_batch_size = 2, .seq_len = 7};
   std::mt19937_64 generator(1);
-  for (const BatchShape& shape :
-       {BatchShape{.micro_batch_size = 1, .seq_len = 13}, {.micro_batch_size = 3, .seq_len = 1}}) {
-    TinyLlama model(tiny_config(), shape, DType::kFloat32, LlamaMode::kInference);
-    OwnedBatch tokens = OwnedBatch::random(shape.tokens(), tiny_config().vocab_size, generator);
-    model.loss(tokens);
-    const std::vector<float> losses = model.losses();
-    const Tensor logits = model.llama().last_logits(tokens.views().inputs);
-    ASSERT_EQ(logits.dim(0), shape.micro_batch_size);
-    ASSERT_EQ(logits.dim(1), tiny_config().vocab_size);
-    for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
-      const auto token = static_cast<size_t>(shape.tokens() - shape.micro_batch_size + row);
-      const int32_t target = tokens.targets()[token];
-      if (target < 0) continue;
-      const float* of_row = logits.rows(row, row + 1).data<float>();
-      double total = 0;
-      for (int64_t v = 0; v < logits.dim(1); ++v) total += std::exp(static_cast<double>(of_row[v]));
-      EXPECT_NEAR(std::log(total) - static_cast<double>(of_row[target]), static_cast<double>(losses[token]), 1e-5);
-    }
+  TinyLlama model(tiny_config(), kTwoSequences, DType::kFloat32, LlamaMode::kInference);
+  OwnedBatch tokens = OwnedBatch::random(kTwoSequences.tokens(), tiny_config().vocab_size, generator);
+  model.loss(tokens);
+  const std::vector<float> losses = model.losses();
+  for (size_t token = 0; token < losses.size(); ++token) {
+    const Tensor logits = model.llama().logits_of(static_cast<int64_t>(token), tokens.views().inputs);
+    ASSERT_EQ(logits.numel(), tiny_config().vocab_size);
+    const int32_t target = tokens.targets()[token];
+    if (target < 0) continue;
+    double total = 0;
+    for (int64_t v = 0; v < logits.numel(); ++v) total += std::exp(static_cast<double>(logits.data<float>()[v]));
+    const auto logit = static_cast<double>(logits.data<float>()[target]);
+    EXPECT_NEAR(std::log(total) - logit, static_cast<double>(losses[token]), 1e-5) << token;
   }
-  TinyLlama several(tiny_config(), {.micro_batch_size = 2, .seq_len = 3}, DType::kFloat32, LlamaMode::kInference);
-  OwnedBatch tokens(6);
-  EXPECT_THROW(several.llama().last_logits(tokens.views().inputs), Error);
 }
 
 // The warm-up runs the first block, which adds no residual, and one other block, for a first micro-batch and, if there

@@ -174,6 +174,35 @@ TEST(ParameterLayout, UnitsCoverTheFlatOrder) {
             static_cast<int64_t>(block_linears(odd_config()).size()));
 }
 
+TEST(ParameterLayout, AStageHasItsBlocksAndWhatIsAtItsEnds) {
+  ModelConfig config = odd_config();
+  config.num_layers = 4;
+  const auto units = [&](const StageLayers& stage) {
+    std::string names;
+    const ParameterLayout layout(config, {}, stage);
+    for (const ParameterUnit& unit : layout.units()) names += unit.name + ", ";
+    return names;
+  };
+  EXPECT_EQ(units({{0, 1}}), "norms, embedding, block 0, ");
+  EXPECT_EQ(units({{1, 3}}), "norms, block 1, block 2, ");
+  EXPECT_EQ(units({{3, 4}}), "norms, block 3, lm_head, ");
+  EXPECT_EQ(units({{0, 1}, {2, 3}}), "norms, embedding, block 0, block 2, ");
+  const ParameterLayout last(config, {}, {{1, 2}, {3, 4}});
+  EXPECT_EQ(last.units()[last.block_unit(1)].name, "block 1");
+  EXPECT_EQ(last.units()[last.block_unit(3)].name, "block 3");
+  EXPECT_EQ(last.find("model.layers.3.self_attn.q_proj.weight").linear, 3 * std::ssize(block_linears(config)));
+  EXPECT_THROW(units({{2, 2}}), Error);
+  EXPECT_THROW(units({{3, 5}}), Error);
+  EXPECT_THROW(units({{2, 3}, {1, 2}}), Error);
+  config.tie_word_embeddings = true;
+  EXPECT_EQ(units({{3, 4}}), "norms, embedding, block 3, ");
+  const auto counts = [&](const StageLayers& stage) {
+    return ParameterLayout(config, {}, stage).find("model.embed_tokens.weight").counts;
+  };
+  EXPECT_TRUE(counts({{0, 1}}));
+  EXPECT_FALSE(counts({{3, 4}}));
+}
+
 std::vector<float> initialized(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end) {
   std::vector<float> values(static_cast<size_t>(end - begin));
   Stream stream = Stream::cpu();

@@ -1,5 +1,5 @@
-// Tests of the gradient of an embedding table that is computed from the gradients of tokens, alone and as a unit of
-// FSDP. The expected sum is computed on each rank without communication.
+// Tests of the gradient of an embedding table that is computed from the gradients of tokens. The expected sum is
+// computed on each rank without communication.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -172,51 +172,6 @@ TEST_P(TableGradients, SumInOneOrder) {
   }
   EXPECT_EQ(slices[1], slices[0]);
   EXPECT_EQ(slices[2], slices[0]);
-}
-
-// Two tables use one slot alternately, or each has its own slot, like the embedding and lm_head. Each step has several
-// micro-batches.
-TEST_P(TableGradients, AreUnitsOfFsdp) {
-  const Sizes sizes{97, 61, 5};
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int64_t slots : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{} slots, {}", slots, dtype_name(dtype)));
-      const TableSpec table = spec(sizes, dtype);
-      const int64_t slice_elements = table.slice_rows * sizes.columns;
-      FsdpOptions options{.units = {}, .pools = {{.name = "tables"}}, .groups = {.shard = communicator_.get()}};
-      options.pools[0].weight_slots = options.pools[0].gradient_slots = slots;
-      options.units.resize(2);
-      options.units[0].name = "table";
-      options.units[0].shard_elements = slice_elements;
-      options.units[0].tokens = token_unit(table);
-      options.units[1].name = "whole";
-      options.units[1].shard_elements = 5;
-      Arena plan(stream_.device());
-      { const Fsdp planned(options, plan, stream_); }
-      Arena arena(stream_.device(), plan.used());
-      Fsdp fsdp(options, arena, stream_);
-      EXPECT_EQ(fsdp.takes_tokens(0), size_ > 1);
-      EXPECT_FALSE(fsdp.takes_tokens(1));
-      if (size_ == 1) return;
-      for (int64_t step = 0; step < 2; ++step) {
-        constexpr int64_t kMicroBatches = 3;
-        for (int64_t i = 0; i < kMicroBatches; ++i) {
-          const DeviceTokens tokens(stream_, tokens_of(rank_, kMicroBatches * step + i, sizes, dtype), sizes, dtype);
-          const MicroBatchPlace place{.first = i == 0, .last = i + 1 == kMicroBatches};
-          if (!fsdp.begin_gradient(1, place)) stream_.zero(fsdp.gradient(1));
-          fsdp.reduce(1, place);
-          fsdp.begin_gradient(0, place);
-          fsdp.reduce_tokens(0, tokens.rows, place);
-          // The tokens must outlive the queued work.
-          stream_.synchronize();
-        }
-        fsdp.finish_reductions();
-        DeviceArray slice(stream_, DType::kFloat32, slice_elements);
-        stream_.copy(slice.tensor(), fsdp.gradient_shard(0));
-        expect_slice(slice, expected(kMicroBatches * step, kMicroBatches * (step + 1), sizes, dtype));
-      }
-    }
-  }
 }
 
 INSTANTIATE_ON_DEVICES(TableGradients);

@@ -1,7 +1,5 @@
 // Tests of TensorGroup: which tokens each rank has.
-#include <algorithm>
-#include <cmath>
-#include <vector>
+#include <optional>
 
 #include "parallel/tensor_group.h"
 #include "tests/kernels/op_fixture.h"
@@ -27,22 +25,6 @@ class TensorGroupRanks : public DeviceRanksTest {
     return array.tensor().view({array.tensor().numel() / kWidth, kWidth});
   }
 
-  // Returns the share of `rank`. Its bytes differ from those of other ranks.
-  static Bytes share_bytes(int rank, DType dtype) {
-    Bytes bytes(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(61 * rank + 7 * static_cast<int>(i) + 1);
-    return bytes;
-  }
-
-  Bytes gathered(DType dtype) const {
-    Bytes all;
-    for (int r = 0; r < size_; ++r) {
-      const Bytes share = share_bytes(r, dtype);
-      all.insert(all.end(), share.begin(), share.end());
-    }
-    return all;
-  }
-
   // Returns a small integer, so that sums are exact in bfloat16 and in every order.
   static float term(int rank, int64_t token, int64_t column) {
     return static_cast<float>((rank + 2) * (token * kWidth + column) % 23 - 11);
@@ -53,119 +35,45 @@ class TensorGroupRanks : public DeviceRanksTest {
     if (dtype == DType::kBFloat16) tensor.data<BFloat16>()[i] = BFloat16(value);
   }
 
-  // Returns the terms of this rank.
-  Bytes terms(DType dtype) const {
-    Bytes all(static_cast<size_t>(tokens() * kWidth * dtype_bytes(dtype)));
-    for (int64_t i = 0; i < tokens() * kWidth; ++i) set(all, dtype, i, term(rank_, i / kWidth, i % kWidth));
-    return all;
-  }
-  // Returns this rank's share of the sum.
-  Bytes share_of_sum(DType dtype) const {
-    Bytes share(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
-    for (int64_t i = 0; i < kShare * kWidth; ++i) {
+  // Returns the rows [begin, end) of the terms of one rank, or of the sum over all ranks if no rank is given.
+  Bytes rows(DType dtype, int64_t begin, int64_t end, std::optional<int> rank = {}) const {
+    Bytes bytes(static_cast<size_t>((end - begin) * kWidth * dtype_bytes(dtype)));
+    for (int64_t i = 0; i < (end - begin) * kWidth; ++i) {
       float sum = 0;
-      for (int r = 0; r < size_; ++r) sum += term(r, rank_ * kShare + i / kWidth, i % kWidth);
-      set(share, dtype, i, sum);
+      for (int r = 0; r < size_; ++r) sum += rank.value_or(r) == r ? term(r, begin + i / kWidth, i % kWidth) : 0;
+      set(bytes, dtype, i, sum);
     }
-    return share;
+    return bytes;
   }
 
   std::unique_ptr<Communicator> communicator_;
 };
 
-TEST_P(TensorGroupRanks, Gather) {
-  TensorGroup group = make_group();
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
-    DeviceArray all(stream_, dtype, tokens() * kWidth);
-    DeviceArray share(stream_, dtype, kShare * kWidth);
-    share.write(share_bytes(rank_, dtype));
-    group.gather(matrix(all), matrix(share), "tokens");
-    EXPECT_TRUE(all.read() == gathered(dtype)) << dtype_name(dtype);
-    EXPECT_TRUE(share.read() == share_bytes(rank_, dtype));
-  }
-}
-
-TEST_P(TensorGroupRanks, ReduceScatter) {
+// Other work is queued between start_reduce_scatter() and wait(). The shares are then gathered into the same buffer, as
+// in the layers of a model.
+TEST_P(TensorGroupRanks, SumsTravelThereAndBack) {
   TensorGroup group = make_group();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    DeviceArray all(stream_, dtype, tokens() * kWidth);
-    DeviceArray share(stream_, dtype, kShare * kWidth);
-    all.write(terms(dtype));
-    group.reduce_scatter(matrix(share), matrix(all), "sums");
-    EXPECT_TRUE(share.read() == share_of_sum(dtype)) << dtype_name(dtype);
-    EXPECT_TRUE(all.read() == terms(dtype));
-  }
-}
-
-// Other work is queued between start_reduce_scatter() and wait().
-TEST_P(TensorGroupRanks, ReduceScatterBesideOtherWork) {
-  TensorGroup group = make_group();
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    SCOPED_TRACE(dtype_name(dtype));
     DeviceArray made(stream_, dtype, tokens() * kWidth);
     DeviceArray all(stream_, dtype, tokens() * kWidth);
     DeviceArray share(stream_, dtype, kShare * kWidth);
     DeviceArray beside(stream_, dtype, tokens() * kWidth);
     DeviceArray found(stream_, dtype, kShare * kWidth);
-    made.write(terms(dtype));
+    made.write(rows(dtype, 0, tokens(), rank_));
     stream_.copy(all.tensor(), made.tensor());
     group.start_reduce_scatter(matrix(share), matrix(all), "sums");
     stream_.copy(beside.tensor(), all.tensor());
     group.wait();
     stream_.copy(found.tensor(), share.tensor());
-    EXPECT_TRUE(found.read() == share_of_sum(dtype)) << dtype_name(dtype);
-    EXPECT_TRUE(beside.read() == terms(dtype));
-  }
-}
-
-// Transfers use the same buffers one after the other, as in the layers of a model.
-TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
-  TensorGroup group = make_group();
-  DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
-  DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
-  all.write(terms(DType::kFloat32));
-  group.reduce_scatter(matrix(share), matrix(all), "sums");
-  for (int round = 0; round < 3; ++round) {
     group.gather(matrix(all), matrix(share), "tokens");
+    EXPECT_TRUE(found.read() == rows(dtype, rank_ * kShare, (rank_ + 1) * kShare));
+    EXPECT_TRUE(beside.read() == made.read());
+    EXPECT_TRUE(all.read() == rows(dtype, 0, tokens()));
     if (rank_ > 0) stream_.zero(all.tensor());  // Only the terms of rank 0 stay in the sum.
     group.reduce_scatter(matrix(share), matrix(all), "sums");
+    EXPECT_TRUE(share.read() == found.read());
   }
-  EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32));
-}
-
-TEST_P(TensorGroupRanks, WholeTensors) {
-  TensorGroup group = make_group();
-  EXPECT_EQ(group.rank(), rank_);
-  EXPECT_EQ(group.size(), size_);
-  EXPECT_EQ(group.alone(), size_ == 1);
-  DeviceArray mine(stream_, DType::kFloat32, kShare);
-  DeviceArray sum(stream_, DType::kFloat32, kShare);
-  DeviceArray all(stream_, DType::kFloat32, tokens());
-  const auto values = [](const auto& value, int64_t count) {
-    Bytes bytes(static_cast<size_t>(count) * sizeof(float));
-    for (int64_t i = 0; i < count; ++i) set(bytes, DType::kFloat32, i, value(i));
-    return bytes;
-  };
-  const auto of_rank = [&](int rank, int64_t i) { return std::abs(term(rank, i, 0)); };
-  const Bytes own = values([&](int64_t i) { return of_rank(rank_, i); }, kShare);
-  mine.write(own);
-  sum.write(own);
-  group.gather_whole(all.tensor(), mine.tensor(), "values");
-  group.all_reduce_max(mine.tensor(), "values");
-  group.all_reduce_sum(sum.tensor(), "values");
-  const auto largest = [&](int64_t i) {
-    float result = of_rank(0, i);
-    for (int r = 1; r < size_; ++r) result = std::max(result, of_rank(r, i));
-    return result;
-  };
-  const auto total = [&](int64_t i) {
-    float result = 0;
-    for (int r = 0; r < size_; ++r) result += of_rank(r, i);
-    return result;
-  };
-  const auto whole = [&](int64_t i) { return of_rank(static_cast<int>(i / kShare), i % kShare); };
-  EXPECT_TRUE(all.read() == values(whole, tokens()));
-  EXPECT_TRUE(mine.read() == values(largest, kShare));
-  EXPECT_TRUE(sum.read() == values(total, kShare));
 }
 
 // If the shapes or dtypes do not fit, every rank refuses the collective before it sends anything.

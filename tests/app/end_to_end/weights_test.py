@@ -272,9 +272,9 @@ class GenerateTest(Corpus):
         self.assertEqual(stopped.out, "octavo " + added[:min(added.find(stop), added.find(later))] + "\n")
         self.assertLess(int(re.match(SPEED, stopped.err).group(2)), 30)
         self.assertEqual(self.run_octavo(*line, "--temperature", "0", "--stop", "octavo \x7f").out, greedy.out)
-        # The limit is the memory for the keys and values of all tokens, not a number of positions.
-        self.refused("generate", "checkpoints", "--prompt", "x", "--max-tokens", str(2**24 - 9), "--samples", 256,
-                     mentions=["256 sequences of", "keys and values", "GiB are free"])
+        # The limit is the memory for a forward of the longest text, not a number of positions.
+        self.refused("generate", "checkpoints", "--prompt", "x", "--max-tokens", str(2**24 - 9),
+                     mentions=["a sequence of 16,777,209 tokens", "GiB are free"])
 
     # A replacement of the tokenizers package. Its tokens are bytes.
     TOKENIZERS = """
