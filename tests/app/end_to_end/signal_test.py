@@ -221,30 +221,6 @@ class SignalMomentTest(Signalled):
         result = self.finish(process)
         self.assertIn("on signal 2", result.err)
 
-    def steps_when_still(self, metrics, seconds=20):
-        """Returns the number of lines of a file after it has not grown for a second."""
-        for _ in range(seconds):
-            steps = metrics_lines(metrics)
-            time.sleep(1)
-            if metrics_lines(metrics) == steps:
-                return steps
-        self.fail("not suspended")
-
-    def test_ctrl_z_and_fg_do_not_end_mpirun(self):
-        config = self.ten_steps(**self.LONG)
-        process = self.start("train", config, ranks=2)
-        self.wait_for_steps(process, 3)
-        for _ in range(2):
-            process.send_signal(signal.SIGTSTP)
-            steps = self.steps_when_still(self.dir / "log/metrics.jsonl")
-            process.send_signal(signal.SIGCONT)
-            self.wait_for_steps(process, steps + 3)
-        time.sleep(2)  # mpirun treats a signal right after SIGCONT as a part of it.
-        process.send_signal(signal.SIGTERM)
-        result = self.finish(process)
-        self.assertIn("mpirun is ending this run", result.out)
-        self.check_saved(config, result)
-
     def test_no_terminal_and_no_reader(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
