@@ -18,7 +18,7 @@
 #include "app/process/exit_codes.h"
 #include "app/process/signals.h"
 #include "app/records/run_folder.h"
-#include "app/run/saved_state.h"
+#include "app/run/weights.h"
 #include "app/train/resume.h"
 #include "app/train/trainer.h"
 #include "core/error.h"

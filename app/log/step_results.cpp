@@ -27,8 +27,7 @@ void StepResults::push(Step step) {
   const int64_t index = pushed_++ % kSlots;
   float* host = static_cast<float*>(host_.data()) + index * slot_floats();
   const size_t begin = last_mark_;
-  for (const Tensor& result :
-       {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip, state_.scalars.sums()}) {
+  for (const Tensor& result : {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip, state_.z_loss}) {
     if (!result.defined()) continue;
     stream_.copy(host, result.raw(), result.bytes());
     host += result.numel();
@@ -52,9 +51,7 @@ Step StepResults::pop() {
   host += state_.loss.numel();
   step.grad_norm = std::sqrt(static_cast<double>(*host++));
   step.skipped = *host++ != 0;
-  for (const DeviceScalar& scalar : state_.scalars.all()) {
-    step.row.set(scalar.metric, step.mean(*host++));
-  }
+  if (state_.z_loss.defined()) step.row.set("z_loss", step.mean(*host));
   step.step_ms = end.milliseconds_since(marks_[slot.begin]);
   step.pause_ms = marks_[slot.begin].milliseconds_since(marks_[slot.before]);
   return step;

@@ -38,12 +38,12 @@ class StepResults {
     size_t begin = 0;
     size_t end = 0;
   };
-  int64_t slot_floats() const { return state_.loss.numel() + 2 + std::ssize(state_.scalars.all()); }
+  int64_t slot_floats() const { return state_.loss.numel() + 2 + (state_.z_loss.defined() ? 1 : 0); }
   size_t mark();
 
   TrainingState& state_;
   Stream& stream_;
-  Buffer host_;  // [kSlots, slot_floats()] float32: losses by dataset, gradient norm, skip and scalars of each step.
+  Buffer host_;  // [kSlots, slot_floats()] float32: losses by dataset, gradient norm, skip and z-loss of each step.
   std::vector<Event> marks_;
   size_t last_mark_ = 0;
   size_t last_end_ = 0;

@@ -1,7 +1,6 @@
 #include "app/process/signals.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,12 +8,9 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <initializer_list>
 
 #include "app/process/events.h"
 #include "app/process/exit_codes.h"
-#include "app/process/launcher.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -28,16 +24,14 @@ namespace {
 volatile std::sig_atomic_t received = 0;  // Signal of the first request.
 std::atomic<int64_t> received_ms{0};      // Time of the first request on the monotonic clock.
 static_assert(std::atomic<int64_t>::is_always_lock_free);
-pid_t launcher = 0;
 int wake_up = -1;   // Write end of the pipe to the thread.
 int terminal = -1;  // Standard output if it is a terminal.
 
+constexpr int kRequests[] = {SIGTERM, SIGINT, SIGUSR1};
+
+// Words that the thread reads from the pipe.
 constexpr char kRequest = 'r';
-// SIGCONT from the launcher, which is a request to stop unless the process was suspended.
-constexpr char kLauncherContinues = 'c';
 constexpr char kEnd = 'e';
-constexpr int kTickMs = 100;
-constexpr int64_t kSuspendedMs = 500;
 constexpr int64_t kSameEventMs = 1000;
 
 int64_t now_ms() {
@@ -54,17 +48,11 @@ void end_line_of_terminal() {
   [[maybe_unused]] const ssize_t written = ::write(terminal, "\n", 1);
 }
 
-void record_request(int signal) {
-  received_ms = now_ms();
-  received = signal;
-}
-
 void on_signal(int signal, siginfo_t* info, void*) {
   const int saved_errno = errno;
-  if (signal == SIGCONT) {
-    if (info->si_code == SI_USER && info->si_pid == launcher) tell_thread(kLauncherContinues);
-  } else if (received == 0) {
-    record_request(signal);
+  if (received == 0) {
+    received_ms = now_ms();
+    received = signal;
     tell_thread(kRequest);
   } else if (signal == SIGINT && (info->si_code == SI_KERNEL || now_ms() - received_ms > kSameEventMs)) {
     end_line_of_terminal();
@@ -74,72 +62,37 @@ void on_signal(int signal, siginfo_t* info, void*) {
   errno = saved_errno;
 }
 
-void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*, void*)) {
-  struct sigaction action {};
-  action.sa_sigaction = handler;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  for (const int signal : signals) ::sigaction(signal, &action, nullptr);
-}
-
 // Changes the signal mask of the calling thread.
 void mask(int how) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCONT}) sigaddset(&signals, signal);
+  for (const int signal : kRequests) sigaddset(&signals, signal);
   pthread_sigmask(how, &signals, nullptr);
 }
 
-std::string name_of(int signal) {
-  switch (signal) {
-    case SIGTERM:
-      return "SIGTERM received";
-    case SIGINT:
-      return "SIGINT received";
-    case SIGUSR1:
-      return "SIGUSR1 received";
-    default:
-      return "mpirun is ending this run";
-  }
-}
+const char* name_of(int signal) { return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGUSR1"; }
 
 }  // namespace
-
-bool SuspensionClock::tick(int64_t now_ms, int64_t waited_ms) {
-  const int64_t asleep_ms = (now_ms - tick_ms_) - (waited_ms - waited_ms_);
-  if (asleep_ms > kSuspendedMs) resumed_ms_ = now_ms;
-  tick_ms_ = now_ms;
-  waited_ms_ = waited_ms;
-  return resumed_ms_ && now_ms - *resumed_ms_ < kSameEventMs;
-}
-
-// The file has three numbers: nanoseconds on a core, nanoseconds of waiting for a core, and the number of time slices.
-int64_t waited_for_core_ms() {
-  std::ifstream file("/proc/thread-self/schedstat");
-  int64_t on_core_ns = 0;
-  int64_t waited_ns = 0;
-  return file >> on_core_ns >> waited_ns ? waited_ns / 1'000'000 : 0;
-}
 
 StopSignals::StopSignals(ProcessGroup& group) : group_(group) {
   int ends[2];
   CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be created: {}", std::strerror(errno));
   received = 0;
   wake_up = ends[1];
-  launcher = find_launcher();
   terminal = ::isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : -1;
   // Only that thread handles signals, because generated matmul code keeps no stack on which a handler could run.
   // Threads that are started later inherit the blocked signals.
   mask(SIG_BLOCK);
   thread_ = start_thread("signals", [this, pipe = ends[0]] { listen(pipe); });
-  handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);
-  if (launcher != 0) handle({SIGCONT}, on_signal);
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (const int signal : kRequests) ::sigaction(signal, &action, nullptr);
   for (const int signal : {SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
 }
 
 StopSignals::~StopSignals() {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_IGN);
-  std::signal(SIGCONT, SIG_DFL);
-  ending_ = true;
+  for (const int signal : kRequests) std::signal(signal, SIG_IGN);
   tell_thread(kEnd);
   thread_.join();
   ::close(wake_up);
@@ -148,18 +101,7 @@ StopSignals::~StopSignals() {
 
 void StopSignals::listen(int pipe) {
   mask(SIG_UNBLOCK);
-  SuspensionClock clock(now_ms(), waited_for_core_ms());
-  for (char word = 0; word != kEnd && !ending_;) {
-    pollfd ready{pipe, POLLIN, 0};
-    const bool has_word = ::poll(&ready, 1, kTickMs) > 0;
-    const bool was_suspended = clock.tick(now_ms(), waited_for_core_ms());
-    if (!has_word || ::read(pipe, &word, 1) != 1) continue;
-    if (word == kLauncherContinues && received == 0 && !was_suspended) {
-      record_request(SIGCONT);
-      word = kRequest;
-    }
-    if (word == kRequest) acknowledge();
-  }
+  for (char word = kRequest; ::read(pipe, &word, 1) == 1 && word == kRequest;) acknowledge();
   ::close(pipe);
 }
 
@@ -168,14 +110,15 @@ bool StopSignals::requested() const { return received != 0; }
 void StopSignals::acknowledge() {
   group_.watchdog().end_if_gone();
   const int64_t step = step_.load(std::memory_order_relaxed);
-  const std::string what = name_of(received);
+  const char* what = name_of(received);
   if (step > 0) {
     const char* again = received == SIGINT ? "; Ctrl-C again ends at once" : "";
     if (group_.is_root())
-      log_event(EventKind::kNote, step, "{}: saving a checkpoint after the current step, then ending{}", what, again);
+      log_event(EventKind::kNote, step, "{} received: saving a checkpoint after the current step, then ending{}", what,
+                again);
     return;
   }
-  if (group_.is_root()) log_info("{} before the first step, so there is nothing to save", what);
+  if (group_.is_root()) log_info("{} received before the first step, so there is nothing to save", what);
   group_.watchdog().leave();
   ::_exit(kExitStopped);
 }

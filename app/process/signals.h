@@ -1,40 +1,17 @@
-// Handles the signals that ask a training run to save and stop: SIGTERM, SIGINT, SIGUSR1, and SIGCONT if the launcher
-// sends it.
+// Handles the signals that ask a training run to save and stop: SIGTERM, SIGINT and SIGUSR1.
 //
 // SIGUSR1 is meant for launchers, because mpirun forwards it to its ranks unchanged. On SIGTERM, SIGINT and SIGHUP
-// mpirun ends its ranks: it sends SIGCONT at once, SIGTERM after odls_base_sigkill_timeout (1 s by default), and
-// SIGKILL after the same time again. So a SIGCONT from the launcher counts as a request to stop, unless this process
-// was suspended by Ctrl-Z: mpirun forwards Ctrl-Z as SIGSTOP, and forwards the SIGCONT of `fg`.
+// mpirun ends its ranks: it sends SIGTERM after odls_base_sigkill_timeout (1 s by default), and SIGKILL after the same
+// time again.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <thread>
 
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
-
-// Detects whether a process was suspended between two ticks of a thread that ticks at regular intervals. A clock is the
-// only way for a process to detect its suspension. Time during which the thread waited for a core does not count,
-// because on a loaded machine that can take seconds.
-class SuspensionClock {
- public:
-  // `waited_ms` is the total time that the thread has waited for a core so far, or 0 if the system does not report it.
-  SuspensionClock(int64_t now_ms, int64_t waited_ms) : tick_ms_(now_ms), waited_ms_(waited_ms) {}
-  // Records a tick. Returns true if the process is resuming from a suspension now, or resumed less than a second ago.
-  bool tick(int64_t now_ms, int64_t waited_ms);
-
- private:
-  int64_t tick_ms_;
-  int64_t waited_ms_;
-  std::optional<int64_t> resumed_ms_;
-};
-
-// Returns the milliseconds that the calling thread has waited for a core since it started, or 0 if the system does not
-// report it.
-int64_t waited_for_core_ms();
 
 // Handles signals from construction to destruction. There is at most one object at a time, on the main thread.
 //
@@ -67,7 +44,6 @@ class StopSignals {
 
   ProcessGroup& group_;
   std::atomic<int64_t> step_{0};  // Running step. 0 means that no step has begun.
-  std::atomic<bool> ending_{false};
   // Logs the request, because a signal handler must not log and the main thread may be inside a long step.
   std::thread thread_;
 };

@@ -1,8 +1,17 @@
 #include "app/records/metric_row.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace octavo {
+
+std::string metric_table_json() {
+  nlohmann::ordered_json table;
+  for (const MetricSpec& spec : kMetrics) {
+    table.push_back({{"key", spec.key}, {"tag", spec.tag}, {"title", spec.title}, {"unit", spec.unit}});
+  }
+  return table.dump(1) + "\n";
+}
 
 void MetricInterval::add(const MetricRow& row) {
   ++steps_;

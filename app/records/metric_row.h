@@ -13,6 +13,10 @@
 
 namespace octavo {
 
+// Returns kMetrics as a JSON array of {key, tag, title, unit}.
+std::string metric_table_json();
+inline constexpr const char* kMetricTableName = "metric_table.json";
+
 // Values by dataset name.
 using NumbersByName = std::vector<std::pair<std::string, double>>;
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <string>
 #include <string_view>
 
 namespace octavo {
@@ -137,9 +136,5 @@ struct MetricKey {
 
   size_t index = 0;
 };
-
-// Returns the table as a JSON array of {key, tag, title, unit}.
-std::string metric_table_json();
-inline constexpr const char* kMetricTableName = "metric_table.json";
 
 }  // namespace octavo

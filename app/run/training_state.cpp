@@ -63,7 +63,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, mesh.stream()),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
-      scalars({{"z_loss", model.z_losses(), o.config.training.z_loss > 0}}, arena),
+      z_loss(o.config.training.z_loss > 0 ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)),
       schedule(o.config.parallel.pipeline_schedule),
       place(place_of(o.config.parallel, mesh)) {
@@ -92,9 +92,14 @@ Arena plan_training(const TrainingOptions& options, const Mesh& mesh) {
 
 namespace {
 
+void zero_losses(TrainingState& state, Stream& stream) {
+  stream.zero(state.loss);
+  if (state.z_loss.defined()) stream.zero(state.z_loss);
+}
+
 // Adds the losses of a micro-batch to the sums of their datasets. Each sequence belongs to one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
-  state.scalars.add_micro_batch(stream);
+  if (state.z_loss.defined()) sum({.out = state.z_loss, .x = state.model.z_losses()}, stream);
   if (state.loss.numel() == 1) return sum({.out = state.loss, .x = state.model.losses()}, stream);
   const BatchShape& shape = state.model.shape();
   for (int64_t i = 0; i < shape.micro_batch_size; ++i) {
@@ -107,13 +112,10 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
 
 // Sums the losses over the ranks. Only the last pipeline stage has some, and the other stages add zeros.
 void sum_losses(TrainingState& state, Stream& stream) {
-  if (!state.parameters.layout().has_head()) {
-    stream.zero(state.loss);
-    state.scalars.zero(stream);
-  }
+  if (!state.parameters.layout().has_head()) zero_losses(state, stream);
   for (Communicator* ranks : {&state.mesh.tokens(), &state.mesh.pipeline()}) {
     ranks->all_reduce_sum(state.loss, stream, "losses");
-    state.scalars.reduce(*ranks, stream);
+    if (state.z_loss.defined()) ranks->all_reduce_sum(state.z_loss, stream, "z-losses");
   }
 }
 
@@ -146,8 +148,7 @@ std::vector<StepEntry> entries_of_step(const TrainingState& state) {
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries) {
   Stream& stream = state.mesh.stream();
   const auto add = [&](int64_t micro_batch) {
-    if (micro_batch == 0) stream.zero(state.loss);
-    if (micro_batch == 0) state.scalars.zero(stream);
+    if (micro_batch == 0) zero_losses(state, stream);
     add_losses(state, micro_batch, stream);
   };
   state.model.run(entries, {.count = state.batch.num_micro_batches(),

@@ -7,7 +7,6 @@
 
 #include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
-#include "app/run/device_scalars.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 #include "model/pipeline_schedule.h"
@@ -43,7 +42,8 @@ class TrainingState {
   BatchBuffers batch;
   // [datasets] float32: for each dataset of data.train, the sum of the losses over the step's targets on all ranks.
   Tensor loss;
-  DeviceScalars scalars;
+  // [1] float32: the sum of the z-losses over the same targets. Undefined if training.z_loss is 0.
+  Tensor z_loss;
   // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all ranks.
   Tensor skip;
   PipelineSchedule schedule;  // Order of forward and backward, if there are several pipeline stages.

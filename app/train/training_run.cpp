@@ -11,7 +11,6 @@
 #include "app/inputs/same_files.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"
-#include "app/run/saved_state.h"
 #include "app/run/weights.h"
 #include "app/text/tokenizer.h"
 #include "app/train/resume.h"

@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import shutil
 import signal
-import time
 
 from corruption_test import flip_bits, rank_pid
 from resume_test import Resuming
@@ -57,8 +55,7 @@ class ManyHostsMemoryTest(Hosts):
         ranks = [2, 1, 1]
         for lost, again in (("host1", ranks), ("host0", ranks), ("host2", [2, 1])):
             with self.subTest(lost=lost, again=again):
-                for name in ("checkpoints", "log", "whole", "whole_log"):
-                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                self.remove_runs()
                 self.start_hosts(3)
                 config = self.endless()
                 self.lose(ranks, config, lost, 115)
@@ -124,8 +121,7 @@ class SeveralHostsTest(LaunchedHosts):
         config = self.ten_steps(training={"steps": 10, "global_batch_size": 12, "micro_batch_size": 2})
         for copies in (1, 3):
             with self.subTest(copies=copies):
-                for name in ("checkpoints", "log", "whole", "whole_checkpoints"):
-                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                self.remove_runs()
                 key = f"parallel.data_parallel_replicate={copies}"
                 reference = self.reference(config, key, ranks=6)
                 # By default the program chooses three replicas, the most that fit into memory.

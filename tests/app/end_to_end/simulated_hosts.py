@@ -83,12 +83,6 @@ class SimulatedHosts:
             run(f"{agent} {name} true")
         run(" ".join(f"'{word}'" for word in self.enter()) + " true")
 
-    def set_link(self, name, link):
-        """Changes the queueing discipline of the link of a host."""
-        inside = f"ip netns exec {self.prefix}{name} tc qdisc"
-        # Queued packets are dropped and sent again, because a packet larger than the new burst would block the queue forever.
-        run(f"{inside} del dev eth0 root && {inside} add dev eth0 root {link}")
-
     def add_namespace(self, name):
         space = self.prefix + name
         run(f"ip netns add {space}")

@@ -1,37 +1,33 @@
 #include "app/records/goodput.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/error.h"
+#include "tests/data/test_files.h"
 
 namespace octavo {
 namespace {
 
-namespace fs = std::filesystem;
-
 class GoodputTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const char* name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    dir_ = fs::temp_directory_path() / fmt::format("octavo_goodput_{}_{}", ::getpid(), name);
-    fs::create_directories(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   // Returns the goodput of a process that was launched at time `launch`. The clock of the process shows now_.
   Goodput process(double launch, bool continues = true, double steps_s = 0) {
-    return {dir_.string(),
+    return {dir_ / "",
             continues,
             steps_s,
             {.since_launch = [=, this] { return now_ - launch; }, .wall = [this] { return now_; }}};
   }
+  // Leaves the file of a process that was launched at 1000, had 80 s of steps and wrote at 1100.
+  void leave_process(bool ended) {
+    Goodput goodput = process(1000);
+    now_ = 1100;
+    goodput.add(Goodput::kSteps, 80);
+    goodput.writing(ended)();
+  }
 
-  fs::path dir_;
+  TempDir dir_;
   double now_ = 1000;
 };
 
@@ -48,12 +44,7 @@ TEST_F(GoodputTest, SharesOfTheWallTime) {
 
 // The process has 80 s of steps, of which 30 s come after the last checkpoint. The next process starts 20 s later.
 TEST_F(GoodputTest, AKilledProcessLosesWhatItDidSinceItsCheckpointAndTheTimeToTheNext) {
-  {
-    Goodput goodput = process(1000);
-    now_ = 1100;
-    goodput.add(Goodput::kSteps, 80);
-    goodput.writing(false)();
-  }
+  leave_process(false);
   now_ = 1120;
   Goodput goodput = process(1120, true, 50);
   EXPECT_DOUBLE_EQ(goodput.wall_seconds(), 120);
@@ -64,12 +55,7 @@ TEST_F(GoodputTest, AKilledProcessLosesWhatItDidSinceItsCheckpointAndTheTimeToTh
 }
 
 TEST_F(GoodputTest, TheTimeAfterARunThatEndedIsNoLoss) {
-  {
-    Goodput goodput = process(1000);
-    now_ = 1100;
-    goodput.add(Goodput::kSteps, 80);
-    goodput.writing(true)();
-  }
+  leave_process(true);
   now_ = 900'000;
   const Goodput goodput = process(now_, true, 80);
   EXPECT_DOUBLE_EQ(goodput.wall_seconds(), 100);
@@ -86,12 +72,7 @@ TEST_F(GoodputTest, ARunThatIsRolledBackLosesSteps) {
 }
 
 TEST_F(GoodputTest, IgnoresOtherAndDamagedFiles) {
-  {
-    Goodput goodput = process(1000);
-    now_ = 1100;
-    goodput.add(Goodput::kSteps, 80);
-    goodput.writing(true)();
-  }
+  leave_process(true);
   EXPECT_DOUBLE_EQ(process(now_, false).wall_seconds(), 0);
   for (const char* text : {"", "[]", "{\"steps_s\": \"x\", \"wall_s\": -3}", "{\"updated\": 1e300}"}) {
     std::ofstream(dir_ / Goodput::kFileName) << text;

@@ -162,30 +162,30 @@ TEST_P(GoldenTest, LossAndGradients) {
   }
 }
 
+void expect_close_in_fp8(const Pass& pass, double expected_loss, const char* name) {
+  EXPECT_NEAR(pass.loss, expected_loss, expected_loss * 1e-2) << name;
+  double least = 1;
+  for (const auto& [parameter, gradient] : pass.gradients) {
+    if (parameter.find("norm") != std::string::npos) continue;
+    EXPECT_GE(gradient.cosine, 0.97) << name << " " << parameter;
+    least = std::min(least, gradient.cosine);
+  }
+  testing::Test::RecordProperty(
+      name, fmt::format("loss {:.5f} of {:.5f}, least gradient cosine {:.4f}", pass.loss, expected_loss, least));
+  std::cout << name << ": least gradient cosine " << least << "\n";
+}
+
 // Tests every FP8 recipe whose block sizes divide the dimensions of the case.
 TEST_P(GoldenTest, Fp8LossAndGradients) {
-  const double expected = golden_.at("loss");
-  for (const auto& [name, recipe] :
-       {std::pair{"fp8_tensorwise", LinearPrecision::kFp8Tensorwise},
-        std::pair{"fp8_delayed", LinearPrecision::kFp8Delayed}, std::pair{"fp8_rowwise", LinearPrecision::kFp8Rowwise},
-        std::pair{"fp8_blockwise", LinearPrecision::kFp8Blockwise}}) {
+  for (const RecipeTraits& recipe : kRecipes) {
+    if (!recipe.fp8) continue;
     Config config = this->config();
-    config.precision.linear = recipe;
-    const int64_t unit = recipe == LinearPrecision::kFp8Blockwise ? 128 : 16;
+    config.precision.linear = recipe.recipe;
     const ModelConfig& m = config.model;
     const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
-    if ((m.hidden_size | m.intermediate_size | m.qkv_width() | tokens) % unit != 0) continue;
+    if ((m.hidden_size | m.intermediate_size | m.qkv_width() | tokens) % recipe.alignment != 0) continue;
     const Pass pass = run_golden_batch(config, GetParam().dir);
-    EXPECT_NEAR(pass.loss, expected, expected * 1e-2) << name;
-    double least = 1;
-    for (const auto& [parameter, gradient] : pass.gradients) {
-      if (parameter.find("norm") != std::string::npos) continue;
-      EXPECT_GE(gradient.cosine, 0.97) << name << " " << parameter;
-      least = std::min(least, gradient.cosine);
-    }
-    RecordProperty(name,
-                   fmt::format("loss {:.5f} of {:.5f}, least gradient cosine {:.4f}", pass.loss, expected, least));
-    std::cout << name << ": least gradient cosine " << least << "\n";
+    expect_close_in_fp8(pass, golden_.at("loss"), recipe.name);
   }
 }
 
@@ -197,20 +197,12 @@ TEST_P(GoldenTest, Fp8HeadLossAndGradients) {
     GTEST_SKIP() << "hidden size " << config.model.hidden_size << ", vocabulary " << config.model.vocab_size;
   }
   const double exact = run_golden_batch(config, GetParam().dir).loss;
-  const double expected = golden_.at("loss");
   for (const LmHeadPrecision lm_head : {LmHeadPrecision::kFp8Backward, LmHeadPrecision::kFp8}) {
     const char* name = traits(lm_head).name;
     config.precision.lm_head = lm_head;
     const Pass pass = run_golden_batch(config, GetParam().dir);
     EXPECT_EQ(pass.loss == exact, lm_head == LmHeadPrecision::kFp8Backward) << name;
-    EXPECT_NEAR(pass.loss, expected, expected * 1e-2) << name;
-    double least = 1;
-    for (const auto& [parameter, gradient] : pass.gradients) {
-      if (parameter.find("norm") != std::string::npos) continue;
-      EXPECT_GE(gradient.cosine, 0.97) << name << " " << parameter;
-      least = std::min(least, gradient.cosine);
-    }
-    std::cout << name << ": least gradient cosine " << least << "\n";
+    expect_close_in_fp8(pass, golden_.at("loss"), name);
   }
 }
 

@@ -2,7 +2,6 @@
 // rank reads when it resumes. OCTAVO_TEST_RANKS sets the number of ranks, for example 4096.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 
@@ -83,8 +82,6 @@ TEST(ManyRanks, WriteAndReadAManifest) {
   const int shards = ranks / kTensorRanks;
   ModelConfig model = model_preset("llama3_405b");
   const int64_t before = peak_bytes();
-  const auto began = std::chrono::steady_clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
 
   CheckpointManifest manifest;
   manifest.model = model;
@@ -101,16 +98,13 @@ TEST(ManyRanks, WriteAndReadAManifest) {
     }
     check_complete(manifest);
   }
-  const double gathered = seconds();
   const TempDir dir;
   const std::filesystem::path step = dir / step_directory_name(1);
   std::filesystem::create_directories(step);
   write_manifest(step, manifest);
   const size_t tensors = manifest.tensors.size();
   manifest = {};
-  const double written = seconds();
   Checkpoint checkpoint(step);
-  const double read = seconds();
   EXPECT_EQ(checkpoint.ranks(), ranks);
   EXPECT_EQ(checkpoint.tensors().size(), tensors);
 
@@ -124,13 +118,7 @@ TEST(ManyRanks, WriteAndReadAManifest) {
     EXPECT_LE(files.size(), 2u * kTensorRanks)
         << "a rank reads its own shard, a neighbouring one and that of the norms";
   }
-  RecordProperty("seconds", fmt::format("{:.1f}", seconds()));
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(step / kManifestName));
-  fmt::print(
-      "{} ranks: gathered {:.1f} s, written {:.1f} s, read {:.1f} s, found {:.1f} s; manifest "
-      "{:.0f} MB, memory {:.0f} MB\n",
-      ranks, gathered, written - gathered, read - written, seconds() - read, static_cast<double>(bytes) / 1e6,
-      static_cast<double>(peak_bytes() - before) / 1e6);
   if (std::getenv("ASAN_OPTIONS") != nullptr) return;  // AddressSanitizer delays the reuse of freed memory.
   EXPECT_LT(peak_bytes() - before, 4 * bytes + (int64_t{64} << 20)) << "4096 ranks need less than 2 GiB";
 }

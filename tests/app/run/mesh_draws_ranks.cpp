@@ -112,7 +112,7 @@ class Training {
       state_.batch.upload(batch);
       if (step == 1 && stream_.is_cuda()) warm_up(state_);
       training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()});
-      const float z_loss = state_.scalars.sums().defined() ? read(state_.scalars.sums())[0] : 0.0f;
+      const float z_loss = state_.z_loss.defined() ? read(state_.z_loss)[0] : 0.0f;
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
       if (step == 1) after_first();

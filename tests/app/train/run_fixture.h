@@ -6,7 +6,7 @@
 #include "app/process/startup_timer.h"
 #include "app/run/disk_checkpoints.h"
 #include "app/run/memory_checkpoints.h"
-#include "app/run/saved_state.h"
+#include "app/run/weights.h"
 #include "data/tokens/token_writer.h"
 #include "tests/app/config/config_fixture.h"
 
