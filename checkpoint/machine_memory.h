@@ -23,19 +23,17 @@
 
 namespace octavo {
 
-// The directory in shared memory that belongs to a directory of checkpoints.
-//
-// Its name is random and is stored in the file kMemoryIdFile of the directory of checkpoints, with the inode number of
-// that file. So no other user can create it in advance, and a run folder that was removed and created again, a copy of
-// it, and the equal path in another container each have a different directory. Only its user can open it. Because
-// /dev/shm is sticky, nobody else can rename or remove it, and its contents were written by this user. So only the
-// directory itself must be checked.
-//
-// Name of the file in the directory of checkpoints.
+// File in a directory of checkpoints with the name of the directory in shared memory that belongs to it.
 inline constexpr const char* kMemoryIdFile = "memory_id";
 
 // Returns the path in shared memory that belongs to `checkpoint_dir`, or an empty path if it has none. Throws an
 // InputError if its kMemoryIdFile is invalid.
+//
+// The name of the directory is random and is stored in kMemoryIdFile. It includes the inode number of that file. So no
+// other user can create the directory in advance, and a run folder that was removed and created again, a copy of it,
+// and the equal path in another container each have a different directory. Only its user can open it. Because /dev/shm
+// is sticky, nobody else can rename or remove it, and its contents were written by this user. So only the directory
+// itself must be checked.
 std::filesystem::path memory_directory(const std::filesystem::path& checkpoint_dir);
 // Draws a new name for `checkpoint_dir` and returns the path.
 std::filesystem::path renew_memory_directory(const std::filesystem::path& checkpoint_dir);
