@@ -32,7 +32,8 @@ class MeshTest(Corpus):
     def mesh_config(self, **sections):
         training = {"micro_batch_size": 1} | sections.pop("training", {})
         # eps is far above the rounding error of a gradient, which would otherwise decide on the sign of updates.
-        return self.config(self.corpus, **({"model": self.MODEL, "data": {"seq_len": 48}, "training": training, "optimizer": {"eps": 1e-3}} | sections))
+        defaults = {"model": self.MODEL, "data": {"seq_len": 48}, "training": training, "optimizer": {"eps": 1e-3}}
+        return self.config(self.corpus, **(defaults | sections))
 
     def run_mesh(self, name, *overrides, ranks=1, **sections):
         """Trains a run and returns its losses and gradient norms."""
@@ -90,7 +91,8 @@ class MeshTest(Corpus):
                 losses.append(self.metrics(name)[2]["validation_loss"])
                 self.assertLess(abs(losses[-1] - losses[0]), 1e-6 * losses[0])
                 for evaluated_ranks, evaluated in ((1, []), (ranks, axes)):
-                    printed = self.run_octavo("evaluate", config, f"checkpoint.dir={name}_checkpoints", *evaluated, ranks=evaluated_ranks).out
+                    printed = self.run_octavo("evaluate", config, f"checkpoint.dir={name}_checkpoints", *evaluated,
+                                              ranks=evaluated_ranks).out
                     self.assertLess(abs(float(printed.split("validation_loss ")[1].split()[0]) - losses[-1]), 1e-5)
 
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):
