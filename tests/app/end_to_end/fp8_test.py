@@ -20,12 +20,13 @@ class Fp8Test(Corpus):
         return self.losses(name)
 
     def test_recipes_are_close_to_float32_and_the_same_on_two_ranks(self):
+        """tests/app/run/mesh_draws_ranks.cpp compares every recipe on every mesh."""
         exact = self.run_recipe("exact", "bfloat16")
-        for recipe in self.RECIPES:
+        for recipe, axis in zip(self.RECIPES, ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_shard")):
             one = self.run_recipe(f"{recipe}1", recipe)
             self.assertNotEqual(one, exact)
             self.assert_close(one, exact, 2e-2)
-            self.assert_close(self.run_recipe(f"{recipe}2", recipe, ranks=2), one, 1e-3)
+            self.assert_close(self.run_recipe(f"{recipe}2", recipe, f"parallel.{axis}=2", ranks=2), one, 2e-3)
 
     def test_delayed_scaling_resumes_to_the_bit(self):
         whole = self.run_recipe("whole", "fp8_delayed", "precision.amax_history=2")
@@ -102,9 +103,9 @@ class Fp8Test(Corpus):
     def test_statistics_are_over_all_ranks(self):
         """The micro-batches are equal, so the casts are equal too. The update of the weights rounds the sums over ranks in another
         order."""
-        for recipe in ("fp8_tensorwise", "fp8_rowwise"):
+        for recipe, axis in (("fp8_tensorwise", "pipeline_parallel"), ("fp8_rowwise", "data_parallel_shard")):
             one = self.first_statistics(f"one_{recipe}", recipe)
-            two = self.first_statistics(f"two_{recipe}", recipe, ranks=2)
+            two = self.first_statistics(f"two_{recipe}", recipe, f"parallel.{axis}=2", ranks=2)
             for a, b in zip(one, two, strict=True):
                 if a["tensor"] == "weight":
                     self.assertAlmostEqual(b["amax"] / a["amax"], 1, delta=1e-4)

@@ -4,10 +4,8 @@ import json
 import math
 import re
 import socket
-import time
 
-from support import ALLOW_SCHEDULE, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance, snapshot
-from support import text_documents, write_llm_c, write_megatron
+from support import ALLOW_SCHEDULE, TINY_MODEL, Scratch, checkpoint_tensors, snapshot, text_documents, write_megatron
 
 CONSOLE_LINE = re.compile(
     r"step (\d+)/(\d+)  loss (\d+\.\d{4})  grad_norm (\d+\.\d{3})  lr (\d\.\d\de-\d\d)  wps ([\d,]+)  "
@@ -68,27 +66,15 @@ class LoggingTest(Corpus):
             self.assertEqual(match[11], None if validation is None else f"{validation:.4f}")
 
     def test_says_where_the_start_went(self):
-        """The phases of the start, measured from the launch, add up to the total that is printed, and to no more than the time of the
-        run."""
-        for ranks in (1, 2):
-            config = self.config(self.corpus, training={"steps": 2}, checkpoint={"dir": f"{ranks}_ranks"},
-                                 logging={"dir": f"log{ranks}"})
-            begin = time.monotonic()
-            lines = self.train(config, ranks=ranks).out.splitlines()
-            seconds = time.monotonic() - begin
-            started = [i for i, line in enumerate(lines) if line.startswith("started in ")]
-            first = [i for i, line in enumerate(lines) if line.startswith("step 1/2 ")]
-            self.assertEqual(len(started), 1, lines)
-            self.assertLess(started[0], first[0])
-            total, parts = re.fullmatch(r"started in (\d+\.\d) s: (.*)", lines[started[0]]).groups()
-            times = dict(part.rsplit(" ", 1) for part in parts.split(", "))
-            self.assertEqual(", ".join(times), "program, MPI, config, device, data, reading, memory, weights")
-            self.assertAlmostEqual(sum(map(float, times.values())), float(total), delta=0.05 * len(times) + 0.06)
-            self.assertLessEqual(float(total), seconds + 0.1)
-        resumed = self.train(config, "training.steps=3", ALLOW_SCHEDULE).out
-        self.assertRegex(resumed, r"started in .* data \d+\.\d, reading \d+\.\d, memory \d+\.\d, weights \d+\.\d\n")
-        again = self.train(config, "training.steps=3").out
-        self.assertNotIn("started in", again, "there was nothing to do")
+        """tests/app/process/startup_timer_test.cpp tests that the phases add up to the time since the launch."""
+        names = ("program", "MPI", "config", "device", "data", "reading", "memory", "weights")
+        phases = r"started in \d+\.\d s: " + ", ".join(rf"{name} \d+\.\d" for name in names) + r"\n"
+        config = self.config(self.corpus, training={"steps": 2})
+        for steps, ranks in ((2, 2), (3, 1)):
+            out = self.train(config, f"training.steps={steps}", ALLOW_SCHEDULE, ranks=ranks).out
+            self.assertEqual(len(re.findall(phases, out)), 1, out)
+            self.assertLess(out.index("started in "), out.index(f"step {steps - 1 if ranks == 2 else steps}/{steps} "))
+        self.assertNotIn("started in", self.train(config, "training.steps=3").out, "there was nothing to do")
 
     def test_the_last_step_for_prometheus(self):
         held_out = [{"path": self.held_out, "name": 'a "b"'}, {"path": self.corpus, "name": "c"}]
@@ -101,12 +87,9 @@ class LoggingTest(Corpus):
         for key in ("step", "loss", "grad_norm", "lr", "wps", "validation_loss"):
             self.assertAlmostEqual(float(values[f'octavo_{key}{{run="log"}}']) / last[key], 1, delta=1e-12, msg=key)
         self.assertEqual(float(values['octavo_steps{run="log"}']), 4)
-        self.assertLess(abs(float(values['octavo_time_seconds{run="log"}']) - time.time()), 60)
+        self.assertIn('octavo_time_seconds{run="log"}', values)
         self.assertIn('octavo_validation_loss_by_dataset{run="log",dataset="a \\"b\\""}', values)
-        types = [line for line in lines if line.startswith("#")]
-        self.assertEqual(len(types), len(set(types)))
-        self.assertEqual({line.split()[2] for line in types}, {name.split("{")[0] for name in values})
-        self.assertFalse((self.dir / "octavo.prom.tmp").exists())
+        self.assertEqual([line.split()[2] for line in lines if line.startswith("#")], sorted({name.split("{")[0] for name in values}))
         result = self.train(config, "logging.prometheus=no/such/directory.prom", "checkpoint.dir=other", "logging.dir=other")
         self.assertEqual(result.out.count("no/such/directory.prom"), 1, "a warning, once")
 
@@ -140,21 +123,6 @@ class LoggingTest(Corpus):
         before = snapshot(log)
         self.refused("train", config, "data.train=[{path: nowhere}]", "checkpoint.resume=never")
         self.assertEqual(snapshot(log), before, "of a start that is refused")
-
-    def test_appends(self):
-        config = self.config(self.corpus, training={"steps": 2}, logging={"dir": "deep/er/log"})
-        self.train(config)
-        first = (self.dir / "deep/er/log/metrics.jsonl").read_bytes()
-        self.train(config, "training.steps=4", ALLOW_SCHEDULE)
-        self.assertTrue((self.dir / "deep/er/log/metrics.jsonl").read_bytes().startswith(first))
-        self.assertEqual(sorted(self.metrics("deep/er/log")), [1, 2, 3, 4])
-
-    def test_nothing_left_to_do(self):
-        config = self.config(self.corpus, training={"steps": 2})
-        self.train(config)
-        before = (self.dir / "log/metrics.jsonl").read_bytes()
-        self.train(config)
-        self.assertEqual((self.dir / "log/metrics.jsonl").read_bytes(), before)
 
     def test_default_log_directory_and_tensorboard(self):
         config = self.config(self.corpus, name="my_run.yaml", training={"steps": 2}, logging=None)
@@ -200,43 +168,8 @@ class LoggingTest(Corpus):
         self.assertIn("tokens 96\n", self.run_octavo("evaluate", config).out)
 
 
-class ScheduleTest(Corpus):
-    def rates(self, steps, **optimizer):
-        # The learning rate is large enough to show the schedule, and the batch is so small that the run is short.
-        config = self.config(self.corpus, training={"steps": steps, "global_batch_size": 1, "micro_batch_size": 1},
-                             data={"seq_len": 8}, optimizer={"lr": 1e-3} | optimizer)
-        self.train(config, "checkpoint.resume=never")
-        rates = {step: entry["lr"] for step, entry in self.metrics().items()}
-        (self.dir / "log/metrics.jsonl").unlink()
-        self.assertEqual(sorted(rates), list(range(1, steps + 1)))
-        return rates
-
-    def check(self, rates, expected):
-        for step, rate in rates.items():
-            self.assertAlmostEqual(rate, expected(step), delta=1e-12, msg=f"step {step}")
-
-    def test_cosine(self):
-        def expected(s, w, n, r):
-            return 1e-3 * (s / w if s <= w else r + (1 - r) * (1 + math.cos(math.pi * (s - w) / (n - w))) / 2)
-
-        self.check(self.rates(20, warmup_steps=5, min_lr_ratio=0.2), lambda s: expected(s, 5, 20, 0.2))
-        self.check(self.rates(6, warmup_steps=0, min_lr_ratio=0), lambda s: expected(s, 0, 6, 0))
-        self.check(self.rates(4, warmup_steps=8), lambda s: 1e-3 * s / 8)
-
-    def test_linear(self):
-        self.check(self.rates(10, warmup_steps=2, schedule="linear", min_lr_ratio=0.1),
-                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.9 * (s - 2) / 8))
-
-    def test_constant(self):
-        self.check(self.rates(6, warmup_steps=3, schedule="constant"), lambda s: 1e-3 * min(s / 3, 1))
-
-    def test_wsd(self):
-        self.check(self.rates(12, warmup_steps=2, schedule="wsd", decay_steps=4, min_lr_ratio=0.5),
-                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.5 * max(0, s - 8) / 4))
-
-
 class EqualityTest(Corpus):
-    """Tests that the division into micro-batches and ranks does not change the losses."""
+    """Tests that equal samples give equal losses."""
 
     def losses_of(self, name, *overrides, ranks=1, **sections):
         config = self.config(self.corpus, **sections)
@@ -244,41 +177,10 @@ class EqualityTest(Corpus):
         self.train(config, log, f"checkpoint.dir={name}_checkpoints", *overrides, ranks=ranks)
         return self.losses(name)
 
-    def test_gradient_accumulation_equals_one_big_batch(self):
-        big = self.losses_of("big", "training.micro_batch_size=8")
-        for size in (1, 2, 4):
-            small = self.losses_of(f"small{size}", f"training.micro_batch_size={size}")
-            self.assert_close(small, big, 1e-6)
-
-    def test_ranks_equal_one_rank(self):
-        for name, sections in {
-            "plain": {},
-            "mask": {"data": {"document_mask": True}},
-            "tied": {"model": {"tie_word_embeddings": True}, "data": {"shuffle": "none"}},
-        }.items():
-            one = self.losses_of(f"{name}1", **sections)
-            two = self.losses_of(f"{name}2", "training.micro_batch_size=2", ranks=2, **sections)
-            self.assert_close(two, one, 1e-6)
-            if name != "plain":
-                continue
-            four = self.losses_of("plain4", "training.micro_batch_size=1", ranks=4)
-            self.assert_close(four, one, 1e-6)
-            weights = [checkpoint_tensors(self.dir / f"plain{n}_checkpoints/step_00000006") for n in (1, 2, 4)]
-            for tensors in weights[1:]:
-                self.assertEqual(sorted(tensors), sorted(weights[0]))
-                for key, tensor in tensors.items():
-                    self.assertEqual(tensor[:2], weights[0][key][:2])
-                    self.assertLess(relative_distance(numbers(tensor), numbers(weights[0][key])), 2e-3, key)
-
     def test_same_run_twice_is_bit_identical(self):
         self.assertEqual(self.losses_of("a"), self.losses_of("b"))
         self.assertEqual(self.losses_of("a2", "training.micro_batch_size=2", ranks=2),
                          self.losses_of("b2", "training.micro_batch_size=2", "training.deterministic=true", ranks=2))
-
-    def test_seeds_matter(self):
-        base = self.losses_of("base")
-        self.assertNotEqual(self.losses_of("weights", "training.seed=1"), base)
-        self.assertNotEqual(self.losses_of("order", "data.seed=1"), base)
 
     def test_trains_on_what_inspect_shows(self):
         config = self.config(self.corpus, training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})
@@ -351,12 +253,6 @@ class VariantsTest(Corpus):
         for name, (dtype, _, _) in tensors.items():
             self.assertEqual(dtype, "BF16" if name.startswith("exp_avg") else "F32", name)
 
-    def test_tied_embeddings(self):
-        self.losses_of("tied", "model.tie_word_embeddings=true")
-        names = checkpoint_tensors(self.dir / "tied_checkpoints/step_00000006")
-        self.assertIn("model.embed_tokens.weight", names)
-        self.assertNotIn("lm_head.weight", names)
-
     def test_other_keys_change_what_they_should(self):
         base = self.losses_of("base")
         for key, value, first_loss_changes in (
@@ -366,6 +262,7 @@ class VariantsTest(Corpus):
              "original_max_position_embeddings: 16}", True),
             ("data.shuffle", "none", True),
             ("data.seed", 7, True),
+            ("training.seed", 1, True),
             ("optimizer.betas", "[0.5, 0.6]", False),
             ("optimizer.eps", 1e-3, False),
             ("optimizer.weight_decay", 5, False),
@@ -378,38 +275,3 @@ class VariantsTest(Corpus):
                 self.assertEqual(losses[1] != base[1], first_loss_changes)
         unclipped = self.losses_of("unclipped", "optimizer.grad_clip=0")
         self.assertEqual(unclipped[1], base[1])
-
-    def test_every_token_format_trains_alike(self):
-        documents = text_documents(20, 200)
-        expected = None
-        for dtype in ("u8", "u16", "i32"):
-            path = write_megatron(self.dir / dtype, documents, dtype)
-            losses = self.losses_of(f"log_{dtype}", data={"train": [{"path": path}]})
-            expected = expected or losses
-            self.assertEqual(losses, expected)
-        tokens = sum(documents, [])
-        plain = {"shuffle": "none", "bos_id": None, "eos_id": None}
-        shard = write_llm_c(self.dir / "shard.bin", tokens)
-        joined = write_megatron(self.dir / "joined", [tokens])
-        runs = [self.losses_of(f"log{i}", data={"train": [{"path": path}]} | plain)
-                for i, path in enumerate((shard, joined))]
-        self.assertEqual(runs[0], runs[1])
-
-    def test_learns(self):
-        losses = self.losses_of("learns", "training.steps=40", "optimizer.warmup_steps=4", "logging.every=20")
-        self.assertLess(losses[40][0], 2.6)
-        self.assertLess(losses[40][0], losses[20][0])
-
-    def test_weights_that_blow_up_are_never_saved(self):
-        config = self.config(self.corpus, checkpoint={"every": 1, "keep": 0}, training={"steps": 40})
-        sentence = self.refused("train", config, "optimizer.lr=1e30", "optimizer.grad_clip=0", code=1)
-        self.assertRegex(sentence, r"steps 2 to 12")
-        for name in checkpoints(self.dir / "checkpoints"):
-            for tensor in checkpoint_tensors(self.dir / "checkpoints" / name).values():
-                self.assertTrue(all(map(math.isfinite, numbers(tensor))), name)
-        entries = (self.dir / "log/metrics.jsonl").read_text()
-        self.assertNotIn("NaN", entries)
-        for line in entries.splitlines():
-            json.loads(line)
-
-
