@@ -93,15 +93,11 @@ class Collectives : public DeviceRanksTest {
   std::unique_ptr<Communicator> communicator_;
 };
 
-TEST_P(Collectives, RanksAndName) {
-  EXPECT_EQ(communicator_->rank(), rank_);
-  EXPECT_EQ(communicator_->size(), size_);
-  EXPECT_EQ(communicator_->name(), "world");
-}
-
+// The largest shard takes two messages.
 TEST_P(Collectives, AllGather) {
   for (const DType dtype : kAllDTypes) {
-    for (const int64_t k : {1, 7, 1001}) {
+    for (const int64_t k : {1, 7, 1001, (1 << 24) + 3}) {
+      if (k > 2000 && dtype != DType::kUInt8) continue;
       for (const bool in_place : {false, true}) {
         DeviceArray out(stream_, dtype, k * size_);
         DeviceArray apart(stream_, dtype, k);
@@ -159,19 +155,6 @@ TEST_P(Collectives, Exchange) {
     communicator_->exchange(out.tensor(), in.tensor(), last - rank_, stream_, "values");
     EXPECT_TRUE(out.read() == random_bytes(last - rank_, bytes)) << bytes;
   }
-}
-
-// Each rank contributes more bytes than one message can carry, and the last message is shorter.
-TEST_P(Collectives, AllGatherOfManyBytes) {
-  const int64_t k = (int64_t{1} << 24) + 3;
-  DeviceArray out(stream_, DType::kUInt8, k * size_);
-  DeviceArray shard(stream_, DType::kUInt8, k);
-  shard.write(Bytes(static_cast<size_t>(k), static_cast<char>('a' + rank_)));
-  communicator_->all_gather(out.tensor(), shard.tensor(), stream_);
-  std::string expected;
-  for (int r = 0; r < size_; ++r) expected.append(static_cast<size_t>(k), static_cast<char>('a' + r));
-  const Bytes found = out.read();
-  EXPECT_TRUE(std::string(found.begin(), found.end()) == expected);
 }
 
 // A sum of 700001 elements takes several iterations on the CPU.

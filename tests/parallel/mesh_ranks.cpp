@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "parallel/mesh.h"
-#include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
 namespace octavo::mesh_ranks {
@@ -37,18 +36,6 @@ class MeshRanks : public DeviceRanksTest {
     const Bytes found = all.read();
     std::vector<int32_t> result(found.size() / sizeof(int32_t));
     std::memcpy(result.data(), found.data(), found.size());
-    return result;
-  }
-
-  float sum_over(std::initializer_list<Communicator*> axes) {
-    DeviceArray value(stream_, DType::kFloat32, 1);
-    const auto start = static_cast<float>(1 << (3 * rank_));
-    Bytes bytes(sizeof(float));
-    std::memcpy(bytes.data(), &start, sizeof(float));
-    value.write(bytes);
-    for (Communicator* axis : axes) axis->all_reduce_sum(value.tensor(), stream_, "a number");
-    float result = 0;
-    std::memcpy(&result, value.read().data(), sizeof(float));
     return result;
   }
 };
@@ -107,18 +94,6 @@ TEST_P(MeshRanks, EveryArrangement) {
   }
 }
 
-// The sum over one axis, and then over the next, equals the sum over all ranks of both axes.
-TEST_P(MeshRanks, SumsOverAxes) {
-  for (const ParallelConfig& config : all_meshes()) {
-    Mesh mesh(config, group_, stream_);
-    EXPECT_EQ(sum_over({&mesh.shard(), &mesh.replicate()}), sum_over({&mesh.tokens()}));
-    EXPECT_EQ(sum_over({&mesh.tensor(), &mesh.shard(), &mesh.replicate(), &mesh.pipeline()}),
-              sum_over({&mesh.world()}));
-    EXPECT_EQ(sum_over({&mesh.tokens(), &mesh.tensor(), &mesh.pipeline()}), sum_over({&mesh.world()}));
-    EXPECT_EQ(sum_over({&mesh.context(), &mesh.tensor()}), sum_over({&mesh.micro_batch()}));
-  }
-}
-
 TEST_P(MeshRanks, AxesWithTheSameRanksShareACommunicator) {
   Mesh mesh({}, group_, stream_);  // All ranks lie along the shard axis.
   EXPECT_EQ(&mesh.shard(), &mesh.world());
@@ -133,11 +108,6 @@ TEST_P(MeshRanks, TransfersThatOverlapHaveTheirOwnCommunicators) {
   EXPECT_NE(&mesh.context(), &mesh.world());
   EXPECT_NE(&mesh.shard(), &mesh.world());
   EXPECT_NE(&mesh.shard(), &mesh.context());
-}
-
-TEST_P(MeshRanks, SizesThatDoNotMultiplyToTheRanks) {
-  const std::string message = "but this run has " + std::to_string(size_) + " ranks";
-  expect_error<InputError>([&] { Mesh mesh({size_ + 1, 1, 1}, group_, stream_); }, message);
 }
 
 INSTANTIATE_ON_DEVICES(MeshRanks);
