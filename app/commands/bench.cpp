@@ -9,7 +9,6 @@
 #include "app/commands/commands.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
-#include "app/measure/bench_ops.h"
 #include "app/memory/mesh_choice.h"
 #include "app/process/exit_codes.h"
 #include "app/run/step_trace.h"

@@ -7,9 +7,8 @@
 #include <optional>
 
 #include "app/commands/commands.h"
-#include "app/measure/doctor_facts.h"
-#include "app/measure/doctor_report.h"
-#include "app/measure/measure_machine.h"
+#include "app/measure/doctor_checks.h"
+#include "app/measure/rates.h"
 #include "app/process/exit_codes.h"
 #include "app/process/runtime.h"
 #include "core/arena.h"

@@ -8,7 +8,6 @@
 
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
-#include "app/log/config_warnings.h"
 #include "app/plan/prediction_range.h"
 #include "core/format.h"
 #include "core/log.h"

@@ -23,7 +23,7 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
 // Returns the sentence that the start screen shows on a CPU instead of a predicted time.
 std::string time_on_cpu();
 
-// Logs the start screen and the warnings about the config (app/log/config_warnings.h).
+// Logs the start screen and the warnings about the config.
 void log_start_screen(const StartFacts& facts);
 
 // Implements `octavo train --dry-run`. Checks everything that a run of the config needs, and prints its start screen

@@ -1,14 +1,16 @@
-// The start screen: the first lines in the log of a run, which describe what the run will do.
+// The start screen: the first lines in the log of a run, which describe what the run will do. Warnings about a config
+// that can be trained with but is probably a mistake follow it.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "app/config/config.h"
 #include "app/log/data_report.h"
 #include "app/memory/memory_budget.h"
-#include "app/memory/training_options.h"
+#include "app/memory/plan_memory.h"
 #include "data/validation_set.h"
 #include "parallel/config.h"
 
@@ -42,5 +44,14 @@ std::vector<std::string> start_screen(const StartFacts& facts);
 // Breaks `text` at spaces into lines of at most 100 columns. The first line follows `label`; the others are indented to
 // the same column.
 std::vector<std::string> labeled_lines(const std::string& label, const std::string& text);
+
+// Number of epochs over a dataset above which a run warns unless the dataset sets max_epochs. Up to four epochs lower
+// the loss almost as much as new tokens (Muennighoff et al., arXiv 2305.16264, section 6).
+inline constexpr double kManyEpochs = 4;
+
+// Returns one sentence per mistake: a warm-up of the learning rate or batch size that the run does not complete, more
+// than kManyEpochs epochs over a dataset without max_epochs, and validation datasets that are never used. `datasets`
+// are those of config.data.train, in its order.
+std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets);
 
 }  // namespace octavo

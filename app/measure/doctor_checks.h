@@ -1,58 +1,16 @@
-// The checks of `octavo doctor`. They are pure functions from the facts of each rank to sentences, so that tests do not
-// need a broken machine.
+// The checks and the report of `octavo doctor`. The checks are pure functions from the facts of each rank to sentences,
+// so that tests do not need a broken machine.
 #pragma once
 
-#include <cstdint>
-#include <limits>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "app/measure/gpu_health.h"
+#include "app/measure/doctor_facts.h"
 #include "app/plan/machine_rates.h"
-#include "core/stream.h"
 
 namespace octavo {
-
-// A rank's view of the checkpoint directory.
-struct DiskFacts {
-  std::string dir;         // Existing directory. Directories below it may still have to be created.
-  std::string error;       // Reason why the directory is not writable. Empty if it is writable.
-  int64_t free_bytes = 0;  // Bytes that this user can still write.
-};
-
-// Facts about one rank, known without measuring.
-struct RankFacts {
-  static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-
-  int rank = 0;
-  int local_rank = 0;  // Number of the rank among the ranks of its host.
-  int local_size = 1;
-  std::string host;
-  std::string processor;  // Name such as "AMD EPYC 9654 96-Core Processor". Empty if unknown.
-  int cores = 1;          // Number of cores of the host.
-  int threads = 1;        // Number of CPU threads of this rank.
-  bool omp_num_threads_is_set = false;
-  std::string product_kernels;  // Matmul kernels of the CPU, as named in kernels/matmul/sgemm.h.
-  int64_t memory_bytes = 0;
-  int64_t memory_available_bytes = 0;
-  int64_t shared_memory_bytes = kUnlimited;  // Size of /dev/shm. kUnlimited if /dev/shm does not exist.
-  int64_t open_files_limit = kUnlimited;     // Soft limit of open files (RLIMIT_NOFILE).
-  int64_t locked_memory_limit = kUnlimited;  // Soft limit of locked memory in bytes (RLIMIT_MEMLOCK).
-  bool has_cuda = false;                     // Whether the build has CUDA.
-  int driver_cuda = 0;                       // CUDA version that the driver supports, as in CudaVersions.
-  int runtime_cuda = 0;                      // CUDA version of the runtime, as in CudaVersions.
-  int gpus_visible = 0;                      // Number of GPUs that this process sees.
-  // The rank's GPU comes first. A rank that is alone on its host lists all GPUs of the host.
-  std::vector<GpuInfo> gpus;
-  std::vector<GpuHealth> gpu_health;  // Health of each element of `gpus`.
-  int planned_ranks = 0;              // Number of ranks of a future run on this host. 0 if not given.
-  int64_t memory_errors = 0;          // Uncorrected errors of the host's memory since boot.
-  DiskFacts disk;                     // Facts about the disk. `dir` is empty if no disk was to be checked.
-  std::vector<std::string> pairs_without_peer_access;  // Pairs of GPUs such as "0 and 3", with CUDA's numbers.
-  std::map<std::string, std::string> versions;         // Versions of libraries by name.
-};
 
 struct Finding {
   bool prevents_training = false;  // Whether the problem prevents training. Otherwise it is a warning.
@@ -73,5 +31,35 @@ bool all_have_gpus(std::span<const RankFacts> ranks);
 bool any_share_a_gpu(std::span<const RankFacts> ranks);
 // Returns the number of hosts that the ranks are on.
 int count_hosts(std::span<const RankFacts> ranks);
+
+// Range of one measured rate over all ranks.
+struct RateSpread {
+  std::string name;
+  std::string unit;  // Either FLOP/s or B/s.
+  double slowest = 0;
+  double fastest = 0;
+  int slowest_rank = 0;
+  int fastest_rank = 0;
+};
+// Returns the range of each rate. All ranks, given in rank order, must have measured the same rates.
+std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
+
+struct DoctorReport {
+  std::vector<RankFacts> ranks;
+  std::vector<Finding> findings;
+  std::vector<MachineRates> rates;  // Rates by rank. Empty if measuring failed.
+
+  // Returns whether no finding prevents training.
+  bool is_ok() const;
+};
+
+// Returns {ok, findings: [{prevents_training, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank,
+// fastest, fastest_rank}], machine: the machine file, or null}.
+nlohmann::ordered_json to_json(const DoctorReport& report);
+
+// Prints the whole report to standard output.
+void print_report(const DoctorReport& report);
+// Prints only the findings and the verdict to standard output.
+void print_findings(const DoctorReport& report);
 
 }  // namespace octavo

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "app/memory/memory_choice.h"
 #include "app/run/validation.h"
 #include "model/parameters/pipeline_stages.h"
 
@@ -120,6 +121,22 @@ class StageRanks {
 };
 
 }  // namespace
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
+                                        const FitsTraining& fits) {
+  const std::vector<MemoryChoice> choices = memory_choices(config, mesh.shape());
+  const auto options = [&](const MemoryChoice& choice) -> TrainingOptions {
+    return {.config = config,
+            .layout = layout,
+            .local_batch = config.training.global_batch_size / mesh.shape().data(),
+            .sharding = {.reshard_after_forward = choice.reshard_after_forward,
+                         .accumulate_unsharded = choice.accumulate_unsharded},
+            .checkpointing = choice.checkpointing};
+  };
+  if (choices.size() == 1) return options(choices.front());
+  const size_t chosen = first_fitting(choices, [&](const MemoryChoice& choice) { return fits(options(choice)); });
+  return options(choices[std::min(chosen, choices.size() - 1)]);
+}
 
 bool has_precision_guard(const Config& config) {
   return config.precision_guard.every > 0 && uses_fp8(config.precision);

@@ -4,12 +4,13 @@
 // the arena (app/memory/memory_budget.h).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "app/config/config.h"
 #include "app/memory/memory_budget.h"
-#include "app/memory/training_options.h"
+#include "app/run/training_state.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
@@ -40,6 +41,13 @@ struct MemoryPlan {
   int64_t total_bytes() const { return arena_bytes + budget.outside; }
   bool fits() const { return budget.fits(arena_bytes); }
 };
+
+// Returns the options of a rank. If the config leaves a choice open (app/memory/memory_choice.h), takes the first
+// choice for which `fits` is true, or the last one if none fits. `fits` must give the same answer on every rank of a
+// run.
+using FitsTraining = std::function<bool(const TrainingOptions&)>;
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
+                                        const FitsTraining& fits);
 
 // Returns what `octavo train` allocates on the first rank of the pipeline stage that needs the most. No rank needs
 // more. `config` must be resolved for the device (resolve_device) and valid for mesh.ranks() ranks. `group` must

@@ -1,10 +1,39 @@
 #include "app/memory/training_model.h"
 
-#include "app/memory/plan_memory.h"
+#include "app/memory/memory_advice.h"
 #include "core/error.h"
 #include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
+
+namespace {
+
+void check_fits(const TrainingOptions& options, const MemoryBudget& budget, const PlannedDevice& device,
+                Runtime& runtime) {
+  const Config& config = options.config;
+  const MemoryPlan plan = plan_memory(options, runtime.mesh(), budget);
+  if (plan.fits()) return;
+  const int64_t ranks = runtime.group().size();
+  const std::string advice = find_fitting_change(config, ranks, device, runtime.group()).words(ranks);
+  throw InputError(unfitting_message(plan, config.model.num_layers, advice));
+}
+
+}  // namespace
+
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  ProcessGroup& group = runtime.group();
+  const Mesh& mesh = runtime.mesh();
+  PlannedDevice device;
+  group.agree([&] { device = own_device(runtime); });
+  const MemoryBudget budget = memory_budget(config, mesh.shape(), device);
+  TrainingOptions options = choose_training_options(config, layout, mesh, [&](const TrainingOptions& some) {
+    bool fits = true;
+    group.agree([&] { fits = budget.fits(planned_bytes(some, mesh)); });
+    return group.all_reduce_max(fits ? 0 : 1) == 0;
+  });
+  group.agree([&] { check_fits(options, budget, device, runtime); });
+  return options;
+}
 
 TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& runtime)
     : layout_(layout_of_rank(config.model, config.parallel, runtime.mesh())),

@@ -3,11 +3,14 @@
 
 #include <optional>
 
-#include "app/memory/training_options.h"
 #include "app/process/runtime.h"
 #include "app/run/training_state.h"
 
 namespace octavo {
+
+// Returns the options of a run, chosen by the available memory (app/memory/memory_budget.h). Throws an InputError if no
+// choice fits. A collective. `config` and `layout` must outlive the options.
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 
 class TrainingModel {
  public:

@@ -1,7 +1,7 @@
 // The check for silent corruption: numbers that a defective GPU, core or memory changes without any error. Every
 // training.corruption_check_every steps
 //
-//   state that several ranks hold  is hashed after the step (app/observers/state_hashes.h);
+//   state that several ranks hold  is hashed after the step;
 //   the step's first micro-batch   is computed twice, once before the step and once in it. Its losses and every
 //                                  gradient, before the reduction, are hashed both times. This needs results that are
 //                                  equal to the bit, so it is done on the CPU and in deterministic runs only.
@@ -19,10 +19,17 @@
 #include <vector>
 
 #include "app/observers/corruption_verdict.h"
-#include "app/observers/state_hashes.h"
+#include "app/run/training_state.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
+
+// A slice of a part. The hash of the part is the sum of its slices' hashes (kernels/math/bit_hash.h).
+struct HashedSlice {
+  HashedPart part;
+  Tensor data;
+  int64_t begin = 0;  // Offset of the slice in the part, in elements.
+};
 
 class CorruptionCheck {
  public:

@@ -1,5 +1,5 @@
 // Judges the results of steps. A step with a loss or gradient norm that is not finite, or with a loss spike
-// (app/observers/spikes.h), went wrong; the device has already skipped the update of the former by itself
+// (Spikes), went wrong; the device has already skipped the update of the former by itself
 // (kernels/optimizer/skip_update.h). Spikes of the gradient norm and unusually slow steps are only reported.
 //
 // A step is judged when its result reaches the host, one step late. All ranks see the same skipped steps. Spikes are
@@ -7,13 +7,58 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "app/config/config.h"
 #include "app/log/step.h"
-#include "app/observers/spikes.h"
 
 namespace octavo {
+
+// Detects spikes of a number that each step has: the loss, the gradient norm, or the duration of the step. A spike is a
+// value whose z-score is above a threshold: its distance from the mean of the previous values, in standard deviations.
+// The authors of PaLM and OPT looked for such spikes by eye (arXiv 2204.02311, section 5.1).
+//
+// The window of a step ends two steps before it. These values are known on every device when the step is queued, so a
+// run that was stopped and resumed decides like one that was not.
+class Spikes {
+ public:
+  // `window` is the number of previous values that are used. No value is a spike until that many are known, and 0
+  // disables the detection. A standard deviation below `least_spread` times the mean is replaced by that product,
+  // because small changes of a nearly constant number are not spikes.
+  Spikes(int64_t window, double threshold, double least_spread)
+      : window_(window), threshold_(threshold), least_spread_(least_spread) {}
+
+  // Adds the value of a step that was not skipped.
+  void add(int64_t step, double value);
+  // Returns how many standard deviations `value` lies above the mean, or 0 if too few values are known.
+  double z_score(int64_t step, double value) const;
+  bool is_spike(int64_t step, double value) const { return z_score(step, value) > threshold_; }
+  // Returns the value whose z-score is the threshold, or infinity if too few values are known.
+  double limit(int64_t step) const;
+  // Returns the mean of the window of steps before this one, or 0 if too few values are known.
+  double mean(int64_t step) const { return spread_before(step).mean; }
+
+  // Convert the values to and from JSON for checkpoints. from_json ignores JSON that to_json did not write.
+  nlohmann::json to_json() const;
+  void from_json(const nlohmann::json& json);
+
+ private:
+  static constexpr int64_t kLag = 2;
+  struct Spread {
+    double mean = 0;
+    double deviation = std::numeric_limits<double>::infinity();
+  };
+  Spread spread_before(int64_t step) const;
+
+  int64_t window_;
+  double threshold_;
+  double least_spread_;
+  // Pairs of step and value in ascending order, kLag more than the window.
+  std::deque<std::pair<int64_t, double>> values_;
+};
 
 class StepGuard {
  public:

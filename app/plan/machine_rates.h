@@ -123,8 +123,9 @@ MachineRates machine_rates_from_json(const nlohmann::json& json, const std::stri
 MachineRates load_machine_rates(const std::string& path);
 
 std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
-// Returns the rates in the file machines/NAME.json, or else in the file at that path, or else in the file of that name
-// in other case, such as H100. Throws an InputError that names `option`, the option or key that gave the name.
+// Returns the rates of the known machine of that name, or else in the file at that path, or else of the known machine
+// of that name in other case, such as H100. Throws an InputError that names `option`, the option or key that gave the
+// name.
 MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
 // Returns the rates of a known machine with such a device, or nothing. The file for "NVIDIA H100" also applies to
 // "NVIDIA H100 80GB HBM3".

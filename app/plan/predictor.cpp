@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "app/plan/pipeline_clock.h"
 #include "app/plan/predictor_rates.h"
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"

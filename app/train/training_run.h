@@ -14,7 +14,6 @@
 #include "app/config/config.h"
 #include "app/log/data_report.h"
 #include "app/log/step.h"
-#include "app/log/step_results.h"
 #include "app/memory/training_model.h"
 #include "app/observers/step_observer.h"
 #include "app/process/runtime.h"

@@ -18,23 +18,6 @@ class DoctorTest(Scratch):
         self.assertEqual(result.octavo_lines(), [])
         return result
 
-    def check_machine(self, machine, ranks):
-        self.assertEqual((machine["format"], machine["version"]), ("octavo machine", 1))
-        self.assertTrue(machine["name"])
-        self.assertEqual(machine["device"], "cpu")
-        for key in ("attention_forward_flops", "attention_backward_flops", "memory_bytes_per_s", "disk_write_bytes_per_s"):
-            self.assertGreater(machine[key], 0, key)
-        self.assertGreater(machine["product_flops"]["float32"], 0)
-        self.assertGreaterEqual(len(machine["products"]), 2)
-        for product in machine["products"]:
-            self.assertGreater(min(product[key] for key in ("m", "n", "k", "flops")), 0, product)
-        for name in ("octavo", "mpi"):
-            self.assertTrue(machine["versions"][name], name)
-        if ranks == 1:
-            self.assertIsNone(machine["collectives"])
-        else:
-            self.check_collectives(machine["collectives"], ranks)
-
     def check_collectives(self, collectives, ranks):
         self.assertEqual((collectives["ranks"], collectives["hosts"]), (ranks, 1))
         self.assertGreater(collectives["latency_s"], 0)
@@ -60,9 +43,16 @@ class DoctorTest(Scratch):
             self.assertGreater(rate["slowest"], 0, rate)
             self.assertLessEqual(rate["slowest"], rate["fastest"], rate)
             self.assertIn(rate["slowest_rank"], range(ranks))
-        self.check_machine(report["machine"], ranks)
-        self.assertEqual(json.loads((self.dir / "machine.json").read_text()), report["machine"])
+        machine = report["machine"]
+        self.assertEqual(json.loads((self.dir / "machine.json").read_text()), machine)
         self.assertEqual([path.name for path in self.dir.iterdir()], ["machine.json"], "the file of the disk test was not removed")
+        self.assertEqual((machine["device"], machine["collectives"] is None), ("cpu", ranks == 1))
+        self.assertTrue(machine["versions"]["octavo"] and machine["versions"]["mpi"])
+        if ranks > 1:
+            self.check_collectives(machine["collectives"], ranks)
+        # A plan refuses a machine file in which a rate is missing or not positive.
+        plan = json.loads(self.run_octavo("plan", self.config("none"), "--machine", "machine.json", "--json").out)
+        self.assertGreater(plan["prediction"]["wps"], 0)
 
     def test_one_rank(self):
         self.check_report(1)

@@ -1,7 +1,7 @@
-#include "app/log/config_warnings.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "app/log/start_screen.h"
 
 namespace octavo {
 namespace {

@@ -86,11 +86,12 @@ TEST_F(StartScreenTest, HasARowPerTopicWithItsNumbers) {
   const std::string text = screen(facts());
   for (const char* part :
        {"  model       808K parameters: 4 layers, hidden 128, ", "  weights     random, seed 42\n",
-        "text             683,000 tokens  weight  75.0%  epochs 0.000 to 0.250\n", "  documents: no separators inserted",
-        "  validation  none\n", "1 to 900, each 8 x 256 = 2,048 tokens: 1,843,200 tokens\n",
+        "text             683,000 tokens  weight  75.0%  epochs 0.000 to 0.250\n",
+        "  documents: no separators inserted", "  validation  none\n",
+        "1 to 900, each 8 x 256 = 2,048 tokens: 1,843,200 tokens\n",
         "200 steps of warm-up to 0.0003, 3e-05 at step 900; weight decay 0.1", "; 2 micro-batches of 4\n",
-        "3.00 GiB per rank planned, of 16.0; 1.0 kept free; activation checkpointing: none\n", "  time        not predicted\n",
-        "at the end; the last 3 are kept\n", "  run folder  runs/mine: "}) {
+        "3.00 GiB per rank planned, of 16.0; 1.0 kept free; activation checkpointing: none\n",
+        "  time        not predicted\n", "at the end; the last 3 are kept\n", "  run folder  runs/mine: "}) {
     expect_part(text, part);
   }
 }
@@ -109,10 +110,9 @@ TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
   resumed.step = 300;
   resumed.tokens = 614'400;
   const std::string text = screen(resumed);
-  for (const char* part :
-       {" weights gathered again in backward, gradients reduced once per step\n", "all are kept\n",
-        "documents: bos none, eos 1\n", "  weights     of step 300, 614,400 tokens\n",
-        "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
+  for (const char* part : {" weights gathered again in backward, gradients reduced once per step\n", "all are kept\n",
+                           "documents: bos none, eos 1\n", "  weights     of step 300, 614,400 tokens\n",
+                           "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
     expect_part(text, part);
   }
 }

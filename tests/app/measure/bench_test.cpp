@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.h"
-#include "app/measure/bench_ops.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "app/measure/doctor_facts.h"
 #include "core/format.h"
 
 namespace octavo {

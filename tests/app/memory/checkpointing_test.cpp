@@ -4,8 +4,7 @@
 
 #include <cstring>
 
-#include "app/memory/training_options.h"
-#include "app/run/training_state.h"
+#include "app/memory/training_model.h"
 #include "app/run/weights.h"
 
 namespace octavo {

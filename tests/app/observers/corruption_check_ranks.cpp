@@ -2,35 +2,20 @@
 // (tests/app/run/mesh_draw.h), training without corruption passes the check and is not changed by it. A flipped bit is
 // detected and its rank named, in data that ranks hold in common and in weights while a micro-batch is computed.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "app/observers/corruption_check.h"
-#include "app/run/weights.h"
-#include "data/sample_batch.h"
-#include "model/parameters/pipeline_stages.h"
-#include "parallel/mesh.h"
-#include "tests/app/run/mesh_draw.h"
-#include "tests/parallel/ranks_fixture.h"
+#include "tests/app/observers/drawn_training.h"
 
 namespace octavo::corruption_check_ranks {
 namespace {
 
 constexpr int64_t kSteps = 3;
 
-class CheckedTraining {
+class CheckedTraining : public DrawnTraining {
  public:
   CheckedTraining(const MeshDraw& draw, int64_t corruption_check_every, ProcessGroup& group, Stream& stream)
-      : draw_(with_check(draw, corruption_check_every)),
-        stream_(stream),
-        mesh_(draw_.config.parallel, group, stream),
-        rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
-        layout_(layout_of_rank(draw_.config.model, draw_.config.parallel, mesh_)),
-        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
-        state_(draw_.options(layout_, rows_), mesh_, arena_) {
-    stream.set_deterministic(true);
-    initialize_parameters(state_.parameters, 42, stream);
-    publish_weights(state_);
+      : DrawnTraining(with_check(draw, corruption_check_every), group, stream) {
     if (corruption_check_every > 0) {
       check_.emplace(draw_.config, state_, group, fmt::format("host{}", group.rank()));
     }
@@ -39,24 +24,12 @@ class CheckedTraining {
   // `during` runs between the additional computation of a micro-batch and the step.
   CorruptionVerdict step(
       int64_t number, const std::function<void()>& during = [] {}) {
-    const Batch batch = make_batch(number);
-    state_.batch.upload(batch);
-    if (number == 1 && stream_.is_cuda()) warm_up(state_);
-    const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
-    if (check_) check_->begin_step(step);
+    upload(number);
+    if (check_) check_->begin_step(step_of(number));
     during();
-    training_step(state_, step);
+    training_step(state_, step_of(number));
     if (check_) check_->end_step();
     return check_ ? check_->finish() : CorruptionVerdict{};
-  }
-
-  // Returns the loss and the sum of squares of the gradients of the last step.
-  std::vector<float> results() const {
-    std::vector<float> values(2);
-    stream_.copy(values.data(), state_.loss.raw(), sizeof(float));
-    stream_.copy(values.data() + 1, state_.optimizer.grad_sum_of_squares().raw(), sizeof(float));
-    stream_.synchronize();
-    return values;
   }
 
   void flip(const Tensor& tensor, int64_t byte, int bit) const {
@@ -75,15 +48,7 @@ class CheckedTraining {
     stream_.synchronize();
   }
 
-  TrainingState& state() { return state_; }
   CorruptionCheck& check() { return *check_; }
-  // Returns this rank's slice of a parameter, or null if it has none.
-  const ParameterPiece* piece(std::string_view name) const {
-    for (const ParameterPiece& piece : state_.parameters.pieces()) {
-      if (piece.spec->name == name) return &piece;
-    }
-    return nullptr;
-  }
 
  private:
   static MeshDraw with_check(MeshDraw draw, int64_t corruption_check_every) {
@@ -91,34 +56,6 @@ class CheckedTraining {
     return draw;
   }
 
-  // Returns this rank's rows of the global batch, and of each row the chunks of this context-parallel rank.
-  Batch make_batch(int64_t step) const {
-    Batch batch;
-    append_share(make_rows(step), mesh_.context_rank(), draw_.config.data.seq_len, batch);
-    return batch;
-  }
-  Batch make_rows(int64_t step) const {
-    Batch batch;
-    for (int64_t row = 0; row < rows_; ++row) {
-      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + mesh_.data_rank() * rows_ + row));
-      int64_t document = 0;
-      for (int64_t t = 0; t < draw_.config.data.seq_len; ++t) {
-        if (dice.number(0, 9) == 0) document = t;
-        batch.inputs.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
-        batch.targets.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
-        batch.document_start.push_back(static_cast<int32_t>(document));
-      }
-    }
-    return batch;
-  }
-
-  MeshDraw draw_;
-  Stream& stream_;
-  Mesh mesh_;
-  int64_t rows_;
-  ParameterLayout layout_;
-  Arena arena_;
-  TrainingState state_;
   std::optional<CorruptionCheck> check_;
 };
 

@@ -1,51 +1,29 @@
 // Tests on several ranks, with random models, meshes and recipes (tests/app/run/mesh_draw.h), that a broken element of
 // a weight is found wherever it lies, and that the search does not change the training.
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "app/observers/nonfinite_search.h"
-#include "app/run/weights.h"
-#include "data/sample_batch.h"
-#include "model/parameters/pipeline_stages.h"
-#include "parallel/mesh.h"
-#include "tests/app/run/mesh_draw.h"
-#include "tests/parallel/ranks_fixture.h"
+#include "tests/app/observers/drawn_training.h"
 
 namespace octavo::nonfinite_search_ranks {
 namespace {
 
-class SearchedTraining {
+class SearchedTraining : public DrawnTraining {
  public:
   SearchedTraining(const MeshDraw& draw, ProcessGroup& group, Stream& stream)
-      : draw_(draw),
-        group_(group),
-        stream_(stream),
-        mesh_(draw_.config.parallel, group, stream),
-        rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
-        layout_(layout_of_rank(draw_.config.model, draw_.config.parallel, mesh_)),
-        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
-        state_(draw_.options(layout_, rows_), mesh_, arena_) {
-    stream.set_deterministic(true);
-    initialize_parameters(state_.parameters, 42, stream);
-    publish_weights(state_);
-  }
+      : DrawnTraining(draw, group, stream), group_(group) {}
 
-  // Returns the loss and the sum of squares of the gradients.
+  // Returns the results of the step.
   std::vector<float> step(int64_t number) {
     upload(number);
-    if (number == 1 && stream_.is_cuda()) warm_up(state_);
-    training_step(state_, work(number));
-    std::vector<float> values(2);
-    stream_.copy(values.data(), state_.loss.raw(), sizeof(float));
-    stream_.copy(values.data() + 1, state_.optimizer.grad_sum_of_squares().raw(), sizeof(float));
-    stream_.synchronize();
-    return values;
+    training_step(state_, step_of(number));
+    return results();
   }
 
-  // Returns the first result of all ranks, or an empty text.
+  // Returns the first result of all ranks that is not finite, or an empty text.
   std::string search(int64_t number) {
-    const auto found = find_nonfinite(state_, work(number));
+    const auto found = find_nonfinite(state_, step_of(number));
     nlohmann::json first;
     for (const std::string& text :
          group_.all_gather(found ? nlohmann::json{found->order, found->text}.dump() : "null")) {
@@ -55,7 +33,7 @@ class SearchedTraining {
     return first.is_null() ? "" : first[1].get<std::string>();
   }
 
-  // Makes the last element of a parameter NaN, on the ranks that hold it. Returns the value before.
+  // Sets the last element of a parameter on the ranks that hold it. Returns the value before.
   float spoil(const std::string& name, float value) {
     float before = 0;
     for (const ParameterPiece& piece : state_.parameters.pieces()) {
@@ -72,32 +50,7 @@ class SearchedTraining {
   }
 
  private:
-  TrainingStep work(int64_t number) const { return {.number = number, .lr = 1e-3, .targets = draw_.targets()}; }
-  void upload(int64_t step) {
-    Batch batch;
-    for (int64_t row = 0; row < rows_; ++row) {
-      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + mesh_.data_rank() * rows_ + row));
-      int64_t document = 0;
-      for (int64_t t = 0; t < draw_.config.data.seq_len; ++t) {
-        if (dice.number(0, 9) == 0) document = t;
-        batch.inputs.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
-        batch.targets.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
-        batch.document_start.push_back(static_cast<int32_t>(document));
-      }
-    }
-    Batch share;
-    append_share(batch, mesh_.context_rank(), draw_.config.data.seq_len, share);
-    state_.batch.upload(share);
-  }
-
-  MeshDraw draw_;
   ProcessGroup& group_;
-  Stream& stream_;
-  Mesh mesh_;
-  int64_t rows_;
-  ParameterLayout layout_;
-  Arena arena_;
-  TrainingState state_;
 };
 
 class NonfiniteSearchRanks : public DeviceRanksTest {};

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "app/measure/doctor_report.h"
+#include "app/measure/doctor_checks.h"
 #include "core/error.h"
 
 namespace octavo {

@@ -2,43 +2,20 @@
 // such as differences between two runs.
 #include "app/plan/predictor.h"
 
-#include <gtest/gtest.h>
-
-#include <fstream>
-
-#include "app/config/config_check.h"
-#include "app/plan/machine_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "core/error.h"
+#include "tests/app/plan/plan_fixture.h"
 
-namespace octavo {
+namespace octavo::predictor_test {
 
 namespace {
 
 constexpr double kTolerance = 0.08;
+constexpr const char* k8B = "llama3_8b_8gpu.yaml";
 
-struct Measured {
-  const char* config;
-  std::vector<std::string> overrides;
-  int64_t gpus = 1;
-  double wps = 0;
-};
-
-Config load(const Measured& m) {
-  std::vector<std::string> overrides = m.overrides;
-  overrides.emplace_back("device=cuda");
-  Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + m.config, overrides);
-  resolve_device(config, Device::kCuda);
-  validate(config, m.gpus, Purpose::kSynthetic);
-  return config;
-}
-
-// Returns an H200 with attention by cuDNN. In a step it had 507 TFLOP/s forward and 407 backward, where the machine
-// file has 627 and 495.
 MachineRates machine_before() {
   MachineRates machine = find_machine("h200");
-  machine.attention.forward_flops *= 507.0 / 627;
-  machine.attention.backward_flops *= 407.0 / 495;
+  use_cudnn_attention(machine);
   return machine;
 }
 
@@ -46,28 +23,19 @@ StepPrediction predict(const Config& config, int64_t gpus, const MachineRates& m
   return predict_step({config, config.parallel.mesh_shape(gpus), {}}, machine, {});
 }
 
-void expect_measured(const Measured& m, const MachineRates& machine) {
-  const Config config = load(m);
-  const StepPrediction p = predict(config, m.gpus, machine);
-  EXPECT_NEAR(p.wps / m.wps, 1, kTolerance) << m.overrides.back() << ": " << p.wps << " predicted, " << m.wps;
-}
-
 TEST(Predictor, SmallMicroBatches) {
-  expect_measured({.config = "llama3_1.8b_1gpu.yaml",
-                   .overrides = {"training.global_batch_size=4", "training.micro_batch_size=4", "data.seq_len=4096",
-                                 "precision.linear=bfloat16"},
-                   .gpus = 1,
-                   .wps = 51085},
-                  machine_before());
+  const Config config = load_for_gpus("llama3_1.8b_1gpu.yaml",
+                                      "training.global_batch_size=4 training.micro_batch_size=4 data.seq_len=4096 "
+                                      "precision.linear=bfloat16",
+                                      1);
+  EXPECT_NEAR(predict(config, 1, machine_before()).wps / 51085, 1, kTolerance);
 }
 
 // Tests layers of the 70B model on two GPUs. All of them are recomputed except the last.
 TEST(Predictor, RecomputedLayers) {
   const auto step_ms = [](int64_t layers) {
-    const Config config =
-        load({.config = "llama3_70b_8gpu.yaml",
-              .overrides = {"training.global_batch_size=2", fmt::format("model.num_layers={}", layers)},
-              .gpus = 2});
+    const Config config = load_for_gpus("llama3_70b_8gpu.yaml",
+                                        fmt::format("training.global_batch_size=2 model.num_layers={}", layers), 2);
     const PredictedRun run{config,
                            config.parallel.mesh_shape(2),
                            {.reshard_after_forward = true},
@@ -81,8 +49,7 @@ TEST(Predictor, RecomputedLayers) {
 // Tests the 8B model on four GPUs, with weights gathered again in backward.
 TEST(Predictor, ActivationCheckpointing) {
   using Mode = ActivationCheckpointing::Mode;
-  const Config config =
-      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=8"}, .gpus = 4});
+  const Config config = load_for_gpus(k8B, "training.global_batch_size=8", 4);
   const auto step_ms = [&](const ActivationCheckpointing& checkpointing) {
     const PredictedRun run{config, config.parallel.mesh_shape(4), {.reshard_after_forward = true}, checkpointing};
     return predict_step(run, machine_before(), {}).step_s * 1e3;
@@ -103,9 +70,7 @@ TEST(Predictor, ActivationCheckpointing) {
 
 TEST(Predictor, GradientsReducedOncePerStep) {
   const auto step_ms = [](int64_t micro_batches, bool once, const Cluster& cluster) {
-    const Config config = load({.config = "llama3_8b_8gpu.yaml",
-                                .overrides = {fmt::format("training.global_batch_size={}", 32 * micro_batches)},
-                                .gpus = 16});
+    const Config config = load_for_gpus(k8B, fmt::format("training.global_batch_size={}", 32 * micro_batches), 16);
     const PredictedRun run{config, config.parallel.mesh_shape(16), {.accumulate_unsharded = once}};
     return predict_step(run, find_machine("h200"), cluster).step_s * 1e3;
   };
@@ -115,11 +80,11 @@ TEST(Predictor, GradientsReducedOncePerStep) {
 }
 
 double tensor_parallel_ms(const char* preset, int64_t layers) {
-  const Config config =
-      load({.config = "llama3_8b_8gpu.yaml",
-            .overrides = {std::string("model.preset=") + preset, fmt::format("model.num_layers={}", layers),
-                          "training.global_batch_size=2", "parallel.tensor_parallel=4"},
-            .gpus = 4});
+  const Config config = load_for_gpus(
+      k8B,
+      fmt::format("model.preset={} model.num_layers={} training.global_batch_size=2 parallel.tensor_parallel=4", preset,
+                  layers),
+      4);
   return predict(config, 4).step_s * 1e3;
 }
 
@@ -151,10 +116,8 @@ TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
 // ring.
 TEST(Predictor, ReducedInBFloat16) {
   const auto step_ms = [](const char* reduce, int64_t gpus) {
-    const Config config = load({.config = "llama3_8b_8gpu.yaml",
-                                .overrides = {fmt::format("training.global_batch_size={}", 2 * gpus),
-                                              fmt::format("precision.reduce={}", reduce)},
-                                .gpus = gpus});
+    const Config config =
+        load_for_gpus(k8B, fmt::format("training.global_batch_size={} precision.reduce={}", 2 * gpus, reduce), gpus);
     return predict(config, gpus).step_s * 1e3;
   };
   EXPECT_NEAR(step_ms("bfloat16", 8) / step_ms("float32", 8), 1, 0.05);
@@ -162,8 +125,7 @@ TEST(Predictor, ReducedInBFloat16) {
 }
 
 TEST(Predictor, ChecksAddUp) {
-  const Config config =
-      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=16"}, .gpus = 8});
+  const Config config = load_for_gpus(k8B, "training.global_batch_size=16", 8);
   const StepPrediction p = predict(config, 8);
   double sum = 0;
   for (const CostKind kind :
@@ -180,8 +142,7 @@ TEST(Predictor, ChecksAddUp) {
 
 TEST(Predictor, RecomputationAndSlowNetworksCost) {
   using Mode = ActivationCheckpointing::Mode;
-  const Config config =
-      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=32"}, .gpus = 16});
+  const Config config = load_for_gpus(k8B, "training.global_batch_size=32", 16);
   const MachineRates machine = find_machine("h200");
   const auto step_s = [&](Mode mode, const Cluster& cluster) {
     return predict_step({config, config.parallel.mesh_shape(16), {}, {.mode = mode}}, machine, cluster).step_s;
@@ -198,11 +159,11 @@ TEST(Predictor, RecomputationAndSlowNetworksCost) {
 // A 1B model, whose tied table is on the first and the last stage.
 TEST(Predictor, PipelineStages) {
   const auto predicted = [](const char* schedule, const Cluster& cluster) {
-    const Config config =
-        load({.config = "llama3_1b_1gpu.yaml",
-              .overrides = {"training.global_batch_size=64", "training.micro_batch_size=1",
-                            "parallel.pipeline_parallel=4", std::string("parallel.pipeline_schedule=") + schedule},
-              .gpus = 16});
+    const Config config = load_for_gpus("llama3_1b_1gpu.yaml",
+                                        fmt::format("training.global_batch_size=64 training.micro_batch_size=1 "
+                                                    "parallel.pipeline_parallel=4 parallel.pipeline_schedule={}",
+                                                    schedule),
+                                        16);
     return predict_step({config, config.parallel.mesh_shape(16), {}}, find_machine("h200"), cluster);
   };
   const StepPrediction p = predicted("1f1b", {});
@@ -225,15 +186,10 @@ TEST(Predictor, PipelineStages) {
 }
 
 TEST(Predictor, ChunksOfPipelineStages) {
-  const auto predicted = [](const std::vector<std::string>& schedule) {
-    std::vector<std::string> overrides = {"training.global_batch_size=64", "training.micro_batch_size=1",
-                                          "parallel.pipeline_parallel=4"};
-    overrides.insert(overrides.end(), schedule.begin(), schedule.end());
-    const Config config = load({.config = "llama3_8b_8gpu.yaml", .overrides = overrides, .gpus = 16});
-    return predict_step({config, config.parallel.mesh_shape(16), {}}, find_machine("h200"), {});
-  };
-  const StepPrediction whole = predicted({});
-  const StepPrediction chunks = predicted({"parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"});
+  const std::string stages = "training.global_batch_size=64 training.micro_batch_size=1 parallel.pipeline_parallel=4 ";
+  const StepPrediction whole = predict(load_for_gpus(k8B, stages, 16), 16);
+  const StepPrediction chunks =
+      predict(load_for_gpus(k8B, stages + "parallel.pipeline_schedule=interleaved parallel.pipeline_chunks=2", 16), 16);
   ASSERT_EQ(chunks.stages.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(chunks.stages[i].blocks, whole.stages[i].blocks);
@@ -267,4 +223,4 @@ TEST(MachineFiles, AreThere) {
 
 }  // namespace
 
-}  // namespace octavo
+}  // namespace octavo::predictor_test

@@ -6,25 +6,18 @@
 #include <map>
 #include <string_view>
 
-#include "app/config/config_check.h"
-#include "app/plan/machine_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "app/plan/step_clock.h"
+#include "tests/app/plan/plan_fixture.h"
 
-namespace octavo {
+namespace octavo::recorded_step_test {
 
 namespace {
 
 constexpr ActivationCheckpointing kKeepAll{.mode = ActivationCheckpointing::Mode::kNone};
 
-Config load_four_layers(int64_t gpus, std::vector<std::string> overrides) {
-  overrides.emplace_back("device=cuda");
-  overrides.emplace_back("training.micro_batch_size=1");
-  overrides.emplace_back("model.num_layers=4");
-  Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/llama3_8b_8gpu.yaml", overrides);
-  resolve_device(config, Device::kCuda);
-  validate(config, gpus, Purpose::kSynthetic);
-  return config;
+Config load_four_layers(int64_t gpus, const std::string& overrides) {
+  return load_for_gpus("llama3_8b_8gpu.yaml", overrides + " training.micro_batch_size=1 model.num_layers=4", gpus);
 }
 
 RecordedStep record(const Config& config, int64_t gpus) {
@@ -46,7 +39,7 @@ double sum_of(const RecordedStep& step, double Op::*what, std::string_view name,
 TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
   constexpr double kLayers = 4;
   constexpr double kMicroBatches = 3;
-  const Config config = load_four_layers(2, {"training.global_batch_size=6"});
+  const Config config = load_four_layers(2, "training.global_batch_size=6");
   const RecordedStep step = record(config, 2);
   const double tokens = kMicroBatches * 8192;
   EXPECT_EQ(sum_of(step, &Op::flops, "gate_up"), kLayers * tokens * 2 * 4096 * 28672);
@@ -55,7 +48,7 @@ TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
 }
 
 TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
-  const Config config = load_four_layers(2, {"training.global_batch_size=10"});
+  const Config config = load_four_layers(2, "training.global_batch_size=10");
   const MeshShape mesh = config.parallel.mesh_shape(2);
   const MachineRates machine = find_machine("h100");
   const StepTimeline timeline = step_timeline({config, mesh, {}, kKeepAll}, machine, {});
@@ -75,7 +68,7 @@ TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
 }
 
 TEST(RecordedStep, RecordsWhatMatmulRatesDependOn) {
-  const Config config = load_four_layers(1, {"training.global_batch_size=1", "precision.linear=fp8_rowwise"});
+  const Config config = load_four_layers(1, "training.global_batch_size=1 precision.linear=fp8_rowwise");
   const RecordedStep step = record(config, 1);
   const auto find = [&](std::string_view name) {
     return std::find_if(step.ops.begin(), step.ops.end(), [&](const auto& op) { return name == op.op.name; })->op;
@@ -98,9 +91,9 @@ TEST(RecordedStep, HasTheHeadsMatmulsInFp8) {
        {std::pair{"bfloat16", "forward"}, {"fp8_rowwise", "forward"}, {"fp8_rowwise", "all"}}) {
     for (const LmHeadTraits& lm_head : kLmHeads) {
       const Config config =
-          load_four_layers(2, {"training.global_batch_size=2", std::string("precision.linear=") + linear,
-                               std::string("precision.lm_head=") + lm_head.name,
-                               std::string("precision.fast_accumulation=") + accumulation});
+          load_four_layers(2, fmt::format("training.global_batch_size=2 precision.linear={} precision.lm_head={} "
+                                          "precision.fast_accumulation={}",
+                                          linear, lm_head.name, accumulation));
       const RecordedStep step = record(config, 2);
       const auto expect = [&](std::string_view name, bool fp8, bool fast) {
         const auto found =
@@ -120,8 +113,7 @@ TEST(RecordedStep, HasTheHeadsMatmulsInFp8) {
 
 TEST(RecordedStep, ScalesOfDelayedRecipesAreKnown) {
   const auto measured = [](const char* recipe) {
-    const Config config =
-        load_four_layers(1, {std::string("precision.linear=") + recipe, "training.global_batch_size=1"});
+    const Config config = load_four_layers(1, fmt::format("precision.linear={} training.global_batch_size=1", recipe));
     return sum_of(record(config, 1), &Op::bytes, "amax");
   };
   EXPECT_GT(measured("fp8_tensorwise"), 0);
@@ -130,7 +122,7 @@ TEST(RecordedStep, ScalesOfDelayedRecipesAreKnown) {
 
 TEST(RecordedStep, MovesTokensAndWeights) {
   const Config config =
-      load_four_layers(8, {"parallel.tensor_parallel=4", "training.global_batch_size=2", "precision.linear=bfloat16"});
+      load_four_layers(8, "parallel.tensor_parallel=4 training.global_batch_size=2 precision.linear=bfloat16");
   const RecordedStep step = record(config, 8);
   // Forward gathers tokens before qkv and gate_up, backward before down and o. The head's tokens and the embedding's
   // gradient are gathered too. The statistics of the logits are small.
@@ -150,7 +142,7 @@ TEST(Predictor, ExchangesTheTokensOfAllShards) {
   const MachineRates machine = find_machine("h200");
   Predictor predictor(machine, {});
   for (const int64_t gpus : {2, 4, 8}) {
-    const Config config = load_four_layers(gpus, {fmt::format("training.global_batch_size={}", gpus)});
+    const Config config = load_four_layers(gpus, fmt::format("training.global_batch_size={}", gpus));
     const PredictedRun run{config, config.parallel.mesh_shape(gpus), {}, kKeepAll};
     EXPECT_TRUE(depends_on_shards(run, 8));
     const StepPrediction p = predictor.predict(run);
@@ -161,7 +153,7 @@ TEST(Predictor, ExchangesTheTokensOfAllShards) {
     EXPECT_EQ(p.step_s, predict_step(run, machine, {}).step_s);
   }
   // Between machines with eight ranks each, all of which are shards, moving the whole table needs fewer bytes.
-  Config config = load_four_layers(16, {"training.global_batch_size=32"});
+  Config config = load_four_layers(16, "training.global_batch_size=32");
   config.training.micro_batch_size = 2;
   const PredictedRun run{config, config.parallel.mesh_shape(16), {}, kKeepAll};
   EXPECT_FALSE(depends_on_shards(run, 8));
@@ -170,7 +162,7 @@ TEST(Predictor, ExchangesTheTokensOfAllShards) {
 
 // The compute stream waits for the transfers on the other streams.
 TEST(RecordedStep, StreamsWaitForEachOther) {
-  const Config config = load_four_layers(2, {"training.global_batch_size=2"});
+  const Config config = load_four_layers(2, "training.global_batch_size=2");
   const RecordedStep step = record(config, 2);
   std::map<size_t, int> signalled;  // Stream that signals each event.
   size_t waits = 0;
@@ -188,7 +180,7 @@ TEST(RecordedStep, StreamsWaitForEachOther) {
 TEST(Predictor, CountsAllMicroBatches) {
   const MachineRates machine = find_machine("h200");
   for (const int64_t micro_batches : {1, 2, 3, 5}) {
-    const Config config = load_four_layers(2, {fmt::format("training.global_batch_size={}", 2 * micro_batches)});
+    const Config config = load_four_layers(2, fmt::format("training.global_batch_size={}", 2 * micro_batches));
     const StepPrediction p = predict_step({config, config.parallel.mesh_shape(2), {}, kKeepAll}, machine, {});
     const double tokens = static_cast<double>(micro_batches) * 8192;
     const auto gate_up =
@@ -203,7 +195,7 @@ TEST(Predictor, SharesTheOptimizerAmongShards) {
   const MachineRates machine = find_machine("h200");
   Predictor predictor(machine, {});
   for (const int64_t gpus : {2, 8, 64}) {
-    const Config config = load_four_layers(gpus, {fmt::format("training.global_batch_size={}", gpus)});
+    const Config config = load_four_layers(gpus, fmt::format("training.global_batch_size={}", gpus));
     const StepPrediction p = predictor.predict({config, config.parallel.mesh_shape(gpus), {}, kKeepAll});
     double bytes = 0;
     for (const StepCost& cost : p.costs) bytes += cost.name == "adamw" ? cost.bytes : 0;
@@ -247,4 +239,4 @@ TEST(StepClock, ExposesWhatNothingCovers) {
 
 }  // namespace
 
-}  // namespace octavo
+}  // namespace octavo::recorded_step_test

@@ -1,4 +1,4 @@
-#include "app/observers/spikes.h"
+#include "app/observers/step_guard.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
-
-#include "app/observers/step_guard.h"
 
 namespace octavo {
 namespace {

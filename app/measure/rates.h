@@ -1,12 +1,16 @@
-// Measures the rates of this device for matmuls and memory, for `octavo bench --ops` and `octavo doctor`.
+// Measures the rates of this device and machine, for `octavo bench --ops` and `octavo doctor`. app/plan/machine_rates.h
+// defines each rate.
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "app/plan/machine_rates.h"
 #include "core/profiler.h"
+#include "core/stream.h"
 #include "model/architecture/precision.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
@@ -40,5 +44,15 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream);
 // Returns a lower bound for the time of an op in milliseconds, from its FLOPs and bytes at these rates. Returns 0 for
 // communication, which these rates do not bound.
 double floor_ms(const Profiler::Total& total, const DeviceRates& rates);
+
+struct MeasureOptions {
+  std::string disk_dir = ".";  // Directory whose write speed is measured with a temporary file.
+  bool collectives = true;     // Whether to measure collectives if there are several ranks.
+};
+
+// Returns this rank's rates, while all ranks measure at the same time. Takes about half a minute on a GPU, and seconds
+// on the CPU, where sizes are smaller. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's
+// workspace. Does not set name, gpu_memory_bytes and versions. `hosts` is the number of hosts. A collective.
+MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-#include "app/plan/pipeline_clock.h"
+#include "app/plan/step_clock.h"
 
 #include <gtest/gtest.h>
 
