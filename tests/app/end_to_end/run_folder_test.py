@@ -30,27 +30,6 @@ class RunFolderTest(Corpus):
                     self.assertEqual(checkpoints(self.dir / folder / "checkpoints"), ["step_00000001"])
                 self.assertEqual(len({self.losses(folder)[1] for folder in folders}), 3)
 
-    def test_checkpoints_where_earlier_versions_put_them(self):
-        """The run that saved these checkpoints resumes them, and other runs ignore them."""
-        old = self.of_defaults(checkpoint={"dir": "checkpoints"}, optimizer={"schedule": "constant"})
-        self.train(old)
-        config = self.of_defaults(optimizer={"schedule": "constant"}, training={"steps": 4})
-        self.assertIn("  dir: checkpoints\n", self.run_octavo("config", config).out)
-        for steps in (3, 4):
-            out = self.train(config, f"training.steps={steps}").out
-            self.assertIn("this run keeps its checkpoints in ./checkpoints, the default directory of earlier versions, "
-                          "because log/checkpoints holds none\n", out)
-            self.assertIn(f"resuming checkpoints/step_0000000{steps - 1} ", out)
-        self.assertFalse((self.dir / "log/checkpoints").exists())
-        before = snapshot(self.dir / "checkpoints")
-        # Once the run has its own checkpoints, the others are not mentioned.
-        for expected in (True, False):
-            out = self.train(config, "logging.dir=other").out
-            self.assertEqual("the checkpoints in ./checkpoints belong to another run (logging.dir log) and are ignored; "
-                             "this run's checkpoints are in other/checkpoints\n" in out, expected, out)
-        self.assertEqual(checkpoints(self.dir / "other/checkpoints"), ["step_00000004"])
-        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
-
     def test_a_second_run_is_refused(self):
         """The second run is refused before and after the first one has a checkpoint. It appends nothing, and the first run can be
         resumed."""
