@@ -10,7 +10,7 @@
 #   OUT=runs/gpu_checks  folder of the logs, one per check
 #   BENCH_CONFIG=...     config whose speed is measured (default: configs/llama3_1.8b_1gpu.yaml)
 #   MEMCHECK_FILTER=...  GoogleTest filter of the tests under compute-sanitizer, which makes them far slower
-#                        (default: the parity tests)
+#                        (default: the tests of ops on GPUs)
 #
 # Prints a table at the end. Exit code 1 means that a check failed. The other checks run nevertheless.
 # shellcheck disable=SC2317  # the checks are called by name
@@ -21,7 +21,7 @@ cd "$OCTAVO_ROOT"
 
 build="${BUILD:-build}"
 out="${OUT:-runs/gpu_checks}"
-parity_tests='*Parity*'
+gpu_tests='Gpu/*:*Parity*'
 checks=("$@")
 ((${#checks[@]})) || checks=(build kernels memcheck golden training recompute ranks bench)
 mkdir -p "$out"
@@ -45,10 +45,10 @@ run_tests() {
   grep -q '^\[  PASSED  \] [1-9]' "$log" && ! grep -q '^\[  SKIPPED \] [0-9]' "$log"
 }
 
-check_kernels() { run_tests kernels "$parity_tests"; }
+check_kernels() { run_tests kernels "$gpu_tests"; }
 
 check_memcheck() {
-  run_tests kernels "${MEMCHECK_FILTER:-$parity_tests}" \
+  run_tests kernels "${MEMCHECK_FILTER:-$gpu_tests}" \
     compute-sanitizer --tool memcheck --error-exitcode 9 --launch-timeout 60
 }
 

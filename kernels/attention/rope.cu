@@ -124,21 +124,12 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // kAligned means that no head spans two tiles and that half a head is a whole number of patches. Head sizes that
-  // attention supports (kernels/attention/sdpa.h) are aligned.
-  template <bool kAligned>
+  // No head spans two tiles, and half a head is a whole number of patches, because attention supports heads of 32, 64
+  // and 128 (kernels/attention/sdpa.h). The other halves of the pairs are in the patch of another thread of the warp.
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    if constexpr (kAligned) {
-      make_patch(parts[0], m, n, at);
-    } else {
-      make_elements(parts[0], m, n, at);
-    }
-  }
-
-  // The other halves of the pairs are in the patch of another thread of the warp.
-  __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
+    Patch<Element>& patch = parts[0];
     const int64_t column = at.column + at.patch_column * kPatch;
-    patch = load_patch<true>(qkv, m, n, n, at);
+    patch = load_patch(qkv, m, n, n, at);
     const bool rotates = is_rotated(column);
     const Pair pair = pair_of(column);
     const int neighbour = sizes.head_dim / 2 / kPatch;
@@ -177,30 +168,6 @@ struct RotatedSource {
     return {make_uint4(__shfl_xor_sync(0xffffffffu, x.bits.x, lanes), __shfl_xor_sync(0xffffffffu, x.bits.y, lanes),
                        __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
   }
-
-  // Rotates elements of heads of any size and alignment.
-  __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
-    const int64_t row = at.row + at.patch_row * kPatch;
-    const int64_t column = at.column + at.patch_column * kPatch;
-#pragma unroll
-    for (int r = 0; r < kPatch; ++r) {
-#pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
-        const int64_t first = column + v * kVector<Element>;
-        patch.rows[r][v] =
-            pack_some<Element>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
-      }
-    }
-  }
-
-  __device__ Element element(int64_t row, int64_t column, int64_t n) const {
-    const Element* x = qkv + row * n + column;
-    if (!is_rotated(column)) return *x;
-    const Pair pair = pair_of(column);
-    const float* cosine = cosines_of(row) + pair.angle;
-    const float sine = cosine[sizes.head_dim / 2] * pair.direction;
-    return from_float<Element>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
-  }
 };
 
 }  // namespace
@@ -223,10 +190,10 @@ void rope(const Rope& args, Stream& stream) {
   }
   if (args.cast.defined()) {
     const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
-    const bool source_aligned = kTile % head_dim == 0 && head_dim % (2 * kPatch) == 0 &&
-                                rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
-                                rows_are_aligned<float>(head_dim, {source.table});
-    return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
+    if (kTile % head_dim != 0 || head_dim % (2 * kPatch) != 0) check(cudaErrorInvalidValue, "rope: size of heads");
+    expect_aligned<__nv_bfloat16>("rope", sizes.row_elements, {source.qkv});
+    expect_aligned<float>("rope", head_dim, {source.table});
+    return make_and_cast<CastOf::kGradient>("rope", source, args.cast, sizes.tokens, sizes.row_elements,
                                             args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
   }
   with_element(args.qkv.dtype(), [&]<typename T>() {

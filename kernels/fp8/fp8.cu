@@ -20,19 +20,18 @@ struct StoredSource {
   static constexpr int kMinBlocks = cuda::kMinBlocks<T>;
   const T* x;  // [m, n]
 
-  template <bool kAligned>
   __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    parts[0] = load_patch<kAligned>(x, m, n, n, at);
+    parts[0] = load_patch(x, m, n, n, at);
   }
 };
 
 // Computes rows[r] = max(rows[r], max |x[r, :]|) and columns[c] = max(columns[c], max |x[:, c]|). Either may be null.
-template <typename T, bool kAligned>
+template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
     line_amaxes_kernel(float* rows, float* columns, const T* x, int64_t m, int64_t n) {
   __shared__ TileAmaxes amaxes;
   const Place at = place_of_thread(n);
-  const Patch<T> patch = load_patch<kAligned>(x, m, n, n, at);
+  const Patch<T> patch = load_patch(x, m, n, n, at);
   const float amax = row_or_column_amax(patch, at, amaxes);
   const bool of_row = threadIdx.x < kTile;
   const int64_t line = (of_row ? at.row : at.column) + threadIdx.x % kTile;
@@ -103,8 +102,8 @@ void measure_lines(const Quantize& args, Stream& stream) {
     if (operand->defined()) stream.zero(operand->scale_inv);
   }
   const auto* x = pointer<const T>(args.x);
-  auto* kernel = rows_are_aligned<T>(n, {x}) ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>;
-  launch("row_amaxes", kernel, tiles(m, n), stream, pointer<float>(args.cast.rows.scale_inv),
+  expect_aligned<T>("row_amaxes", n, {x});
+  launch("row_amaxes", line_amaxes_kernel<T>, tiles(m, n), stream, pointer<float>(args.cast.rows.scale_inv),
          pointer<float>(args.cast.columns.scale_inv), x, m, n);
 }
 
@@ -113,7 +112,8 @@ void cast_stored(const Quantize& tensors, Stream& stream) {
   const StoredSource<T> source{pointer<const T>(tensors.x)};
   const int64_t n = tensors.x.dim(1);
   const CastArguments args = cast_arguments(tensors.cast, tensors.x.dim(0), n, tensors.amax_out);
-  launch_cast<kScaling, kFormat>("quantize", source, rows_are_aligned<T>(n, {source.x}), args, stream);
+  expect_aligned<T>("quantize", n, {source.x});
+  launch_cast<kScaling, kFormat>("quantize", source, args, stream);
   if constexpr (traits(kScaling).measures_apart) {
     launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
            {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,

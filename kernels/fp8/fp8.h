@@ -11,7 +11,8 @@
 // An amax is the maximum of |x|. NaN and infinity count as the largest values in it and make q NaN, so a broken tensor
 // stays visible.
 //
-// All ops are queued on `stream` and are deterministic.
+// All ops are queued on `stream` and are deterministic. On GPUs a matrix that is cast has multiples of 16 columns, and
+// of 16 rows if its columns are an operand, and all matrices start at multiples of 16 bytes. An op throws otherwise.
 #pragma once
 
 #include <optional>

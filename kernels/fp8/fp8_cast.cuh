@@ -5,8 +5,7 @@
 //   kParts      number of matrices [m, n] that the result [m, kParts * n] consists of, side by side; they are computed
 //               from the same inputs. With kBlock1x128 and several parts, n is a multiple of 128.
 //   kMinBlocks  number of blocks that a multiprocessor must hold to have enough loads in flight
-//   template <bool kAligned> make(parts, m, n, at)
-//               computes the patch of each part at a place of [m, n], with zeros outside [m, n]
+//   make(parts, m, n, at)  computes the patch of each part at a place of [m, n], with zeros outside [m, n]
 #pragma once
 
 #include "kernels/fp8/fp8_cast.h"
@@ -167,46 +166,44 @@ __device__ void find_scales(const CastArguments& args, const Patch<T>& patch, co
 
 // ---- The kernel
 
-template <bool kAligned, Scaling kScaling, Format kFormat, typename T>
+template <Scaling kScaling, Format kFormat, typename T>
 __device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, bool wants_rows,
                           bool wants_columns) {
   __shared__ TransposedTile tile;
   if constexpr (traits(kScaling).one_per_tile) {
     const float scale = find_one_scale<kScaling, kFormat>(args, patch, at);
     const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int) { return scale; });
-    if (wants_rows) store_rows<kAligned>(args.rows, bytes, at, args.m, at.end, at.width);
-    if (wants_columns) store_columns<kAligned>(args.columns, bytes, at, args.m, at.end, tile);
+    if (wants_rows) store_rows(args.rows, bytes, at, args.m, at.end, at.width);
+    if (wants_columns) store_columns(args.columns, bytes, at, args.m, at.end, tile);
   } else {
     __shared__ TileScales scales;
     find_scales<kScaling, kFormat>(args, patch, at, scales);
     if (wants_rows) {
       const float* of_rows = scales.rows + at.patch_row * kPatch;
       const BytePatch bytes = cast_patch<kFormat>(patch, [&](int r, int) { return of_rows[r]; });
-      store_rows<kAligned>(args.rows, bytes, at, args.m, at.end, at.width);
+      store_rows(args.rows, bytes, at, args.m, at.end, at.width);
     }
     if (wants_columns) {
       float of_columns[kPatch];
 #pragma unroll
       for (int c = 0; c < kPatch; ++c) of_columns[c] = scales.columns[at.patch_column * kPatch + c];
       const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int c) { return of_columns[c]; });
-      store_columns<kAligned>(args.columns, bytes, at, args.m, at.end, tile);
+      store_columns(args.columns, bytes, at, args.m, at.end, tile);
     }
   }
 }
 
-// The outputs of a kernel. A kernel for aligned shapes knows them at compile time. The one kernel for other shapes
-// checks the pointers.
-enum class Outputs { kRows, kColumns, kBoth, kByPointer };
+// The operands that a kernel writes.
+enum class Outputs { kRows, kColumns, kBoth };
 
-template <Scaling kScaling, Format kFormat, bool kAligned, Outputs kOutputs, typename Source>
+template <Scaling kScaling, Format kFormat, Outputs kOutputs, typename Source>
 __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
     cast_kernel(const Source source, const CastArguments args) {
-  constexpr bool kKnown = kOutputs != Outputs::kByPointer;
-  const bool wants_rows = kKnown ? kOutputs != Outputs::kColumns : args.rows != nullptr;
-  const bool wants_columns = kKnown ? kOutputs != Outputs::kRows : args.columns != nullptr;
+  constexpr bool kWantsRows = kOutputs != Outputs::kColumns;
+  constexpr bool kWantsColumns = kOutputs != Outputs::kRows;
   const Place at = place_of_thread(args.n);
   Patch<typename Source::Element> parts[Source::kParts];
-  source.template make<kAligned>(parts, args.m, args.n, at);
+  source.make(parts, args.m, args.n, at);
   if (args.amax_out != nullptr) {
     uint32_t largest = 0;
 #pragma unroll
@@ -218,7 +215,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
     if (p > 0) __syncthreads();  // waits until all threads have read the previous part in shared memory
     PartPlace at_part{at, (p + 1) * args.n, Source::kParts * args.n};
     at_part.column += p * args.n;
-    cast_tile<kAligned, kScaling, kFormat>(args, parts[p], at_part, wants_rows, wants_columns);
+    cast_tile<kScaling, kFormat>(args, parts[p], at_part, kWantsRows, kWantsColumns);
   }
 }
 
@@ -236,30 +233,24 @@ inline CastArguments cast_arguments(const Fp8Cast& cast, int64_t m, int64_t n, c
           .bound = cast.bound.value_or(0)};
 }
 
-// Queues the kernel. `source_aligned` says that the source supports kAligned if n is a multiple of 16.
 template <Scaling kScaling, Format kFormat, typename Source>
-void launch_cast(const char* name, const Source& source, bool source_aligned, const CastArguments& args,
-                 Stream& stream) {
-  const bool aligned = source_aligned && (args.rows == nullptr || rows_are_aligned<uint8_t>(args.n, {args.rows})) &&
-                       (args.columns == nullptr || rows_are_aligned<uint8_t>(args.m, {args.columns}));
-  auto* kernel = cast_kernel<kScaling, kFormat, false, Outputs::kByPointer, Source>;
-  if (aligned) {
-    kernel = args.columns == nullptr ? cast_kernel<kScaling, kFormat, true, Outputs::kRows, Source>
-             : args.rows == nullptr  ? cast_kernel<kScaling, kFormat, true, Outputs::kColumns, Source>
-                                     : cast_kernel<kScaling, kFormat, true, Outputs::kBoth, Source>;
-  }
+void launch_cast(const char* name, const Source& source, const CastArguments& args, Stream& stream) {
+  if (args.rows != nullptr) expect_aligned<uint8_t>(name, args.n, {args.rows});
+  if (args.columns != nullptr) expect_aligned<uint8_t>(name, args.m, {args.columns});
+  auto* kernel = args.columns == nullptr ? cast_kernel<kScaling, kFormat, Outputs::kRows, Source>
+                 : args.rows == nullptr  ? cast_kernel<kScaling, kFormat, Outputs::kColumns, Source>
+                                         : cast_kernel<kScaling, kFormat, Outputs::kBoth, Source>;
   launch(name, kernel, tiles(args.m, args.n), stream, source, args);
 }
 
 // Queues the kernel that computes a result of parts [m, n] and casts it. amax_out may be undefined.
 template <CastOf kWhat, typename Source>
-void make_and_cast(const char* name, const Source& source, bool source_aligned, const Fp8Cast& cast, int64_t m,
-                   int64_t n, const Tensor& amax_out, Stream& stream) {
+void make_and_cast(const char* name, const Source& source, const Fp8Cast& cast, int64_t m, int64_t n,
+                   const Tensor& amax_out, Stream& stream) {
   const CastArguments args = cast_arguments(cast, m, n, amax_out);
   const auto cast_to = [&]<Format kFormat>() {
-    with_scaling<&ScalingTraits::casts_results>(cast.scaling(), [&]<Scaling kScaling>() {
-      launch_cast<kScaling, kFormat>(name, source, source_aligned, args, stream);
-    });
+    with_scaling<&ScalingTraits::casts_results>(
+        cast.scaling(), [&]<Scaling kScaling>() { launch_cast<kScaling, kFormat>(name, source, args, stream); });
   };
   if constexpr (kWhat == CastOf::kActivation) {
     cast_to.template operator()<__NV_E4M3>();

@@ -35,12 +35,11 @@ struct CastOp {
 
 // A block has 16 KiB of shared memory and 64 bytes of loads in flight per thread, so six blocks keep a multiprocessor
 // busy.
-template <bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, 6)
     transpose_kernel(uint8_t* out, const uint8_t* x, int64_t m, int64_t n) {
   __shared__ TransposedTile tile;
   const Place at = place_of_thread(n);
-  store_columns<kAligned>(out, load_rows<kAligned>(x, at, m, n), at, m, n, tile);
+  store_columns(out, load_rows(x, at, m, n), at, m, n, tile);
 }
 
 template <Format kFormat>
@@ -73,9 +72,9 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream) {
   const int64_t n = args.x.dim(1);
   const auto* x = pointer<const uint8_t>(args.x);
   auto* out = pointer<uint8_t>(args.out);
-  const bool aligned = rows_are_aligned<uint8_t>(n, {x}) && rows_are_aligned<uint8_t>(m, {out});
-  launch("fp8_transpose", aligned ? transpose_kernel<true> : transpose_kernel<false>, tiles(m, n), stream, out, x, m,
-         n);
+  expect_aligned<uint8_t>("fp8_transpose", n, {x});
+  expect_aligned<uint8_t>("fp8_transpose", m, {out});
+  launch("fp8_transpose", transpose_kernel, tiles(m, n), stream, out, x, m, n);
 }
 
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream) {

@@ -38,21 +38,12 @@ __device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at
 }
 
 // Returns the quantized elements of a row of the patch, with zeros outside q.
-template <bool kAligned>
-__device__ uint2 load_bytes(const uint8_t* q, int64_t m, int64_t n, int64_t row, int64_t column) {
-  const int64_t count = row < m ? n - column : 0;
-  if (count <= 0) return make_uint2(0, 0);
-  const uint8_t* p = q + row * n + column;
-  if constexpr (kAligned) return __ldcs(reinterpret_cast<const uint2*>(p));
-  uint32_t words[2] = {};
-#pragma unroll
-  for (int i = 0; i < kPatch; ++i) {
-    if (i < count) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
-  }
-  return make_uint2(words[0], words[1]);
+__device__ inline uint2 load_bytes(const uint8_t* q, int64_t m, int64_t n, int64_t row, int64_t column) {
+  if (row >= m || column >= n) return make_uint2(0, 0);
+  return __ldcs(reinterpret_cast<const uint2*>(q + row * n + column));
 }
 
-template <typename T, Format kFormat, Scaling kScaling, bool kAligned>
+template <typename T, Format kFormat, Scaling kScaling>
 __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArguments<T> args) {
   constexpr uint32_t kSaturated = fp8_saturated_bits(kFormat == __NV_E4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2);
   constexpr uint32_t kInfinity = 0x7f800000u;
@@ -63,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   __syncthreads();
 
   const Place at = place_of_thread(args.n);
-  const Patch<T> patch = load_patch<kAligned>(args.x, args.m, args.n, args.n, at);
+  const Patch<T> patch = load_patch(args.x, args.m, args.n, args.n, at);
   float scale[kPatch];
   float scale_inv[kPatch];
   find_patch_scales<kScaling, kFormat>(args, at, scale, scale_inv);
@@ -71,8 +62,8 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   uint32_t largest[kMaxima] = {patch.magnitude(), 0, 0};
 #pragma unroll
   for (int r = 0; r < kPatch; ++r) {
-    const uint2 bytes = load_bytes<kAligned>(args.q, args.m, args.n, at.row + at.patch_row * kPatch + r,
-                                             at.column + at.patch_column * kPatch);
+    const uint2 bytes =
+        load_bytes(args.q, args.m, args.n, at.row + at.patch_row * kPatch + r, at.column + at.patch_column * kPatch);
     float x[kPatch];
     patch.widen(r, x);
 #pragma unroll
@@ -115,10 +106,9 @@ __global__ void add_counts_kernel(float* sums, const unsigned long long* counts,
 
 template <typename T, Format kFormat, Scaling kScaling>
 void launch_stats(const StatsArguments<T>& args, Stream& stream) {
-  const bool aligned = rows_are_aligned<T>(args.n, {args.x}) && rows_are_aligned<uint8_t>(args.n, {args.q});
-  launch("fp8_stats",
-         aligned ? fp8_stats_kernel<T, kFormat, kScaling, true> : fp8_stats_kernel<T, kFormat, kScaling, false>,
-         {grid_dim(ceil_div(args.m, kTile) * ceil_div(args.n, kTile)), kTileThreads}, stream, args);
+  expect_aligned<T>("fp8_stats", args.n, {args.x});
+  expect_aligned<uint8_t>("fp8_stats", args.n, {args.q});
+  launch("fp8_stats", fp8_stats_kernel<T, kFormat, kScaling>, tiles(args.m, args.n), stream, args);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The tiles in which CUDA kernels cast to FP8 and transpose FP8. A block has a tile of 128 x 128 elements, and each of
 // its threads has a patch of 8 x 8 elements in registers. Rows are stored from registers, columns through a transposed
-// tile in shared memory. Both are stored 16 bytes at a time if shapes and addresses allow it (kAligned).
+// tile in shared memory. All memory is read and written 16 bytes at a time, so the rows of matrices must start at
+// multiples of 16 bytes (expect_aligned). The config requires multiples of 16 elements.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -140,46 +141,14 @@ struct Patch {
   }
 };
 
-__device__ inline uint32_t element_bits(float x) { return __float_as_uint(x); }
-__device__ inline uint32_t element_bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
-
-// Returns a vector of element(0), ..., element(count - 1), filled up with zeros.
-template <typename T, typename F>
-__device__ Vec<T> pack_some(int64_t count, F element) {
-  constexpr int kPerWord = kVector<T> / 4;
-  uint32_t words[4] = {};
-#pragma unroll
-  for (int i = 0; i < kVector<T>; ++i) {
-    if (i < count) words[i / kPerWord] |= element_bits(element(i)) << (i % kPerWord * 16);
-  }
-  return {make_uint4(words[0], words[1], words[2], words[3])};
-}
-
-// Returns a vector of the `count` elements at p, filled up with zeros. kAligned requires that p is a multiple of 16
-// bytes and that `count` is at least the length of a vector or at most 0.
-template <bool kAligned, typename T>
+// Returns a vector of the elements at p, or zeros if `count` is not positive.
+template <typename T>
 __device__ Vec<T> load_some(const T* p, int64_t count) {
-  if constexpr (kAligned) return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
-  if constexpr (!kAligned) return pack_some<T>(count, [&](int i) { return p[i]; });
-}
-
-// Stores the first `count` elements of a vector at p, with the requirements of load_some.
-template <bool kAligned, typename T>
-__device__ void store_some(T* p, const Vec<T>& vector, int64_t count) {
-  if constexpr (kAligned) {
-    if (count > 0) vector.store(p);
-  } else {
-    float x[kVector<T>];
-    vector.widen(x);
-#pragma unroll
-    for (int i = 0; i < kVector<T>; ++i) {
-      if (i < count) p[i] = from_float<T>(x[i]);
-    }
-  }
+  return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
 }
 
 // Loads this thread's patch of a matrix [m, n] whose rows are `stride` elements apart.
-template <bool kAligned, typename T>
+template <typename T>
 __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
   Patch<T> patch;
   const int64_t row = at.row + at.patch_row * kPatch;
@@ -189,7 +158,7 @@ __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride,
 #pragma unroll
     for (int v = 0; v < Patch<T>::kVectors; ++v) {
       const int64_t i = column + v * kVector<T>;
-      patch.rows[r][v] = load_some<kAligned>(x + (row + r) * stride + i, row + r < m ? n - i : 0);
+      patch.rows[r][v] = load_some(x + (row + r) * stride + i, row + r < m ? n - i : 0);
     }
   }
   return patch;
@@ -262,42 +231,20 @@ __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
 }
 
 // Returns 16 bytes of x [rows, columns] from (row, column) on, with zeros outside x.
-template <bool kAligned>
-__device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  const uint8_t* p = x + row * columns + column;
-  const int64_t count = row < rows ? columns - column : 0;
-  if constexpr (kAligned) {
-    return count > 0 ? __ldcs(reinterpret_cast<const uint4*>(p)) : make_uint4(0, 0, 0, 0);
-  } else {
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (i < count) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
+__device__ inline uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  if (row >= rows || column >= columns) return make_uint4(0, 0, 0, 0);
+  return __ldcs(reinterpret_cast<const uint4*>(x + row * columns + column));
 }
 
-// Stores 16 bytes at `column` of the row that starts at `out`, except those at columns from `end` on.
-template <bool kAligned>
-__device__ void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end) {
-  uint8_t* p = out + column;
-  if constexpr (kAligned) {
-    if (column < end) __stcs(reinterpret_cast<uint4*>(p), bytes);
-  } else {
-    const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (column + i < end) p[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
-    }
-  }
+// Stores 16 bytes at `column` of the row that starts at `out`, unless the row ends before it.
+__device__ inline void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end) {
+  if (column < end) __stcs(reinterpret_cast<uint4*>(out + column), bytes);
 }
 
 // Stores the patches of a tile of a matrix with m rows and columns up to `end`, whose rows are `stride` bytes apart in
 // `out`. Neighbouring threads swap halves of two rows, so that each has 16 bytes of one row.
-template <bool kAligned>
-__device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
-                           int64_t stride) {
+__device__ inline void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
+                                  int64_t stride) {
   const bool odd = threadIdx.x % 2 != 0;
   const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
 #pragma unroll
@@ -307,20 +254,19 @@ __device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at
     const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
     const uint4 bytes = odd ? make_uint4(got.x, got.y, keep.x, keep.y) : make_uint4(keep.x, keep.y, got.x, got.y);
     const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
-    if (row < m) store_16<kAligned>(out + row * stride, bytes, column, end);
+    if (row < m) store_16(out + row * stride, bytes, column, end);
   }
 }
 
 // Loads the patches of a tile of x [m, n], in bytes. A thread loads 16 bytes of a row, and neighbours swap halves.
-template <bool kAligned>
-__device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
+__device__ inline BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
   const bool odd = threadIdx.x % 2 != 0;
   const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
   uint4 loaded[kPatch / 2];
 #pragma unroll
   for (int r = 0; r < kPatch; r += 2) {
     const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
-    loaded[r / 2] = load_16<kAligned>(x, row, m, column, n);
+    loaded[r / 2] = load_16(x, row, m, column, n);
   }
   BytePatch patch;
 #pragma unroll
@@ -344,9 +290,8 @@ struct alignas(16) TransposedTile {  // read 16 bytes at a time
 
 // Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`. Row c of `out`, m
 // bytes, is column c of the matrix.
-template <bool kAligned>
-__device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
-                              TransposedTile& tile) {
+__device__ inline void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
+                                     TransposedTile& tile) {
   const BytePatch transposed = transpose(patch);
 #pragma unroll
   for (int c = 0; c < kPatch; ++c) {
@@ -361,8 +306,16 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
     const int twist = c / kPatch;
     const uint4 units = *reinterpret_cast<const uint4*>(&tile.units[c][(2 * chunk) ^ (twist & ~1)]);
     const uint4 bytes = twist % 2 == 0 ? units : make_uint4(units.z, units.w, units.x, units.y);
-    if (at.column + c < end) store_16<kAligned>(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);
+    if (at.column + c < end) store_16(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);
   }
+}
+
+// ---- Host
+
+// Throws unless the rows of a matrix can be read and written 16 bytes at a time. Absent tensors are null.
+template <typename T>
+void expect_aligned(const char* name, int64_t row_elements, std::initializer_list<const void*> pointers) {
+  if (!rows_are_aligned<T>(row_elements, pointers)) check(cudaErrorMisalignedAddress, name);
 }
 
 // Calls f.operator()<kFormat>() with the format as a constant.

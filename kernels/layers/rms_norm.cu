@@ -153,18 +153,17 @@ struct NormedSource {
   const float* rstd;
   const Element* weight;
 
-  template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     constexpr int N = kVector<Element>;
     Patch<Element>& patch = parts[0];
-    patch = load_patch<kAligned>(h, m, n, n, at);
+    patch = load_patch(h, m, n, n, at);
     const int64_t row = at.row + at.patch_row * kPatch;
     const int64_t column = at.column + at.patch_column * kPatch;
 #pragma unroll
     for (int v = 0; v < Patch<Element>::kVectors; ++v) {
       const int64_t i = column + v * N;
       float w[N];
-      load_some<kAligned>(weight + i, n - i).widen(w);
+      load_some(weight + i, n - i).widen(w);
 #pragma unroll
       for (int r = 0; r < kPatch; ++r) {
         if (row + r >= m) break;  // rows outside the matrix stay zero, even if the weights are not finite
@@ -357,8 +356,8 @@ void cast_forward(const RmsNormForward& args, Stream& stream) {
   const int64_t hidden = args.x.dim(1);
   const NormedSource source{pointer<const T>(args.residual.defined() ? args.residual_out : args.x),
                             pointer<const float>(args.rstd), pointer<const T>(args.weight)};
-  const bool source_aligned = rows_are_aligned<T>(hidden, {source.h, source.weight});
-  make_and_cast<CastOf::kActivation>("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden,
+  expect_aligned<T>("rms_norm_forward cast", hidden, {source.h, source.weight});
+  make_and_cast<CastOf::kActivation>("rms_norm_forward cast", source, args.cast, args.x.dim(0), hidden,
                                      args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
 }
 

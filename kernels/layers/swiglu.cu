@@ -139,10 +139,9 @@ struct ForwardSource {
   static constexpr int kMinBlocks = 3;
   const Element* gate_up;  // [m, 2 n]
 
-  template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    const Patch<Element> gate = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
-    const Patch<Element> up = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
+    const Patch<Element> gate = load_patch(gate_up, m, n, 2 * n, at);
+    const Patch<Element> up = load_patch(gate_up + n, m, n, 2 * n, at);
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
@@ -163,11 +162,10 @@ struct BackwardSource {
   const Element* gate_up;  // [m, 2 n]
   CastArguments out;       // `columns` is null if `out` is not cast
 
-  template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    parts[0] = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
-    parts[1] = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
-    Patch<Element> d = load_patch<kAligned>(d_out, m, n, n, at);
+    parts[0] = load_patch(gate_up, m, n, 2 * n, at);
+    parts[1] = load_patch(gate_up + n, m, n, 2 * n, at);
+    Patch<Element> d = load_patch(d_out, m, n, n, at);
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
@@ -175,7 +173,7 @@ struct BackwardSource {
         backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
     }
     if (out.columns == nullptr) return;
-    cast_tile<kAligned, Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
+    cast_tile<Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
     __syncthreads();  // waits until all threads have read the tile in shared memory
   }
 };
@@ -192,7 +190,7 @@ struct BackwardTile {
   CastArguments out;             // columns only
 };
 
-template <bool kAligned, GradientTo kTo, bool kOut>
+template <GradientTo kTo, bool kOut>
 __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(const BackwardTile a) {
   using T = __nv_bfloat16;
   constexpr int kRowsAtOnce = kTo == GradientTo::kMemory ? 4 : 2;
@@ -223,9 +221,9 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
       for (int v = 0; v < kVectors; ++v) {
         const int64_t i = (row + r) * n + column + v * kVector<T>;
         const T* p = a.gate_up + i + (row + r) * n;
-        gate[r][v] = load_some<kAligned>(p, count(r, v));
-        up[r][v] = load_some<kAligned>(p + n, count(r, v));
-        d[r][v] = load_some<kAligned>(a.d_out + i, count(r, v));
+        gate[r][v] = load_some(p, count(r, v));
+        up[r][v] = load_some(p + n, count(r, v));
+        d[r][v] = load_some(a.d_out + i, count(r, v));
       }
     }
 #pragma unroll
@@ -237,8 +235,9 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
         largest.add(up[r][v]);
         if constexpr (kTo == GradientTo::kMemory) {
           T* p = a.d_gate_up + (row + r) * 2 * n + column + v * kVector<T>;
-          store_some<kAligned>(p, gate[r][v], count(r, v));
-          store_some<kAligned>(p + n, up[r][v], count(r, v));
+          if (count(r, v) <= 0) continue;
+          gate[r][v].store(p);
+          up[r][v].store(p + n);
         }
       }
       if constexpr (kTo != GradientTo::kMemory) {
@@ -254,17 +253,17 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
     Place at_up = at;
     at_up.column += n;
     if (a.gradient.rows != nullptr) {
-      store_rows<kAligned>(a.gradient.rows, gate_bytes, at, m, n, 2 * n);
-      store_rows<kAligned>(a.gradient.rows, up_bytes, at_up, m, 2 * n, 2 * n);
+      store_rows(a.gradient.rows, gate_bytes, at, m, n, 2 * n);
+      store_rows(a.gradient.rows, up_bytes, at_up, m, 2 * n, 2 * n);
     }
     if (a.gradient.columns != nullptr) {
-      store_columns<kAligned>(a.gradient.columns, gate_bytes, at, m, n, tile);
+      store_columns(a.gradient.columns, gate_bytes, at, m, n, tile);
       __syncthreads();
-      store_columns<kAligned>(a.gradient.columns, up_bytes, at_up, m, 2 * n, tile);
+      store_columns(a.gradient.columns, up_bytes, at_up, m, 2 * n, tile);
       if (kOut) __syncthreads();
     }
   }
-  if constexpr (kOut) store_columns<kAligned>(a.out.columns, out_bytes, at, m, n, tile);
+  if constexpr (kOut) store_columns(a.out.columns, out_bytes, at, m, n, tile);
 }
 
 // ---- Host
@@ -304,9 +303,9 @@ void backward_by_rows(const SwigluBackward& args, Stream& stream) {
 }
 
 template <GradientTo kTo, bool kOut>
-void launch_backward_tiles(const BackwardTile& tile, bool aligned, Stream& stream) {
-  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, kTo, kOut> : swiglu_backward_tile_kernel<false, kTo, kOut>;
-  launch("swiglu_backward", kernel, tiles(tile.gradient.m, tile.gradient.n), stream, tile);
+void launch_backward_tiles(const BackwardTile& tile, Stream& stream) {
+  launch("swiglu_backward", swiglu_backward_tile_kernel<kTo, kOut>, tiles(tile.gradient.m, tile.gradient.n), stream,
+         tile);
 }
 
 void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
@@ -319,14 +318,14 @@ void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
                           .amax = pointer<float>(args.amax),
                           .gradient = cast_arguments(args.cast, m, n, {}),
                           .out = cast_arguments(args.out_cast, m, n, {})};
-  const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
-                       (!args.cast.defined() || rows_are_aligned<uint8_t>(n, {tile.gradient.rows})) &&
-                       rows_are_aligned<uint8_t>(m, {tile.gradient.columns, tile.out.columns});
-  if (!args.cast.defined()) return launch_backward_tiles<GradientTo::kMemory, true>(tile, aligned, stream);
+  expect_aligned<T>("swiglu_backward", n, {tile.d_out, tile.gate_up, tile.d_gate_up});
+  if (args.cast.defined()) expect_aligned<uint8_t>("swiglu_backward", n, {tile.gradient.rows});
+  expect_aligned<uint8_t>("swiglu_backward", m, {tile.gradient.columns, tile.out.columns});
+  if (!args.cast.defined()) return launch_backward_tiles<GradientTo::kMemory, true>(tile, stream);
   with_format(args.cast.format(), [&]<Format kFormat>() {
     constexpr GradientTo kTo = kFormat == __NV_E5M2 ? GradientTo::kE5M2 : GradientTo::kE4M3;
-    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, aligned, stream);
-    launch_backward_tiles<kTo, false>(tile, aligned, stream);
+    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, stream);
+    launch_backward_tiles<kTo, false>(tile, stream);
   });
 }
 
@@ -336,11 +335,11 @@ void backward_by_blocks(const SwigluBackward& args, Stream& stream) {
   const int64_t n = args.d_out.dim(1);
   const BackwardSource source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
                               cast_arguments(args.out_cast, m, n, {})};
-  const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
-                       (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
+  expect_aligned<T>("swiglu_backward", n, {source.d_out, source.gate_up});
+  if (source.out.columns != nullptr) expect_aligned<uint8_t>("swiglu_backward", m, {source.out.columns});
   with_format(args.cast.format(), [&]<Format kFormat>() {
-    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, aligned,
-                                               cast_arguments(args.cast, m, n, args.amax), stream);
+    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, cast_arguments(args.cast, m, n, args.amax),
+                                               stream);
   });
 }
 
@@ -351,9 +350,9 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   const int64_t intermediate = args.out.dim(1);
   if (args.cast.defined()) {
     const ForwardSource source{pointer<const __nv_bfloat16>(args.gate_up)};
-    const bool source_aligned = rows_are_aligned<__nv_bfloat16>(intermediate, {source.gate_up});
-    return make_and_cast<CastOf::kActivation>("swiglu_forward", source, source_aligned, args.cast, tokens, intermediate,
-                                              args.amax, stream);
+    expect_aligned<__nv_bfloat16>("swiglu_forward", intermediate, {source.gate_up});
+    return make_and_cast<CastOf::kActivation>("swiglu_forward", source, args.cast, tokens, intermediate, args.amax,
+                                              stream);
   }
   with_element(args.out.dtype(), [&]<typename T>() {
     const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});

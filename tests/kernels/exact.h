@@ -34,8 +34,8 @@
 // Tensor cores truncate partial sums; in FP8 matmuls they keep about 14 bits. cuBLASLt rounds a matmul result before it
 // adds it to a bfloat16 output, which allows another 2^-8 of that result. exact_sdpa.h has the bounds of attention.
 //
-// exact_test.cpp compares the CPU ops with these bounds, without a GPU, and shows that a single wrong element is
-// detected. parity_*.cpp compares the GPU ops.
+// The laws of the ops (law.h) compare the CPU and GPUs with these bounds, and show that a single wrong element is
+// detected. exact_test.cpp tests the comparison itself.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +77,7 @@ inline double unit_in_the_last_place(DType dtype, double magnitude) {
 
 struct WrongElement {
   int64_t index;
-  double found, expected, allowed, ratio;  // The ratio is the error divided by the allowed error.
+  double found, expected, ratio;  // The ratio is the error divided by the allowed error.
 };
 
 struct Comparison {
@@ -91,13 +91,23 @@ struct Comparison {
     std::string text = fmt::format("{} of {} elements out of bounds", wrong, elements);
     for (const WrongElement& e : worst) {
       text += fmt::format(
-          "\n  element {} (row {}, column {}): {:.9g}, expected {:.9g}, off by {:.3g}, allowed {:.3g} ({:.2f} x)",
-          e.index, e.index / width, e.index % width, e.found, e.expected, std::abs(e.found - e.expected), e.allowed,
-          e.ratio);
+          "\n  element {} (row {}, column {}): {:.9g}, expected {:.9g}, off by {:.3g}, {:.2f} x allowed", e.index,
+          e.index / width, e.index % width, e.found, e.expected, std::abs(e.found - e.expected), e.ratio);
     }
     return text;
   }
 };
+
+// Returns the error of element i as a fraction of the allowed error.
+inline double error_ratio(float found, DType dtype, const Exact& exact, size_t i) {
+  const auto value = static_cast<double>(found);
+  const double expected = exact.values[i];
+  if (value == expected || (std::isnan(value) && std::isnan(expected))) return 0;
+  const double error = std::abs(value - expected);
+  const double allowed =
+      exact.slack[i] + unit_in_the_last_place(dtype, std::max(std::abs(value), std::abs(expected))) / 2;
+  return error <= std::numeric_limits<double>::max() ? error / allowed : std::numeric_limits<double>::infinity();
+}
 
 inline Comparison compare_elements(const std::vector<float>& found, DType dtype, const Exact& exact) {
   constexpr size_t kShown = 5;
@@ -105,18 +115,11 @@ inline Comparison compare_elements(const std::vector<float>& found, DType dtype,
   result.elements = static_cast<int64_t>(found.size());
   CHECK(found.size() == exact.values.size(), "{} elements, expected {}", found.size(), exact.values.size());
   for (size_t i = 0; i < found.size(); ++i) {
-    const auto value = static_cast<double>(found[i]);
-    const double expected = exact.values[i];
-    if (value == expected || (std::isnan(value) && std::isnan(expected))) continue;
-    const double allowed =
-        exact.slack[i] + unit_in_the_last_place(dtype, std::max(std::abs(value), std::abs(expected))) / 2;
-    const double error = std::abs(value - expected);
-    const double ratio =
-        error <= std::numeric_limits<double>::max() ? error / allowed : std::numeric_limits<double>::infinity();
+    const double ratio = error_ratio(found[i], dtype, exact, i);
     result.worst_ratio = std::max(result.worst_ratio, ratio);
     if (ratio <= 1) continue;
     ++result.wrong;
-    const WrongElement wrong{static_cast<int64_t>(i), value, expected, allowed, ratio};
+    const WrongElement wrong{static_cast<int64_t>(i), static_cast<double>(found[i]), exact.values[i], ratio};
     const auto place = std::upper_bound(result.worst.begin(), result.worst.end(), wrong,
                                         [](const WrongElement& a, const WrongElement& b) { return a.ratio > b.ratio; });
     result.worst.insert(place, wrong);
@@ -513,20 +516,21 @@ inline Exact exact_matmul(const Matmul& args) {
                        (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
 }
 
+// Returns the index in scale_inv of the scale of element (row, i), written from the layout in kernels/fp8/scaling.h.
+inline int64_t place_of_scale(const Fp8Operand& operand, int64_t row, int64_t i) {
+  const int64_t blocks = (operand.data.dim(1) + 127) / 128;
+  if (operand.scaling == Scaling::kRow) return row;
+  if (operand.scaling == Scaling::kBlock1x128) return i / 128 * operand.data.dim(0) + row;
+  if (operand.scaling == Scaling::kBlock128x128) return row / 128 * ((blocks + 3) / 4 * 4) + i / 128;
+  return 0;
+}
+
 // Returns the dequantized values of the operand.
 inline std::vector<double> dequantized(const Fp8Operand& operand) {
-  const int64_t rows = operand.data.dim(0);
   const int64_t k = operand.data.dim(1);
-  const int64_t blocks = (k + 127) / 128;
   std::vector<double> all = elements(operand.data);
-  for (int64_t i = 0; i < rows * k; ++i) {
-    const int64_t row = i / k;
-    const int64_t block = i % k / 128;
-    int64_t scale = 0;
-    if (operand.scaling == Scaling::kRow) scale = row;
-    if (operand.scaling == Scaling::kBlock1x128) scale = block * rows + row;
-    if (operand.scaling == Scaling::kBlock128x128) scale = row / 128 * ((blocks + 3) / 4 * 4) + block;
-    all[static_cast<size_t>(i)] *= element(operand.scale_inv, scale);
+  for (int64_t i = 0; i < operand.data.numel(); ++i) {
+    all[static_cast<size_t>(i)] *= element(operand.scale_inv, place_of_scale(operand, i / k, i % k));
   }
   return all;
 }

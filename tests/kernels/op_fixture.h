@@ -1,15 +1,5 @@
-// Fixture of the tests of ops on the CPU. The tests of an op are in tests/kernels/<op>_test.cpp, in a class derived
-// from OpTest that INSTANTIATE_COMPUTE_DTYPES runs for float32 and bfloat16. They contain
-//
-//   the definition of the op in float64, written from its header as a plain function of vectors;
-//   a test of forward, which runs the op on random() arrays: expect_close(out, definition(x), tolerance());
-//   a test of backward: expect_gradient(d_x, [&](const Values& x) { return dot(d_out, definition(x)); }, x,
-//   tolerance()).
-//       It compares with central differences of the float64 definition, whose error is far below any tolerance;
-//   tests of everything else that the header promises: += outputs, aliases, bits that do not depend on the number of
-//       threads, errors.
-//
-// parity_test.cpp compares CUDA with the CPU.
+// Arrays, comparisons and fixtures of the tests of ops. A class derived from DeviceTest runs its tests on both devices,
+// one derived from OpTest on the CPU only. law.h has the fixture that compares results with exact values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,9 +9,11 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/error.h"
 #include "core/stream.h"
 
@@ -29,32 +21,67 @@ namespace octavo {
 
 using Values = std::vector<double>;
 
-// A tensor in host memory that owns exactly the memory of its elements, so that AddressSanitizer detects every overrun.
-// All bits are initially one, which is NaN in every float format, so that an element that an op fails to write is
-// detected.
+class Array;
+
+// The arrays of a test whose ops run on a device. Each array has a copy in host memory, which the test writes and
+// reads.
+class DeviceArrays {
+ public:
+  explicit DeviceArrays(Stream& stream) : stream_(stream) {}
+
+  // Copies arrays that the test has written to the device. An op that is queued next may write any array.
+  Stream& begin_op();
+
+ private:
+  friend class Array;
+  Stream& stream_;
+  std::set<Array*> arrays_;
+  int64_t ops_ = 0;
+};
+
+// A tensor that owns exactly the memory of its elements, so that AddressSanitizer detects every overrun. All bits are
+// initially one, which is NaN in every float format, so that an element that an op fails to write is detected. An array
+// lies in host memory, or on the device of a DeviceArrays. An offset shifts the copy on the device by that many
+// elements from its alignment.
 class Array {
  public:
-  Array(DType dtype, std::initializer_list<int64_t> shape)
-      : bytes_(static_cast<size_t>(Tensor(nullptr, dtype, shape).bytes()), 0xff),
-        tensor_(bytes_.data(), dtype, shape) {}
-  Array(const Array& other) : bytes_(other.bytes_), tensor_(other.tensor_) { tensor_ = other.moved_to(bytes_.data()); }
+  Array(DType dtype, const std::vector<int64_t>& shape)
+      : bytes_(static_cast<size_t>(bytes_of(dtype, shape)), 0xff), tensor_(view(bytes_.data(), dtype, shape)) {}
+  Array(DeviceArrays& arrays, DType dtype, const std::vector<int64_t>& shape, int64_t offset = 0)
+      : Array(dtype, shape) {
+    attach(&arrays, offset);
+  }
+  Array(const Array& other) { *this = other; }
   Array& operator=(const Array& other) {
-    bytes_ = other.bytes_;
-    tensor_ = other.moved_to(bytes_.data());
+    if (this == &other) return *this;
+    detach();
+    bytes_ = other.bits();
+    tensor_ = other.tensor_at(bytes_.data());
+    attach(other.arrays_, other.offset_);
     return *this;
   }
+  ~Array() { detach(); }
 
-  operator const Tensor&() const { return tensor_; }  // NOLINT: an Array can be passed wherever an op takes a tensor.
+  // NOLINT: an Array can be passed wherever an op takes a tensor.
+  operator const Tensor&() const { return arrays_ == nullptr ? tensor_ : device_tensor_; }
+  // Returns the copy in host memory.
+  const Tensor& host() const {
+    read();
+    return tensor_;
+  }
   int64_t size() const { return tensor_.numel(); }
+  int64_t dim(int i) const { return tensor_.dim(i); }
   DType dtype() const { return tensor_.dtype(); }
 
   double at(int64_t i) const {
+    read();
     if (dtype() == DType::kBFloat16) return static_cast<double>(static_cast<float>(tensor_.data<BFloat16>()[i]));
     if (dtype() == DType::kInt32) return tensor_.data<int32_t>()[i];
     return static_cast<double>(tensor_.data<float>()[i]);
   }
   // Sets an element, rounded to the dtype.
   void set(int64_t i, double value) {
+    write();
     if (dtype() == DType::kFloat32) tensor_.data<float>()[i] = static_cast<float>(value);
     if (dtype() == DType::kBFloat16) tensor_.data<BFloat16>()[i] = BFloat16(static_cast<float>(value));
     if (dtype() == DType::kInt32) tensor_.data<int32_t>()[i] = static_cast<int32_t>(value);
@@ -67,23 +94,85 @@ class Array {
     for (int64_t i = 0; i < size(); ++i) all[static_cast<size_t>(i)] = at(i);
     return all;
   }
-  const std::vector<unsigned char>& bits() const { return bytes_; }
-
- private:
-  Tensor moved_to(void* data) const {
-    switch (tensor_.ndim()) {
-      case 1:
-        return {data, dtype(), {tensor_.dim(0)}};
-      case 2:
-        return {data, dtype(), {tensor_.dim(0), tensor_.dim(1)}};
-      default:
-        return {data, dtype(), {tensor_.dim(0), tensor_.dim(1), tensor_.dim(2)}};
-    }
+  const std::vector<unsigned char>& bits() const {
+    read();
+    return bytes_;
+  }
+  void set_bits(const std::vector<unsigned char>& bits) {
+    write();
+    std::copy(bits.begin(), bits.end(), bytes_.begin());
   }
 
-  std::vector<unsigned char> bytes_;
+ private:
+  friend class DeviceArrays;
+
+  static Tensor view(void* data, DType dtype, const std::vector<int64_t>& s) {
+    if (s.size() == 1) return {data, dtype, {s[0]}};
+    if (s.size() == 2) return {data, dtype, {s[0], s[1]}};
+    return {data, dtype, {s.at(0), s.at(1), s.at(2)}};
+  }
+  static int64_t bytes_of(DType dtype, const std::vector<int64_t>& shape) {
+    return view(nullptr, dtype, shape).bytes();
+  }
+  Tensor tensor_at(void* data) const {
+    std::vector<int64_t> shape;
+    for (int i = 0; i < tensor_.ndim(); ++i) shape.push_back(tensor_.dim(i));
+    return view(data, dtype(), shape);
+  }
+
+  void attach(DeviceArrays* arrays, int64_t offset) {
+    arrays_ = arrays;
+    offset_ = offset;
+    if (arrays == nullptr) return;
+    arrays->arrays_.insert(this);
+    const int64_t skipped = offset * dtype_bytes(dtype());
+    const int64_t bytes = skipped + std::ssize(bytes_);
+    if (arrays->stream_.is_cuda()) {
+      device_memory_ = Buffer::device(Device::kCuda, bytes);
+    } else {
+      cpu_memory_.assign(static_cast<size_t>(bytes), 0xff);
+    }
+    void* first = arrays->stream_.is_cuda() ? device_memory_.data() : cpu_memory_.data();
+    device_tensor_ = tensor_at(static_cast<char*>(first) + skipped);
+    written_ = true;
+  }
+  void detach() {
+    if (arrays_ != nullptr) arrays_->arrays_.erase(this);
+  }
+  void write() {
+    read();
+    written_ = true;
+  }
+  void read() const {
+    if (arrays_ == nullptr || written_ || read_after_ == arrays_->ops_) return;
+    copy(bytes_.data(), device_tensor_.raw());
+    read_after_ = arrays_->ops_;
+  }
+  void copy(void* out, const void* in) const {
+    if (bytes_.empty()) return;
+    arrays_->stream_.copy(out, in, std::ssize(bytes_));
+    arrays_->stream_.synchronize();
+  }
+
+  mutable std::vector<unsigned char> bytes_;
   Tensor tensor_;
+  DeviceArrays* arrays_ = nullptr;  // Null if the array is in host memory only.
+  int64_t offset_ = 0;
+  Tensor device_tensor_;
+  std::vector<unsigned char> cpu_memory_;
+  Buffer device_memory_;
+  bool written_ = false;            // Whether the test wrote the array since the last op.
+  mutable int64_t read_after_ = 0;  // Number of ops after which the device's memory was copied.
 };
+
+inline Stream& DeviceArrays::begin_op() {
+  for (Array* array : arrays_) {
+    if (array->written_) array->copy(array->device_tensor_.raw(), array->bytes_.data());
+    array->written_ = false;
+  }
+  ++ops_;
+  return stream_;
+}
 
 inline double dot(const Values& a, const Values& b) {
   double sum = 0;
@@ -112,29 +201,6 @@ inline void expect_close(const Array& array, const Values& expected, double tole
   ASSERT_EQ(array.size(), static_cast<int64_t>(expected.size())) << name;
   EXPECT_LT(relative_error(array.values(), expected), tolerance)
       << name << ", " << static_cast<const Tensor&>(array).describe();
-}
-
-// Compares every `stride`-th element of a gradient with the central difference of the float64 function f at the stored
-// values of x. `added_to` holds the content of the gradient before an op with += outputs.
-template <typename F>
-void expect_gradient(const Array& gradient, F f, const Array& x, double tolerance, const char* name, int64_t stride = 1,
-                     const Values& added_to = {}) {
-  constexpr double kStep = 1e-5;  // Truncation and rounding errors are both about 1e-10.
-  ASSERT_EQ(gradient.size(), x.size()) << name;
-  Values at = x.values();
-  Values found;
-  Values expected;
-  for (size_t i = 0; i < at.size(); i += static_cast<size_t>(stride)) {
-    const double center = at[i];
-    at[i] = center + kStep;
-    const double above = f(at);
-    at[i] = center - kStep;
-    const double below = f(at);
-    at[i] = center;
-    found.push_back(gradient.at(static_cast<int64_t>(i)) - (added_to.empty() ? 0.0 : added_to[i]));
-    expected.push_back((above - below) / (2 * kStep));
-  }
-  EXPECT_LT(relative_error(found, expected), tolerance) << name << ", " << static_cast<const Tensor&>(x).describe();
 }
 
 // Returns max(before, max |x|), the amax that an op must leave if it was `before`.
@@ -169,25 +235,35 @@ void expect_thread_independent(Run run) {
   omp_set_num_threads(before);
 }
 
-class OpTest : public ::testing::TestWithParam<DType> {
+// The dtype and the device of the tests of an op.
+struct OpPlace {
+  // NOLINT: where a test has no device, its parameter is a dtype.
+  OpPlace(DType dtype_, Device device_ = Device::kCpu) : dtype(dtype_), device(device_) {}
+  operator DType() const { return dtype; }  // NOLINT
+  DType dtype;
+  Device device;
+};
+inline std::string name_of_place(const ::testing::TestParamInfo<OpPlace>& info) { return dtype_name(info.param.dtype); }
+
+class OpTest : public ::testing::TestWithParam<OpPlace> {
  protected:
-  DType dtype() const { return GetParam(); }
+  DType dtype() const { return GetParam().dtype; }
   // Tolerance, as a relative norm, for a result of float32 arithmetic that is rounded once to the dtype. Rounding to
   // bfloat16 changes each element by up to 2^-8. Float32 arithmetic over a few hundred terms loses a few 1e-7.
   double tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-8 : 3e-6; }
 
   // Returns normally distributed values, rounded to the dtype.
-  Array random(DType type, std::initializer_list<int64_t> shape, double deviation = 1.0, double mean = 0.0) {
+  Array random(DType type, const std::vector<int64_t>& shape, double deviation = 1.0, double mean = 0.0) {
     Array array(type, shape);
     std::normal_distribution<double> normal(mean, deviation);
     for (int64_t i = 0; i < array.size(); ++i) array.set(i, normal(generator_));
     return array;
   }
-  Array random(std::initializer_list<int64_t> shape, double deviation = 1.0, double mean = 0.0) {
+  Array random(const std::vector<int64_t>& shape, double deviation = 1.0, double mean = 0.0) {
     return random(dtype(), shape, deviation, mean);
   }
   // Returns uniform integers in [low, high).
-  Array random_integers(std::initializer_list<int64_t> shape, int32_t low, int32_t high) {
+  Array random_integers(const std::vector<int64_t>& shape, int32_t low, int32_t high) {
     Array array(DType::kInt32, shape);
     std::uniform_int_distribution<int32_t> uniform(low, high - 1);
     for (int64_t i = 0; i < array.size(); ++i) array.set(i, uniform(generator_));
@@ -207,8 +283,89 @@ class OpTest : public ::testing::TestWithParam<DType> {
   std::vector<unsigned char> workspace_;
 };
 
-#define INSTANTIATE_COMPUTE_DTYPES(Suite)                                                    \
-  INSTANTIATE_TEST_SUITE_P(Cpu, Suite, ::testing::Values(DType::kFloat32, DType::kBFloat16), \
-                           [](const auto& instance) { return std::string(dtype_name(instance.param)); })
+// A test whose ops run on the device of its parameter. Arrays are made by array(), random() and random_integers(), and
+// ops are queued on stream(). Tests on a GPU are skipped if there is none.
+class DeviceTest : public OpTest {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+    if (on_gpu()) stream_ = Stream::cuda(0);
+  }
+
+  bool on_gpu() const { return GetParam().device == Device::kCuda; }
+  // Returns the stream for the next op, after it has copied to the device what the test has written. Do not keep it.
+  Stream& stream() { return arrays_.begin_op(); }
+
+  Array array(DType type, const std::vector<int64_t>& shape, int64_t offset = 0) {
+    return {arrays_, type, shape, offset};
+  }
+  Array array(const std::vector<int64_t>& shape) { return array(dtype(), shape); }
+  Array filled(DType type, const std::vector<int64_t>& shape, double value) {
+    Array result = array(type, shape);
+    result.fill(value);
+    return result;
+  }
+  // Returns a tensor [1] float32.
+  Array single(double value) { return filled(DType::kFloat32, {1}, value); }
+  // Returns an array on the device with the elements of x, `offset` elements after an aligned address.
+  Array on_device(const Array& x, int64_t offset = 0) {
+    std::vector<int64_t> shape;
+    for (int i = 0; i < static_cast<const Tensor&>(x).ndim(); ++i) shape.push_back(x.dim(i));
+    Array result = array(x.dtype(), shape, offset);
+    result.set_bits(x.bits());
+    return result;
+  }
+  Array random(DType type, const std::vector<int64_t>& shape, double deviation = 1.0, double mean = 0.0) {
+    return on_device(OpTest::random(type, shape, deviation, mean));
+  }
+  Array random(const std::vector<int64_t>& shape, double deviation = 1.0, double mean = 0.0) {
+    return random(dtype(), shape, deviation, mean);
+  }
+  Array random_integers(const std::vector<int64_t>& shape, int32_t low, int32_t high) {
+    return on_device(OpTest::random_integers(shape, low, high));
+  }
+  static void poison(Array& array) { array.set_bits(std::vector<unsigned char>(array.bits().size(), 0xff)); }
+
+  // Gives the stream a workspace of this size with arbitrary contents.
+  void reserve(int64_t bytes) {
+    stream().synchronize();
+    if (!on_gpu()) return OpTest::reserve(bytes);
+    const std::vector<unsigned char> ones(static_cast<size_t>(bytes), 0xff);
+    gpu_workspace_ = Buffer::device(Device::kCuda, bytes);
+    stream_.copy(gpu_workspace_.data(), ones.data(), bytes);
+    stream_.synchronize();
+    stream_.set_workspace(Tensor(gpu_workspace_.data(), DType::kUInt8, {bytes}));
+  }
+
+  // Expects that run(), which returns an Array, gives equal bits every time, and on the CPU for every number of
+  // threads.
+  template <typename Run>
+  void expect_reproducible(Run run) {
+    if (!on_gpu()) return expect_thread_independent(run);
+    const Array first = run();
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(run().bits(), first.bits()) << "not deterministic";
+  }
+
+ private:
+  DeviceArrays arrays_{stream_};
+  Buffer gpu_workspace_;
+};
+
+#define INSTANTIATE_COMPUTE_DTYPES(Suite) \
+  INSTANTIATE_TEST_SUITE_P(Cpu, Suite, ::testing::Values(DType::kFloat32, DType::kBFloat16), name_of_place)
+
+// Runs a suite for these dtypes on both devices.
+#define INSTANTIATE_DEVICES(Suite, ...)                                                                             \
+  INSTANTIATE_TEST_SUITE_P(Cpu, Suite, ::testing::ValuesIn(places_of(Device::kCpu, {__VA_ARGS__})), name_of_place); \
+  INSTANTIATE_TEST_SUITE_P(Gpu, Suite, ::testing::ValuesIn(places_of(Device::kCuda, {__VA_ARGS__})), name_of_place)
+#define INSTANTIATE_GPU(Suite, ...) \
+  INSTANTIATE_TEST_SUITE_P(Gpu, Suite, ::testing::ValuesIn(places_of(Device::kCuda, {__VA_ARGS__})), name_of_place)
+#define INSTANTIATE_DEVICES_AND_DTYPES(Suite) INSTANTIATE_DEVICES(Suite, DType::kFloat32, DType::kBFloat16)
+
+inline std::vector<OpPlace> places_of(Device device, const std::vector<DType>& dtypes) {
+  std::vector<OpPlace> places;
+  for (const DType dtype : dtypes) places.emplace_back(dtype, device);
+  return places;
+}
 
 }  // namespace octavo

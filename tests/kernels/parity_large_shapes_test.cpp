@@ -7,7 +7,7 @@
 #include "kernels/layers/swiglu.h"
 #include "kernels/math/bit_hash.h"
 #include "kernels/matmul/matmul.h"
-#include "tests/kernels/parity.h"
+#include "tests/kernels/law.h"
 
 namespace octavo::parity_large_shapes_test {
 namespace {
@@ -16,9 +16,9 @@ constexpr int64_t kRows = 4;
 constexpr int64_t kManyRows = (int64_t{1} << 20) + kRows;
 constexpr int64_t kWidth = 2048;
 
-class LargeShapesParity : public ParityTest {
+class LargeShapesParity : public LawTest {
  protected:
-  // A tensor [kManyRows, width] on the GPU. Its last rows equal those of a small twin [kRows, width].
+  // A tensor [kManyRows, width] on the GPU. Its last rows equal those of a small array [kRows, width].
   struct Large {
     Buffer memory;
     Tensor tensor;
@@ -30,24 +30,24 @@ class LargeShapesParity : public ParityTest {
     result.tensor = Tensor(result.memory.data(), dtype, {kManyRows, width});
     return result;
   }
-  Large large(const Twin& last) {
-    Large result = large(last.gpu().dtype(), last.gpu().dim(1));
-    gpu().copy(result.last(), last.gpu());
+  Large large(const Array& last) {
+    Large result = large(last.dtype(), last.dim(1));
+    stream().copy(result.last(), last);
     return result;
   }
   // Returns kManyRows int32 ids that are all `first`, except that the last rows are those of `last`.
-  Buffer large_ids(int32_t first, const Twin& last) {
+  Buffer large_ids(int32_t first, const Array& last) {
     std::vector<int32_t> ids(static_cast<size_t>(kManyRows), first);
-    std::copy_n(last.cpu().data<int32_t>(), kRows, ids.end() - kRows);
+    std::copy_n(last.host().data<int32_t>(), kRows, ids.end() - kRows);
     Buffer memory = Buffer::device(Device::kCuda, std::ssize(ids) * dtype_bytes(DType::kInt32));
-    gpu().copy(memory.data(), ids.data(), memory.bytes());
-    gpu().synchronize();
+    stream().copy(memory.data(), ids.data(), memory.bytes());
+    stream().synchronize();
     return memory;
   }
   std::vector<char> bytes_of(const Tensor& tensor) {
     std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
-    gpu().copy(bytes.data(), tensor.raw(), tensor.bytes());
-    gpu().synchronize();
+    stream().copy(bytes.data(), tensor.raw(), tensor.bytes());
+    stream().synchronize();
     return bytes;
   }
   void expect_same(const Tensor& large, const Tensor& small, const char* name) {
@@ -55,30 +55,28 @@ class LargeShapesParity : public ParityTest {
   }
 };
 
-TEST_F(LargeShapesParity, RowByRow) {
-  Twin qkv(DType::kBFloat16, {kRows, kWidth}), table(DType::kFloat32, {kRows, 128});
-  fill(qkv);
-  fill(table);
+INSTANTIATE_GPU(LargeShapesParity, DType::kBFloat16);
+
+TEST_P(LargeShapesParity, RowByRow) {
+  const Array qkv = random({kRows, kWidth}), table = random(DType::kFloat32, {kRows, 128});
   {
+    const Array few = qkv;
     const Large many = large(qkv);
-    rope({.qkv = many.tensor, .table = table.gpu(), .num_heads = 8, .num_kv_heads = 4}, gpu());
-    rope({.qkv = qkv.gpu(), .table = table.gpu(), .num_heads = 8, .num_kv_heads = 4}, gpu());
-    expect_same(many.last(), qkv.gpu(), "rope");
+    rope({.qkv = many.tensor, .table = table, .num_heads = 8, .num_kv_heads = 4}, stream());
+    rope({.qkv = few, .table = table, .num_heads = 8, .num_kv_heads = 4}, stream());
+    expect_same(many.last(), few, "rope");
   }
-  {
-    Twin out(DType::kBFloat16, {kRows, kWidth / 2});
-    const Large many = large(qkv), many_out = large(DType::kBFloat16, kWidth / 2);
-    swiglu_forward({.out = many_out.tensor, .gate_up = many.tensor}, gpu());
-    swiglu_forward({.out = out.gpu(), .gate_up = qkv.gpu()}, gpu());
-    expect_same(many_out.last(), out.gpu(), "swiglu_forward");
-  }
+  const Array out = array({kRows, kWidth / 2});
+  const Large many = large(qkv), many_out = large(DType::kBFloat16, kWidth / 2);
+  swiglu_forward({.out = many_out.tensor, .gate_up = many.tensor}, stream());
+  swiglu_forward({.out = out, .gate_up = qkv}, stream());
+  expect_same(many_out.last(), out, "swiglu_forward");
 }
 
-TEST_F(LargeShapesParity, LossAndEmbedding) {
-  Twin logits(DType::kBFloat16, {kRows, kWidth}), ids(DType::kInt32, {kRows}), losses(DType::kFloat32, {kRows});
-  fill(logits);
-  fill_integers(ids, 0, static_cast<int32_t>(kWidth));
+TEST_P(LargeShapesParity, LossAndEmbedding) {
+  const Array ids = random_integers({kRows}, 0, static_cast<int32_t>(kWidth));
   {
+    const Array logits = random({kRows, kWidth}), losses = array(DType::kFloat32, {kRows});
     const Large many = large(logits);
     const Buffer many_targets = large_ids(-1, ids);
     const Buffer many_losses = Buffer::device(Device::kCuda, kManyRows * dtype_bytes(DType::kFloat32));
@@ -87,56 +85,47 @@ TEST_F(LargeShapesParity, LossAndEmbedding) {
                    .d_logits = many.tensor,
                    .logits = many.tensor,
                    .targets = Tensor(many_targets.data(), DType::kInt32, {kManyRows})},
-                  gpu());
-    cross_entropy({.losses = losses.gpu(), .d_logits = logits.gpu(), .logits = logits.gpu(), .targets = ids.gpu()},
-                  gpu());
-    expect_same(many.last(), logits.gpu(), "d_logits");
-    expect_same(of_many.rows(kManyRows - kRows, kManyRows), losses.gpu(), "losses");
+                  stream());
+    cross_entropy({.losses = losses, .d_logits = logits, .logits = logits, .targets = ids}, stream());
+    expect_same(many.last(), logits, "d_logits");
+    expect_same(of_many.rows(kManyRows - kRows, kManyRows), losses, "losses");
   }
-  Twin table(DType::kBFloat16, {kWidth, kWidth}), out(DType::kBFloat16, {kRows, kWidth});
-  fill(table);
+  const Array table = random({kWidth, kWidth}), out = array({kRows, kWidth});
   const Large many = large(DType::kBFloat16, kWidth);
   const Buffer many_ids = large_ids(0, ids);
-  embedding_forward(
-      {.out = many.tensor, .ids = Tensor(many_ids.data(), DType::kInt32, {kManyRows}), .table = table.gpu()}, gpu());
-  embedding_forward({.out = out.gpu(), .ids = ids.gpu(), .table = table.gpu()}, gpu());
-  expect_same(many.last(), out.gpu(), "embedding_forward");
+  embedding_forward({.out = many.tensor, .ids = Tensor(many_ids.data(), DType::kInt32, {kManyRows}), .table = table},
+                    stream());
+  embedding_forward({.out = out, .ids = ids, .table = table}, stream());
+  expect_same(many.last(), out, "embedding_forward");
 }
 
 // Compares reductions of a large tensor, which is zero except in its last rows, with those of the last rows alone.
-TEST_F(LargeShapesParity, Reductions) {
-  Twin last(DType::kBFloat16, {kRows, kWidth}), largest(DType::kFloat32, {2}), hash(DType::kInt32, {4});
-  fill(last);
-  for (int64_t i = 0; i < 2; ++i) largest.set(i, 0);
-  for (int64_t i = 0; i < 4; ++i) hash.set(i, 0);
-  upload(largest);
-  upload(hash);
+TEST_P(LargeShapesParity, Reductions) {
+  const Array last = random({kRows, kWidth}), largest = filled(DType::kFloat32, {2}, 0),
+              hash = filled(DType::kInt32, {4}, 0);
   const Large many = large(last);
-  gpu().zero(many.tensor.rows(0, kManyRows - kRows));
-  const Tensor all = many.tensor.view({kManyRows * kWidth}), few = last.gpu().view({kRows * kWidth});
-  amax({.out = largest.gpu().rows(0, 1), .x = all}, gpu());
-  amax({.out = largest.gpu().rows(1, 2), .x = few}, gpu());
-  expect_same(largest.gpu().rows(0, 1), largest.gpu().rows(1, 2), "amax");
-  bit_hash({.out = hash.gpu().rows(0, 2), .x = all}, gpu());
-  bit_hash({.out = hash.gpu().rows(2, 4), .x = few, .begin = (kManyRows - kRows) * kWidth}, gpu());
-  expect_same(hash.gpu().rows(0, 2), hash.gpu().rows(2, 4), "bit_hash");
+  stream().zero(many.tensor.rows(0, kManyRows - kRows));
+  const auto rows = [](const Tensor& of, int64_t begin, int64_t end) { return of.rows(begin, end); };
+  const Tensor all = many.tensor.view({kManyRows * kWidth});
+  const Tensor few = static_cast<const Tensor&>(last).view({kRows * kWidth});
+  amax({.out = rows(largest, 0, 1), .x = all}, stream());
+  amax({.out = rows(largest, 1, 2), .x = few}, stream());
+  expect_same(rows(largest, 0, 1), rows(largest, 1, 2), "amax");
+  bit_hash({.out = rows(hash, 0, 2), .x = all}, stream());
+  bit_hash({.out = rows(hash, 2, 4), .x = few, .begin = (kManyRows - kRows) * kWidth}, stream());
+  expect_same(rows(hash, 0, 2), rows(hash, 2, 4), "bit_hash");
 }
 
-// The comparison is by norm, because cuBLASLt may choose another algorithm for so many rows.
-TEST_F(LargeShapesParity, Product) {
+TEST_P(LargeShapesParity, Product) {
   constexpr int64_t kOut = 64;
-  Twin x(DType::kBFloat16, {kRows, kWidth}), weight(DType::kBFloat16, {kOut, kWidth});
-  Twin out(DType::kBFloat16, {kRows, kOut});
-  fill(x);
-  fill(weight);
-  reserve(matmul_workspace_bytes(kRows, kOut, kWidth, DType::kBFloat16, cpu()),
-          matmul_workspace_bytes(kManyRows, kOut, kWidth, DType::kBFloat16, gpu()));
-  matmul({.d = out.cpu(), .a = x.cpu(), .b = weight.cpu(), .transpose_b = true}, cpu());
+  const Array x = random({kRows, kWidth}), weight = random({kOut, kWidth}), out = array({kRows, kOut});
+  reserve(matmul_workspace_bytes(kManyRows, kOut, kWidth, DType::kBFloat16, stream()));
+  const Exact exact = exact_matmul({.d = out.host(), .a = x.host(), .b = weight.host(), .transpose_b = true});
   const Large many = large(x), many_out = large(DType::kBFloat16, kOut);
-  gpu().zero(many.tensor.rows(0, kManyRows - kRows));
-  matmul({.d = many_out.tensor, .a = many.tensor, .b = weight.gpu(), .transpose_b = true}, gpu());
-  gpu().copy(out.gpu(), many_out.last());
-  expect_close(out, "a product of 2^31 elements", 1e-2);
+  stream().zero(many.tensor.rows(0, kManyRows - kRows));
+  matmul({.d = many_out.tensor, .a = many.tensor, .b = weight, .transpose_b = true}, stream());
+  stream().copy(out, many_out.last());
+  expect_exact(out, "a product of 2^31 elements", exact);
 }
 
 }  // namespace

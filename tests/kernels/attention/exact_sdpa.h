@@ -1,5 +1,6 @@
 // Attention in float64 (kernels/attention/sdpa.h has the formulas), and error bounds for an implementation that rounds
-// probabilities and their gradients to bfloat16 before it multiplies them, as tensor cores require:
+// probabilities and their gradients to bfloat16 before it multiplies them, as tensor cores require. The CPU does not
+// round them; its bounds have no terms with r, e_i is larger by 16 u, and 4 u is 16 u.
 //
 //   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
 //
@@ -22,6 +23,12 @@
 
 namespace octavo {
 
+enum class SdpaArithmetic {
+  kTensorCores,  // exact values, and the bounds of tensor cores
+  kRounded,      // values for which probabilities and their gradients are rounded to bfloat16
+  kCpu,          // exact values, and the bounds of the CPU
+};
+
 struct ExactSdpa {
   Exact out, lse, d_qkv;
 };
@@ -29,12 +36,11 @@ struct ExactSdpa {
 // Computes attention of one query head, forward or backward. The functions read rows of the packed tensors with `load`.
 class ExactSdpaHead {
  public:
-  // If `rounded`, rounds probabilities and their gradients to bfloat16, as the tensor cores do. The bounds allow for
-  // this.
   ExactSdpaHead(const SdpaShape& shape, const Tensor& qkv, const Documents& documents, int64_t sequence, int64_t head,
-                bool rounded)
+                SdpaArithmetic arithmetic)
       : s_(shape),
-        rounded_(rounded),
+        rounded_(arithmetic == SdpaArithmetic::kRounded),
+        rounding_(arithmetic == SdpaArithmetic::kCpu ? 0 : 0x1p-8),
         scale_(1 / std::sqrt(static_cast<double>(shape.head_dim))),
         first_(static_cast<size_t>(shape.seq_len)) {
     for (const Document& document : documents.list) {
@@ -65,7 +71,7 @@ class ExactSdpaHead {
         Sum sum;
         for (int64_t j = first; j <= i; ++j) sum.add(at(p, j) * at(v_, j * d + c), error);
         const int64_t row = sequence * s_.seq_len + i;
-        exact.out.set(row * s_.out_width() + head * d + c, sum.value, sum.slack());
+        exact.out.set(row * s_.out_width() + head * d + c, sum.value, sum.slack(rounding_));
       }
     }
   }
@@ -76,6 +82,7 @@ class ExactSdpaHead {
     const int64_t n = s_.seq_len;
     const std::vector<double> d_out = load(args.d_out, sequence, head);
     const std::vector<double> out = load(args.out, sequence, head);
+    const double products = rounding_ == 0 ? 16 : 4;
     std::vector<Sum> d_q(static_cast<size_t>(d));
     std::vector<Sum> d_k(static_cast<size_t>(n * d));
     std::vector<Sum> d_v(static_cast<size_t>(n * d));
@@ -99,7 +106,7 @@ class ExactSdpaHead {
           magnitude += std::abs(at(d_out, i * d + c) * at(v_, j * d + c));
         }
         const double ds = round(probability * (d_p - delta)) * scale_;
-        const double ds_error = error * std::abs(ds) + 4 * kFloat32Rounding * scale_ * probability * magnitude;
+        const double ds_error = error * std::abs(ds) + products * kFloat32Rounding * scale_ * probability * magnitude;
         for (int64_t c = 0; c < d; ++c) {
           d_q[static_cast<size_t>(c)].add_product(ds, at(k_, j * d + c), ds_error);
           d_k[static_cast<size_t>(j * d + c)].add_product(ds, at(q_, i * d + c), ds_error);
@@ -110,7 +117,7 @@ class ExactSdpaHead {
       const int64_t row = (sequence * n + i) * s_.qkv_width();
       for (int64_t c = 0; c < d; ++c) {
         const Sum& sum = d_q[static_cast<size_t>(c)];
-        exact.d_qkv.set(row + head * d + c, sum.value, sum.slack());
+        exact.d_qkv.set(row + head * d + c, sum.value, sum.slack(rounding_));
       }
     }
     const bool shared = s_.num_heads > s_.num_kv_heads;
@@ -122,15 +129,13 @@ class ExactSdpaHead {
           const Sum& sum = (*sums)[static_cast<size_t>(j * d + c)];
           const auto i = static_cast<size_t>(row + (first + kv) * d + c);
           exact.d_qkv.values[i] += sum.value;
-          exact.d_qkv.slack[i] += sum.slack() + (shared ? kBFloat16Rounding * std::abs(sum.value) : 0);
+          exact.d_qkv.slack[i] += sum.slack(rounding_) + (shared ? rounding_ * std::abs(sum.value) : 0);
         }
       }
     }
   }
 
  private:
-  static constexpr double kBFloat16Rounding = 0x1p-8;
-
   // A sum of terms that are each rounded to bfloat16, and its error bound.
   struct Sum {
     double value = 0;
@@ -147,7 +152,7 @@ class ExactSdpaHead {
       squares += a * b * a * b;
       errors += error_of_a * std::abs(b);
     }
-    double slack() const { return 3 * kBFloat16Rounding * std::sqrt(squares) + errors; }
+    double slack(double rounding) const { return 3 * rounding * std::sqrt(squares) + errors; }
   };
 
   static double& at(std::vector<double>& x, int64_t i) { return x[static_cast<size_t>(i)]; }
@@ -181,28 +186,29 @@ class ExactSdpaHead {
       at(p, j) = sum * scale_;
       largest = std::max(largest, magnitude * scale_);
     }
-    return 12 * kFloat32Rounding * (1 + largest);
+    return (12 * (1 + largest) + (rounding_ == 0 ? 16 : 0)) * kFloat32Rounding;
   }
 
   SdpaShape s_;
   bool rounded_;
+  double rounding_;  // r
   double scale_;
   std::vector<int64_t> first_;     // First key that each query may attend to.
   std::vector<double> q_, k_, v_;  // The shapes are [seq_len, head_dim].
 };
 
 inline ExactSdpa exact_sdpa_forward(const SdpaShape& s, const Tensor& qkv, const Documents& documents = {},
-                                    bool rounded = false) {
+                                    SdpaArithmetic arithmetic = SdpaArithmetic::kTensorCores) {
   ExactSdpa exact{Exact(s.batch * s.seq_len * s.out_width()), Exact(s.batch * s.num_heads * s.seq_len), Exact(0)};
 #pragma omp parallel for
   for (int64_t i = 0; i < s.batch * s.num_heads; ++i) {
     const int64_t head = i % s.num_heads;
-    ExactSdpaHead(s, qkv, documents, i / s.num_heads, head, rounded).forward(i / s.num_heads, head, exact);
+    ExactSdpaHead(s, qkv, documents, i / s.num_heads, head, arithmetic).forward(i / s.num_heads, head, exact);
   }
   return exact;
 }
 
-inline Exact exact_sdpa_backward(const SdpaBackward& args, bool rounded = false) {
+inline Exact exact_sdpa_backward(const SdpaBackward& args, SdpaArithmetic arithmetic = SdpaArithmetic::kTensorCores) {
   const SdpaShape& s = args.shape;
   const int64_t group = s.num_heads / s.num_kv_heads;
   ExactSdpa exact{Exact(0), Exact(0), Exact(s.batch * s.seq_len * s.qkv_width())};
@@ -211,7 +217,7 @@ inline Exact exact_sdpa_backward(const SdpaBackward& args, bool rounded = false)
     const int64_t sequence = i / s.num_kv_heads;
     for (int64_t h = 0; h < group; ++h) {
       const int64_t head = i % s.num_kv_heads * group + h;
-      ExactSdpaHead(s, args.qkv, args.documents, sequence, head, rounded).backward(sequence, head, args, exact);
+      ExactSdpaHead(s, args.qkv, args.documents, sequence, head, arithmetic).backward(sequence, head, args, exact);
     }
   }
   return exact.d_qkv;

@@ -3,41 +3,18 @@
 #include <complex>
 #include <numbers>
 
-#include "tests/kernels/op_fixture.h"
+#include "tests/kernels/law.h"
 
 namespace octavo::rope_test {
 namespace {
 
-class RopeTest : public OpTest {};
-INSTANTIATE_COMPUTE_DTYPES(RopeTest);
-
 struct Size {
   int64_t batch, seq_len, num_heads, num_kv_heads, head_dim;
+  int64_t tokens() const { return batch * seq_len; }
   int64_t width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
-constexpr Size kSizes[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {3, 7, 4, 2, 32}, {1, 67, 6, 2, 64}};
-
-constexpr double kTheta = 10000.0;
-
-// Multiplies each pair (i, i + D/2), as a complex number, by exp(sign * i * position * theta^(-2i/D)).
-Values definition(const Values& qkv, const Size& s, double sign) {
-  Values out(qkv);
-  const int64_t half = s.head_dim / 2;
-  for (int64_t t = 0; t < s.batch * s.seq_len; ++t) {
-    for (int64_t head = 0; head < s.num_heads + s.num_kv_heads; ++head) {
-      for (int64_t i = 0; i < half; ++i) {
-        const auto low = static_cast<size_t>(t * s.width() + head * s.head_dim + i);
-        const size_t high = low + static_cast<size_t>(half);
-        const double angle = static_cast<double>(t % s.seq_len) *
-                             std::pow(kTheta, -2.0 * static_cast<double>(i) / static_cast<double>(s.head_dim));
-        const std::complex<double> turned = std::complex(qkv[low], qkv[high]) * std::polar(1.0, sign * angle);
-        out[low] = turned.real();
-        out[high] = turned.imag();
-      }
-    }
-  }
-  return out;
-}
+constexpr Size kSizes[] = {{1, 1, 1, 1, 2},    {2, 5, 3, 1, 6},     {3, 37, 5, 1, 20}, {2, 101, 6, 2, 32},
+                           {2, 64, 16, 8, 64}, {3, 51, 32, 8, 128}, {1, 9, 3, 3, 256}};
 
 Array table_of(int64_t seq_len, int64_t head_dim, double theta, const std::optional<RopeScaling>& scaling = {}) {
   Array table(DType::kFloat32, {seq_len, head_dim});
@@ -45,72 +22,79 @@ Array table_of(int64_t seq_len, int64_t head_dim, double theta, const std::optio
   return table;
 }
 
-TEST_P(RopeTest, Forward) {
-  for (const Size& s : kSizes) {
-    const Array table = table_of(s.seq_len, s.head_dim, kTheta);
-    const Array qkv = random({s.batch * s.seq_len, s.width()});
-    const Array original = qkv;
-    rope({.qkv = qkv, .table = table, .num_heads = s.num_heads, .num_kv_heads = s.num_kv_heads}, stream_);
-    expect_close(qkv, definition(original.values(), s, 1), tolerance());
-    // The value heads are unchanged.
-    for (int64_t i = 0; i < qkv.size(); ++i) {
-      if (i % s.width() >= (s.num_heads + s.num_kv_heads) * s.head_dim) {
-        ASSERT_EQ(qkv.at(i), original.at(i));
-      }
-    }
-  }
-}
+class RopeTest : public LawTest {
+ protected:
+  Array device_table(const Size& s) { return on_device(table_of(s.seq_len, s.head_dim, 500000.0, RopeScaling{})); }
+};
+INSTANTIATE_DEVICES_AND_DTYPES(RopeTest);
 
 // The inverse rotation is the gradient, because rope is linear and orthogonal.
-TEST_P(RopeTest, InverseIsTheGradient) {
+TEST_P(RopeTest, ForwardAndBackward) {
   for (const Size& s : kSizes) {
-    const Array table = table_of(s.seq_len, s.head_dim, kTheta);
-    const Array qkv = random({s.batch * s.seq_len, s.width()});
-    const Array d_out = random({s.batch * s.seq_len, s.width()});
-    const Array d_qkv = d_out;
-    rope({.qkv = d_qkv, .table = table, .num_heads = s.num_heads, .num_kv_heads = s.num_kv_heads, .inverse = true},
-         stream_);
-    expect_close(d_qkv, definition(d_out.values(), s, -1), tolerance());
-    const auto f = [&](const Values& x) { return dot(d_out, definition(x, s, 1)); };
-    expect_gradient(d_qkv, f, qkv, tolerance() + 1e-6, "d_qkv", qkv.size() / 100 + 1);
-  }
-}
-
-// The amax covers the whole row. The largest element is in a query or key head in the first case and in a value head in
-// the second.
-TEST_P(RopeTest, Amax) {
-  const Array table = table_of(2, 4, kTheta);
-  for (const int64_t largest : {1, 22}) {
-    Array qkv = random({2, 12});
-    qkv.set(largest, 50.0);
-    for (const double before : {0.0, 1000.0}) {
-      const Array rotated = qkv;
-      Array amax(DType::kFloat32, {1});
-      amax.fill(before);
-      rope({.qkv = rotated, .table = table, .num_heads = 1, .num_kv_heads = 1, .amax = amax}, stream_);
-      EXPECT_EQ(amax.at(0), largest_magnitude(rotated, before));
+    const Array table = device_table(s), qkv = random({s.tokens(), s.width()});
+    for (const bool inverse : {false, true, true}) {
+      const Exact exact = exact_rope(qkv.host(), table.host(), {s.num_heads + s.num_kv_heads, s.num_kv_heads, inverse});
+      rope({qkv, table, s.num_heads, s.num_kv_heads, inverse}, stream());
+      expect_exact(qkv, "rope qkv", exact);
     }
   }
 }
 
-TEST_P(RopeTest, DoesNotDependOnThreads) {
-  const Array table = table_of(13, 16, kTheta);
-  const Array qkv = random({39, 5 * 16});
-  expect_thread_independent([&] {
+// Each pair (i, i + D/2), as a complex number, is multiplied by exp(i * position * theta^(-2i/D)).
+TEST(RopeFormula, RotatesPairs) {
+  constexpr int64_t kHead = 6, kTokens = 10;
+  const Array table = table_of(kTokens, kHead, 10000.0);
+  Array qkv(DType::kFloat32, {kTokens, 3 * kHead});
+  for (int64_t i = 0; i < qkv.size(); ++i) qkv.set(i, std::sin(static_cast<double>(i * i)));
+  for (const bool inverse : {false, true}) {
+    const Values found = exact_rope(qkv.host(), table.host(), {2, 1, inverse}).values;
+    Values expected = qkv.values();
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (const int64_t head : {0, 1}) {
+        for (int64_t i = 0; i < kHead / 2; ++i) {
+          const auto low = static_cast<size_t>((t * 3 + head) * kHead + i);
+          const size_t high = low + kHead / 2;
+          const double angle = static_cast<double>(t) * std::pow(10000.0, -2.0 * static_cast<double>(i) / kHead);
+          const auto turned = std::complex(expected[low], expected[high]) * std::polar(1.0, inverse ? -angle : angle);
+          expected[low] = turned.real();
+          expected[high] = turned.imag();
+        }
+      }
+    }
+    EXPECT_LT(relative_error(found, expected), 1e-6);
+  }
+}
+
+// The amax covers the whole row, in which the largest element is in a query head or the last value.
+TEST_P(RopeTest, Amax) {
+  for (const Size& s : kSizes) {
+    const Array table = device_table(s);
+    Array input = random({s.tokens(), s.width()}), qkv = input;
+    const auto rotate = [&](const Tensor& amax) {
+      qkv.set_bits(input.bits());
+      rope({qkv, table, s.num_heads, s.num_kv_heads, false, amax}, stream());
+    };
+    expect_amax(qkv, rotate);
+    input.set(input.size() - 1, -1000.0);
+    EXPECT_EQ(amax_after(rotate), 1000.0) << s.head_dim;
+    input.set(0, std::nan(""));
+    EXPECT_TRUE(std::isnan(amax_after(rotate))) << s.head_dim;
+  }
+}
+
+TEST_P(RopeTest, IsReproducible) {
+  const Array table = on_device(table_of(13, 16, 10000.0)), qkv = random({39, 5 * 16});
+  expect_reproducible([&] {
     Array rotated = qkv;
-    rope({.qkv = rotated, .table = table, .num_heads = 3, .num_kv_heads = 1}, stream_);
+    rope({rotated, table, 3, 1}, stream());
     return rotated;
   });
 }
 
 TEST_P(RopeTest, WrongShapesThrow) {
-  const Array table = table_of(3, 4, kTheta);
-  const Array qkv = random({5, 12});
-  const Array narrow = random({6, 11});
-  expect_error([&] { rope({.qkv = qkv, .table = table, .num_heads = 1, .num_kv_heads = 1}, stream_); },
-               "5 tokens are not whole sequences of 3");
-  expect_error([&] { rope({.qkv = narrow, .table = table, .num_heads = 1, .num_kv_heads = 1}, stream_); },
-               "[6, 11], expected");
+  const Array table = on_device(table_of(3, 4, 10000.0)), qkv = random({5, 12}), narrow = random({6, 11});
+  expect_error([&] { rope({qkv, table, 1, 1}, stream()); }, "5 tokens are not whole sequences of 3");
+  expect_error([&] { rope({narrow, table, 1, 1}, stream()); }, "[6, 11], expected");
 }
 
 TEST(RopeTable, HoldsCosinesThenSines) {

@@ -1,9 +1,6 @@
 #include "kernels/fp8/fp8.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "tests/kernels/op_fixture.h"
+#include "tests/kernels/fp8/fp8_law.h"
 
 namespace octavo::fp8_test {
 namespace {
@@ -22,6 +19,12 @@ struct FormatDefinition {
   int bias;
   int largest_byte;  // Byte of the largest finite value.
   float largest;
+  std::vector<double> magnitudes;  // Magnitudes of the bytes from 0 to largest_byte.
+
+  FormatDefinition(DType dtype_, int mantissa_bits_, int bias_, int largest_byte_, float largest_)
+      : dtype(dtype_), mantissa_bits(mantissa_bits_), bias(bias_), largest_byte(largest_byte_), largest(largest_) {
+    for (int byte = 0; byte <= largest_byte; ++byte) magnitudes.push_back(magnitude(byte));
+  }
 
   // Returns the magnitude that a byte without its sign bit represents.
   double magnitude(int byte) const {
@@ -34,19 +37,18 @@ struct FormatDefinition {
   uint8_t nearest(float x) const {
     if (!std::isfinite(x)) return 0x7f;
     const double wanted = std::abs(static_cast<double>(x));
-    int above = 0;
-    while (above < largest_byte && magnitude(above) < wanted) ++above;
+    const auto place = std::lower_bound(magnitudes.begin(), magnitudes.end() - 1, wanted);
+    const auto above = static_cast<int>(place - magnitudes.begin());
     int best = above;
     if (above > 0) {
-      const double up = magnitude(above) - wanted;
-      const double down = wanted - magnitude(above - 1);
+      const double up = *place - wanted;
+      const double down = wanted - *(place - 1);
       if (down < up || (down == up && above % 2 != 0)) best = above - 1;
     }
     return static_cast<uint8_t>(best | (std::signbit(x) ? 0x80 : 0));
   }
 };
-const FormatDefinition kE4M3{DType::kFloat8E4M3, 3, 7, 0x7e, 448.0f};
-const FormatDefinition kE5M2{DType::kFloat8E5M2, 2, 15, 0x7b, 57344.0f};
+const FormatDefinition kDefinitions[] = {{kE4M3, 3, 7, 0x7e, 448.0f}, {kE5M2, 2, 15, 0x7b, 57344.0f}};
 
 template <typename Format>
 void check_every_byte(const FormatDefinition& definition) {
@@ -67,8 +69,8 @@ void check_every_byte(const FormatDefinition& definition) {
 }
 
 TEST(Float8, EveryByte) {
-  check_every_byte<Float8E4M3>(kE4M3);
-  check_every_byte<Float8E5M2>(kE5M2);
+  check_every_byte<Float8E4M3>(kDefinitions[0]);
+  check_every_byte<Float8E5M2>(kDefinitions[1]);
 }
 
 template <typename Format>
@@ -93,8 +95,8 @@ void check_rounding(const FormatDefinition& definition) {
 }
 
 TEST(Float8, RoundsToNearestEven) {
-  check_rounding<Float8E4M3>(kE4M3);
-  check_rounding<Float8E5M2>(kE5M2);
+  check_rounding<Float8E4M3>(kDefinitions[0]);
+  check_rounding<Float8E5M2>(kDefinitions[1]);
 }
 
 TEST(Float8, SaturatesAndShowsNan) {
@@ -115,322 +117,310 @@ TEST(Float8, SaturatesAndShowsNan) {
 struct Size {
   int64_t m, n;
 };
-constexpr Size kSizes[] = {{1, 1}, {1, 300}, {259, 1}, {7, 131}, {128, 128}, {129, 257}, {48, 640}};
-constexpr Scaling kScalings[] = {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128};
 
-// Owns the tensors of an FP8 operand.
-struct Operand {
-  Array data;
-  Array scale_inv;
-  Scaling scaling;
-  Operand(DType format, Scaling scaling_, int64_t rows, int64_t k)
-      : data(format, {rows, k}), scale_inv(DType::kFloat32, {fp8_scale_count(scaling_, rows, k)}), scaling(scaling_) {}
-  Fp8Operand view() const { return {data, scale_inv, scaling}; }
-  int byte(int64_t i) const { return data.bits()[static_cast<size_t>(i)]; }
-};
-
-Array single(float value) {
-  Array array(DType::kFloat32, {1});
-  array.set(0, static_cast<double>(value));
-  return array;
+// Returns the larger of two magnitudes, of which NaN is the largest.
+float larger(float a, float b) {
+  b = std::abs(b);
+  return std::isnan(a) || b <= a ? a : b;
 }
 
-Array transpose(const Array& x, int64_t m, int64_t n) {
-  Array out(x.dtype(), {n, m});
-  for (int64_t r = 0; r < m; ++r) {
-    for (int64_t c = 0; c < n; ++c) out.set(c * m + r, x.at(r * n + c));
-  }
-  return out;
-}
-
-class Fp8Test : public OpTest {
+class Fp8Test : public Fp8Law {
  protected:
-  // Returns values that span many powers of two, so that the scales of groups differ.
-  Array varied(int64_t m, int64_t n) {
-    Array x = random({m, n});
-    for (int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * std::pow(2.0, (i / n * 3 + i % n * 5) % 23 - 11));
-    return x;
+  // On GPUs operands have multiples of 16 rows and columns, as the config requires.
+  std::vector<Size> sizes() const {
+    if (!on_gpu()) return {{1, 1}, {1, 300}, {259, 1}, {7, 131}, {128, 128}, {129, 257}, {48, 640}};
+    return {{16, 16},    {16, 1008}, {1008, 16},   {128, 128},  {16, 2048}, {144, 272},
+            {304, 1040}, {272, 144}, {1040, 1296}, {144, 1008}, {48, 640}};
   }
 
-  Operand quantize_rows(const Array& x, int64_t m, int64_t n, DType format, Scaling scaling, const Array& amax) {
-    Operand rows(format, scaling, m, n);
-    quantize({.cast = {.rows = rows.view(), .amax = amax}, .x = x}, stream_);
-    return rows;
+  static float largest_of(const Array& x) {
+    float amax = 0;
+    for (int64_t i = 0; i < x.size(); ++i) amax = larger(amax, static_cast<float>(x.at(i)));
+    return amax;
   }
-};
-INSTANTIATE_COMPUTE_DTYPES(Fp8Test);
+  // Returns element (row, i) of an operand, before the cast, of a matrix x or of its transpose.
+  static float element_of(const Array& x, bool transposed, int64_t row, int64_t i) {
+    return static_cast<float>(transposed ? x.at(i * x.dim(1) + row) : x.at(row * x.dim(1) + i));
+  }
+  // Returns the amaxes of the elements that share a scale. Padding has the amax 0.
+  static std::vector<float> amaxes_of(const Operand& operand, const Array& x, bool transposed, float given) {
+    std::vector<float> amaxes(static_cast<size_t>(operand.scale_inv.size()));
+    if (operand.scaling == Scaling::kTensor) return {given};
+    for (int64_t row = 0; row < operand.data.dim(0); ++row) {
+      for (int64_t i = 0; i < operand.data.dim(1); ++i) {
+        float& amax = amaxes[static_cast<size_t>(place_of_scale(operand.host(), row, i))];
+        amax = larger(amax, element_of(x, transposed, row, i));
+      }
+    }
+    return amaxes;
+  }
 
-// Expects that elements [first, first + extent) of x, cut to its shape, share the scale scale_inv[index] and have the
-// bytes of the definition.
-void expect_group(const Operand& operand, const Array& x, const FormatDefinition& format, const Size& size,
-                  const Size& first, const Size& extent, int64_t index) {
-  float amax = 0;
-  const int64_t end_row = std::min(first.m + extent.m, size.m);
-  const int64_t end_column = std::min(first.n + extent.n, size.n);
-  for (int64_t r = first.m; r < end_row; ++r) {
-    for (int64_t c = first.n; c < end_column; ++c) {
-      amax = std::max(amax, static_cast<float>(std::abs(x.at(r * size.n + c))));
+  static void expect_equal(float found, float expected, const char* name, int64_t i) {
+    ASSERT_TRUE(std::isnan(expected) ? std::isnan(found) : found == expected)
+        << name << " " << i << " is " << found << ", expected " << expected;
+  }
+  // Expects the scales of these amaxes and the bytes that they imply.
+  static void expect_operand(const Operand& operand, const Array& x, bool transposed,
+                             const std::vector<float>& amaxes) {
+    const FormatDefinition& format = kDefinitions[operand.data.dtype() == kE4M3 ? 0 : 1];
+    std::vector<float> scales;
+    for (const float amax : amaxes) scales.push_back(format.largest / (amax < 1e-12f ? 1e-12f : amax));
+    for (size_t s = 0; s < scales.size(); ++s) {
+      const auto i = static_cast<int64_t>(s);
+      expect_equal(static_cast<float>(operand.scale_inv.at(i)), 1.0f / scales[s], "scale", i);
+    }
+    const Fp8Operand host = operand.host();
+    const int64_t k = operand.data.dim(1);
+    for (int64_t i = 0; i < operand.data.size(); ++i) {
+      const float scale = scales[static_cast<size_t>(place_of_scale(host, i / k, i % k))];
+      ASSERT_EQ(operand.data.bits()[static_cast<size_t>(i)],
+                format.nearest(element_of(x, transposed, i / k, i % k) * scale))
+          << (transposed ? "columns " : "rows ") << i / k << ", " << i % k;
     }
   }
-  const float scale = format.largest / std::max(amax, 1e-12f);
-  ASSERT_EQ(static_cast<float>(operand.scale_inv.at(index)), 1.0f / scale) << "scale " << index;
-  for (int64_t r = first.m; r < end_row; ++r) {
-    for (int64_t c = first.n; c < end_column; ++c) {
-      const int64_t i = r * size.n + c;
-      ASSERT_EQ(operand.byte(i), format.nearest(static_cast<float>(x.at(i)) * scale)) << r << ", " << c;
+
+  // Casts x by an amax, or a bound, to rows, to columns and to both, and compares them with their definition.
+  void check(const Array& x, DType format, Scaling scaling, float amax, bool is_bound = false) {
+    SCOPED_TRACE(fmt::format("{} to {}, scaling {}, amax {}", x.host().describe(), dtype_name(format),
+                             traits(scaling).name, amax));
+    for (const auto& [with_rows, with_columns] : {std::pair{true, true}, {true, false}, {false, true}}) {
+      const Operand rows = operand(format, scaling, x.dim(0), x.dim(1));
+      const Operand columns = operand(format, scaling, x.dim(1), x.dim(0));
+      const Array of_x = single(amax), amax_out = single(1.5);
+      Quantize args{.cast = {.rows = with_rows ? rows.view() : Fp8Operand{},
+                             .columns = with_columns ? columns.view() : Fp8Operand{}},
+                    .x = x,
+                    .amax_out = amax_out};
+      if (is_bound) args.cast.bound = amax;
+      if (!is_bound) args.cast.amax = of_x;
+      quantize(args, stream());
+      if (with_rows) expect_operand(rows, x, false, amaxes_of(rows, x, false, amax));
+      if (with_columns) expect_operand(columns, x, true, amaxes_of(columns, x, true, amax));
+      expect_equal(static_cast<float>(amax_out.at(0)), larger(1.5f, largest_of(x)), "amax_out", 0);
+    }
+  }
+};
+INSTANTIATE_DEVICES_AND_DTYPES(Fp8Test);
+
+TEST_P(Fp8Test, EveryShape) {
+  for (const auto& [m, n] : sizes()) {
+    const Array x = varied(m, n);
+    for (const DType format : kFloat8Formats) {
+      for (const Scaling scaling : kEveryScaling) check(x, format, scaling, largest_of(x));
     }
   }
 }
 
-TEST_P(Fp8Test, RowsByDefinition) {
-  for (const FormatDefinition& format : {kE4M3, kE5M2}) {
-    for (const Size& size : kSizes) {
-      const auto& [m, n] = size;
-      const Array x = varied(m, n);
-      const Array amax_of_x = single(0);
-      amax({.out = amax_of_x, .x = x}, stream_);
-      const Operand tensor = quantize_rows(x, m, n, format.dtype, Scaling::kTensor, amax_of_x);
-      expect_group(tensor, x, format, size, {0, 0}, size, 0);
-      const Operand row = quantize_rows(x, m, n, format.dtype, Scaling::kRow, {DType::kFloat32, {0}});
-      for (int64_t r = 0; r < m; ++r) expect_group(row, x, format, size, {r, 0}, {1, n}, r);
-      const Operand line = quantize_rows(x, m, n, format.dtype, Scaling::kBlock1x128, {DType::kFloat32, {0}});
-      const Operand square = quantize_rows(x, m, n, format.dtype, Scaling::kBlock128x128, {DType::kFloat32, {0}});
-      const int64_t square_stride = ((n + 127) / 128 + 3) / 4 * 4;
-      for (int64_t c = 0; c < n; c += 128) {
-        for (int64_t r = 0; r < m; ++r) expect_group(line, x, format, size, {r, c}, {1, 128}, c / 128 * m + r);
-        for (int64_t r = 0; r < m; r += 128) {
-          expect_group(square, x, format, size, {r, c}, {128, 128}, r / 128 * square_stride + c / 128);
+// The amaxes are too small, too large, zero, infinite and NaN. Large values saturate. A bound gives the scale of an
+// amax of its value.
+TEST_P(Fp8Test, AnyAmaxAndBound) {
+  const Array x = varied(48, 160);
+  for (const DType format : kFloat8Formats) {
+    for (const float amax : {0.0f, 1e-20f, 0.01f, 448.0f, 57344.0f, 123.456f, 3e38f, 1e-38f, kInfinity, kNaN}) {
+      check(x, format, Scaling::kTensor, amax);
+    }
+    for (const float bound : {0.0f, 0.25f, 3.7f}) check(x, format, Scaling::kTensor, bound, true);
+  }
+}
+
+// A NaN or infinity affects the elements that share its scale, and no others.
+TEST_P(Fp8Test, EveryBfloat16Pattern) {
+  const Array x = every_bfloat16();
+  for (const DType format : kFloat8Formats) {
+    for (const Scaling scaling : kEveryScaling) check(x, format, scaling, 448.0f);
+    for (const float amax : {57344.0f, 1.0f, 3e-5f, 7e20f}) check(x, format, Scaling::kTensor, amax);
+  }
+}
+
+TEST_P(Fp8Test, ZerosAndOneHugeOrBrokenValue) {
+  for (const float value : {0.0f, 1e30f, kInfinity, kNaN}) {
+    Array x = filled(dtype(), {208, 336}, 0);
+    x.set(77 * 336 + 131, static_cast<double>(value));
+    for (const DType format : kFloat8Formats) {
+      for (const Scaling scaling : kEveryScaling) check(x, format, scaling, largest_of(x));
+    }
+  }
+}
+
+// With scaling per row the passes can be separate: kMeasure writes the amaxes only, and kCast reads amaxes, which other
+// ranks may have increased.
+TEST_P(Fp8Test, TwoPasses) {
+  for (const auto& [m, n] : sizes()) {
+    Array x = varied(m, n);
+    if (m > 5) x.set(5 * n, static_cast<double>(kInfinity));
+    Operand rows = operand(kE4M3, Scaling::kRow, m, n), columns = operand(kE4M3, Scaling::kRow, n, m);
+    const Operand untouched_rows = rows, untouched_columns = columns;
+    const auto run = [&](QuantizePasses passes) {
+      quantize({.cast = {.rows = rows.view(), .columns = columns.view()}, .x = x, .passes = passes}, stream());
+    };
+    run(QuantizePasses::kMeasure);
+    EXPECT_EQ(rows.data.bits(), untouched_rows.data.bits());
+    EXPECT_EQ(columns.data.bits(), untouched_columns.data.bits());
+    for (Operand* operand : {&rows, &columns}) {
+      std::vector<float> amaxes = amaxes_of(*operand, x, operand == &columns, 0);
+      for (size_t i = 0; i < amaxes.size(); ++i) {
+        const auto k = static_cast<int64_t>(i);
+        ASSERT_EQ(static_cast<float>(operand->scale_inv.at(k)), amaxes[i]) << "amax " << i;
+        operand->scale_inv.set(k, static_cast<double>(amaxes[i] * static_cast<float>(1 + i % 3)));
+      }
+    }
+    const auto increased = [](const Operand& operand) { return floats(operand.scale_inv.host()); };
+    const std::vector<float> of_rows = increased(rows), of_columns = increased(columns);
+    run(QuantizePasses::kCast);
+    expect_operand(rows, x, false, of_rows);
+    expect_operand(columns, x, true, of_columns);
+  }
+}
+
+// The amax never becomes smaller, and is correct wherever the largest element is. The largest size makes every thread
+// of a GPU iterate.
+TEST_P(Fp8Test, AmaxOfFlatTensors) {
+  for (const int64_t n : {1, 7, 8, 4097, 1000003, on_gpu() ? 20000003 : 3}) {
+    for (const int64_t offset : {0, 1}) {
+      const Array x = on_device(random({n}), offset);
+      const float largest = largest_of(x);
+      for (const float before : {0.0f, 100.0f}) {
+        for (const float factor : {1.0f, 0.0f, 1.1f, 2.5f}) {
+          const Array out = single(before), of_x = single(factor);
+          amax({out, x, factor == 1 ? Tensor() : Tensor(of_x)}, stream());
+          EXPECT_EQ(out.at(0), std::max(before, factor * largest)) << n;
         }
       }
     }
   }
 }
 
-// The column operand equals the row operand of the transpose. Requesting both at once changes neither.
-TEST_P(Fp8Test, ColumnsAreTheTranspose) {
-  for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
-    for (const Scaling scaling : kScalings) {
-      for (const auto& [m, n] : kSizes) {
-        const Array x = varied(m, n);
-        const Array amax = single(100.0f);
-        const Operand rows = quantize_rows(x, m, n, format, scaling, amax);
-        const Operand expected = quantize_rows(transpose(x, m, n), n, m, format, scaling, amax);
-        const Operand both_rows(format, scaling, m, n);
-        const Operand both_columns(format, scaling, n, m);
-        quantize({.cast = {.rows = both_rows.view(), .columns = both_columns.view(), .amax = amax}, .x = x}, stream_);
-        EXPECT_EQ(both_rows.data.bits(), rows.data.bits());
-        EXPECT_EQ(both_rows.scale_inv.bits(), rows.scale_inv.bits());
-        EXPECT_EQ(both_columns.data.bits(), expected.data.bits());
-        EXPECT_EQ(both_columns.scale_inv.bits(), expected.scale_inv.bits());
-        const Operand columns(format, scaling, n, m);
-        quantize({.cast = {.columns = columns.view(), .amax = amax}, .x = x}, stream_);
-        EXPECT_EQ(columns.data.bits(), expected.data.bits());
-      }
+TEST_P(Fp8Test, AmaxSeesEveryElement) {
+  for (const int64_t n : {3, 1000, on_gpu() ? 2200007 : 4097}) {
+    Array x = on_device(filled(dtype(), {n}, 0), 3);
+    for (int64_t at = 0; at < n; at += 1 + (n - at) / 3) {
+      x.set(at, -2.5 - static_cast<double>(at % 7));
+      const Array out = single(0);
+      amax({out, x}, stream());
+      EXPECT_EQ(out.at(0), std::abs(x.at(at))) << "element " << at << " of " << n;
+      x.set(at, 0);
     }
   }
 }
 
-// If the amax is below the tensor's own, as with delayed scaling, large values saturate. Infinity and NaN become NaN.
-TEST_P(Fp8Test, SaturatesAndShowsNan) {
-  Array x(dtype(), {1, 8});
-  const float values[] = {2.0f, -300.0f, 0.5f, -0.0f, kInfinity, -kInfinity, kNaN, 1e30f};
-  for (int64_t i = 0; i < 8; ++i) x.set(i, static_cast<double>(values[i]));
-  const Operand q = quantize_rows(x, 1, 8, DType::kFloat8E4M3, Scaling::kTensor, single(2.0f));
-  EXPECT_EQ(q.byte(0), 0x7e);
-  EXPECT_EQ(q.byte(1), 0xfe);
-  EXPECT_EQ(q.byte(2), kE4M3.nearest(112.0f));
-  EXPECT_EQ(q.byte(3), 0x80);
-  for (const int64_t i : {4, 5, 6}) EXPECT_EQ(q.byte(i), 0x7f) << i;
-  EXPECT_EQ(q.byte(7), 0x7e);
-}
-
-// A bound gives the scale of an amax of the same value, and larger values saturate.
-TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
-  const Array x = random({37, 48});
-  for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
-    for (const float bound : {0.0f, 0.25f, 3.7f}) {
-      const Operand expected = quantize_rows(x, 37, 48, format, Scaling::kTensor, single(bound));
-      const Operand transposed = quantize_rows(transpose(x, 37, 48), 48, 37, format, Scaling::kTensor, single(bound));
-      const Operand rows(format, Scaling::kTensor, 37, 48);
-      const Operand columns(format, Scaling::kTensor, 48, 37);
-      quantize({.cast = {.rows = rows.view(), .columns = columns.view(), .bound = bound}, .x = x}, stream_);
-      EXPECT_EQ(rows.data.bits(), expected.data.bits());
-      EXPECT_EQ(rows.scale_inv.bits(), expected.scale_inv.bits());
-      EXPECT_EQ(columns.data.bits(), transposed.data.bits());
-      EXPECT_EQ(columns.scale_inv.bits(), expected.scale_inv.bits());
-    }
-  }
-  const Operand rows(DType::kFloat8E4M3, Scaling::kTensor, 37, 48);
-  const Operand by_row(DType::kFloat8E4M3, Scaling::kRow, 37, 48);
-  Quantize args{.cast = {.rows = rows.view(), .amax = single(1.0f), .bound = 1.0f}, .x = x};
-  expect_error([&] { quantize(args, stream_); }, "a bound beside an amax");
-  args.cast.rows = by_row.view();
-  args.cast.amax = {};
-  expect_error([&] { quantize(args, stream_); }, "a bound beside an amax, or with scaling");
-}
-
-// A NaN or infinity affects the elements that share its scale, and no others.
-TEST_P(Fp8Test, BrokenValueBreaksItsGroup) {
-  for (const float broken : {kNaN, kInfinity}) {
-    Array x = random({130, 300});
-    x.set(5 * 300 + 7, static_cast<double>(broken));
-    for (const Scaling scaling : {Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128}) {
-      const Operand q = quantize_rows(x, 130, 300, DType::kFloat8E4M3, scaling, {DType::kFloat32, {0}});
-      EXPECT_EQ(q.byte(5 * 300 + 7), 0x7f);
-      EXPECT_EQ(q.byte(5 * 300 + 8) == 0x7f, std::isnan(broken)) << "the element shares the scale";
-      EXPECT_EQ(q.byte(5 * 300 + 200) == 0x7f, std::isnan(broken) && scaling == Scaling::kRow)
-          << "the element is 128 columns away";
-      EXPECT_NE(q.byte(129 * 300), 0x7f);
-      EXPECT_FALSE(std::isfinite(q.scale_inv.at(scaling == Scaling::kBlock128x128 ? 0 : 5)));
-    }
-    const Array amax_of_x = single(1.0f);
-    amax({.out = amax_of_x, .x = x}, stream_);
-    EXPECT_FALSE(std::isfinite(amax_of_x.at(0)));
-  }
-}
-
-TEST_P(Fp8Test, ZerosAndOneHugeValue) {
-  Array x(dtype(), {130, 260});
-  x.fill(0);
-  for (const Scaling scaling : kScalings) {
-    const Operand zeros = quantize_rows(x, 130, 260, DType::kFloat8E4M3, scaling, single(0.0f));
-    for (int64_t i = 0; i < x.size(); ++i) ASSERT_EQ(zeros.byte(i), 0);
-    EXPECT_TRUE(std::isfinite(zeros.scale_inv.at(0)));
-  }
-  x.fill(1);
-  x.set(0, 1e30);
-  for (const Scaling scaling : kScalings) {
-    const Operand q = quantize_rows(x, 130, 260, DType::kFloat8E5M2, scaling, single(static_cast<float>(x.at(0))));
-    EXPECT_EQ(q.byte(0), 0x7b);
-    EXPECT_EQ(q.byte(1), 0) << "small values next to the huge one are flushed to zero";
-    EXPECT_EQ(q.byte(129 * 260 + 259), scaling == Scaling::kTensor ? 0 : 0x7b);
-  }
-}
-
-TEST_P(Fp8Test, AmaxOnlyGrows) {
-  const Array x = random({33, 65});
-  double largest = 0;
-  for (int64_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::abs(x.at(i)));
-  const Operand rows(DType::kFloat8E4M3, Scaling::kRow, 33, 65);
-  for (const float before : {0.0f, 1000.0f}) {
-    const Array of_amax = single(before);
-    const Array of_quantize = single(before);
-    amax({.out = of_amax, .x = x}, stream_);
-    quantize({.cast = {.rows = rows.view()}, .x = x, .amax_out = of_quantize}, stream_);
-    EXPECT_EQ(of_amax.at(0), std::max(largest, static_cast<double>(before)));
-    EXPECT_EQ(of_quantize.at(0), of_amax.at(0));
-    const Array with_factor = single(before);
-    amax({.out = with_factor, .x = x, .factor = single(2.5f)}, stream_);
-    EXPECT_EQ(with_factor.at(0), std::max(2.5f * static_cast<float>(largest), before));
-  }
-}
-
-TEST_P(Fp8Test, DoesNotDependOnThreads) {
-  const Array x = varied(300, 150);
-  for (const Scaling scaling : kScalings) {
-    expect_thread_independent([&] {
-      const Operand columns(DType::kFloat8E4M3, scaling, 150, 300);
-      quantize({.cast = {.columns = columns.view(), .amax = single(99.0f)}, .x = x}, stream_);
+TEST_P(Fp8Test, IsReproducible) {
+  const Array x = varied(304, 160), amax = single(99);
+  for (const Scaling scaling : kEveryScaling) {
+    expect_reproducible([&] {
+      const Operand columns = operand(kE4M3, scaling, 160, 304);
+      quantize({.cast = {.columns = columns.view(), .amax = amax}, .x = x}, stream());
       return columns.data;
     });
   }
 }
 
 TEST_P(Fp8Test, WrongArgumentsThrow) {
-  const Array x = random({3, 5});
-  const Operand rows(DType::kFloat8E4M3, Scaling::kTensor, 3, 5);
-  const Operand columns(DType::kFloat8E5M2, Scaling::kTensor, 5, 3);
-  Quantize args{.cast = {}, .x = x};
-  expect_error([&] { quantize(args, stream_); }, "neither rows nor columns");
-  args.cast.rows = rows.view();
-  expect_error([&] { quantize(args, stream_); }, "quantize amax");
-  const Array amax = single(1.0f);
-  args.cast.amax = amax;
-  args.cast.columns = columns.view();
-  expect_error([&] { quantize(args, stream_); }, "expected one format and scaling");
-  args.cast.columns = rows.view();
-  expect_error([&] { quantize(args, stream_); }, "quantize columns");
+  const Array x = random({3, 5}), amax = single(1);
+  const Operand rows = operand(kE4M3, Scaling::kTensor, 3, 5), columns = operand(kE5M2, Scaling::kTensor, 5, 3);
+  const Operand by_row = operand(kE4M3, Scaling::kRow, 3, 5), turned = operand(kE4M3, Scaling::kRow, 5, 3);
+  const auto expect = [&](const Fp8Cast& cast, const char* error, QuantizePasses passes = QuantizePasses::kAll) {
+    expect_error([&] { quantize({.cast = cast, .x = x, .passes = passes}, stream()); }, error);
+  };
+  expect({}, "neither rows nor columns");
+  expect({.rows = rows.view()}, "quantize amax");
+  expect({.rows = rows.view(), .columns = columns.view(), .amax = amax}, "expected one format and scaling");
+  expect({.rows = rows.view(), .columns = rows.view(), .amax = amax}, "quantize columns");
+  expect({.rows = rows.view(), .amax = amax, .bound = 1.0f}, "a bound beside an amax");
+  expect({.rows = by_row.view(), .bound = 1.0f}, "a bound beside an amax, or with scaling");
+  expect({}, "row_amaxes: neither rows nor columns", QuantizePasses::kMeasure);
+  expect({.rows = turned.view()}, "row_amaxes rows is float8_e4m3 [5, 3], expected", QuantizePasses::kMeasure);
+  for (const QuantizePasses passes : {QuantizePasses::kMeasure, QuantizePasses::kCast}) {
+    expect({.rows = rows.view(), .amax = amax}, "one of two passes with scaling tensor", passes);
+  }
 }
 
 // ---- FP8 matrix multiplication
 
-Values dequantized(const Operand& operand, int64_t rows, int64_t k) {
-  const FormatDefinition& format = operand.data.dtype() == DType::kFloat8E4M3 ? kE4M3 : kE5M2;
-  Values values;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < k; ++i) {
-      const int byte = operand.byte(r * k + i);
-      int64_t scale = 0;
-      if (operand.scaling == Scaling::kRow) scale = r;
-      if (operand.scaling == Scaling::kBlock1x128) scale = i / 128 * rows + r;
-      if (operand.scaling == Scaling::kBlock128x128) scale = r / 128 * (((k + 127) / 128 + 3) / 4 * 4) + i / 128;
-      values.push_back(format.magnitude(byte & 0x7f) * (byte >= 0x80 ? -1 : 1) * operand.scale_inv.at(scale));
-    }
-  }
-  return values;
-}
-
-Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k) {
-  Values d;
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t l = 0; l < k; ++l) sum += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
-      d.push_back(sum);
-    }
-  }
-  return d;
-}
-
-struct OperandKinds {
-  DType a_format, b_format;
-  Scaling a_scaling, b_scaling;
+struct MatmulSize {
+  int64_t m, n, k;
 };
 
-TEST_P(Fp8Test, MatmulOfTheDequantized) {
-  constexpr DType kE4 = DType::kFloat8E4M3;
-  constexpr DType kE5 = DType::kFloat8E5M2;
-  struct ProductSize {
-    int64_t m, n, k;
-  };
-  for (const auto& [m, n, k] : {ProductSize{1, 16, 16}, {13, 32, 48}, {131, 144, 272}}) {
-    reserve(fp8_matmul_workspace_bytes(m, n, k, stream_));
-    for (const OperandKinds& kinds : {OperandKinds{kE4, kE4, Scaling::kTensor, Scaling::kTensor},
-                                      {kE5, kE4, Scaling::kTensor, Scaling::kTensor},
-                                      {kE4, kE5, Scaling::kRow, Scaling::kRow},
-                                      {kE5, kE4, Scaling::kBlock1x128, Scaling::kBlock128x128},
-                                      {kE4, kE4, Scaling::kBlock1x128, Scaling::kBlock1x128}}) {
-      const Operand a = quantize_rows(varied(m, k), m, k, kinds.a_format, kinds.a_scaling, single(5000.0f));
-      const Operand b = quantize_rows(varied(n, k), n, k, kinds.b_format, kinds.b_scaling, single(5000.0f));
-      const Values expected = product(dequantized(a, m, k), dequantized(b, n, k), m, n, k);
-      const Array d = random({m, n});
-      Fp8Matmul args{.d = d, .a = a.view(), .b = b.view()};
-      fp8_matmul(args, stream_);
-      expect_close(d, expected, tolerance());
-      const Values once = d.values();
-      args.accumulate = true;
-      fp8_matmul(args, stream_);
-      expect_close(d, sum_of(once, expected), tolerance(), "accumulated");
+class Fp8MatmulTest : public Fp8Law {
+ protected:
+  Operand random_operand(DType format, Scaling scaling, int64_t rows, int64_t k) {
+    Array x = OpTest::random({rows, k});
+    for (int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * static_cast<double>(1 + i / k % 3 + i % k / 128));
+    const Operand result = operand(format, scaling, rows, k);
+    const Array of_x = single(5), on_this_device = on_device(x);
+    quantize({.cast = {.rows = result.view(), .amax = of_x}, .x = on_this_device}, stream());
+    return result;
+  }
+
+  void check(const MatmulSize& size, Scaling a_scaling, Scaling b_scaling) {
+    const auto& [m, n, k] = size;
+    reserve(fp8_matmul_workspace_bytes(m, n, k, stream()));
+    const bool blockwise = traits(a_scaling).blockwise;
+    for (const auto& [a_format, b_format] : {std::pair{kE4M3, kE4M3}, {kE5M2, kE4M3}, {kE4M3, kE5M2}}) {
+      SCOPED_TRACE(fmt::format("{} x {}, scalings {} and {}, {} x {} x {}", dtype_name(a_format), dtype_name(b_format),
+                               traits(a_scaling).name, traits(b_scaling).name, m, n, k));
+      const Operand a = random_operand(a_format, a_scaling, m, k), b = random_operand(b_format, b_scaling, n, k);
+      for (const bool fast : {false, true}) {
+        if (fast && blockwise) continue;
+        const Array d = array({m, n});
+        for (const bool accumulate : {false, true}) {
+          const Exact exact = exact_fp8_matmul({d.host(), a.host(), b.host(), accumulate, fast});
+          fp8_matmul({d, a.view(), b.view(), accumulate, fast}, stream());
+          expect_exact(d, fmt::format("fp8_matmul{}{}", fast ? ", fast" : "", blockwise ? ", blockwise" : ""), exact,
+                       0.05);
+        }
+      }
     }
+  }
+};
+INSTANTIATE_DEVICES_AND_DTYPES(Fp8MatmulTest);
+
+TEST_P(Fp8MatmulTest, TensorAndRow) {
+  for (const Scaling scaling : {Scaling::kTensor, Scaling::kRow}) {
+    for (const MatmulSize& size : {MatmulSize{1, 16, 16}, {17, 32, 48}, {127, 144, 272}}) check(size, scaling, scaling);
+    if (!on_gpu()) continue;
+    for (const MatmulSize& size : {MatmulSize{333, 256, 384}, {512, 768, 1024}}) check(size, scaling, scaling);
   }
 }
 
-TEST_P(Fp8Test, WrongMatmulsThrow) {
-  const Array d(dtype(), {4, 16});
-  const auto operand = [](DType format, Scaling scaling, int64_t rows, int64_t k) {
-    return Operand(format, scaling, rows, k);
+TEST_P(Fp8MatmulTest, Blockwise) {
+  for (const Scaling b : {Scaling::kBlock1x128, Scaling::kBlock128x128}) {
+    for (const MatmulSize& size : {MatmulSize{128, 128, 128}, {100, 128, 256}}) check(size, Scaling::kBlock1x128, b);
+    if (!on_gpu()) check({131, 144, 272}, Scaling::kBlock1x128, b);
+    if (!on_gpu()) continue;
+    for (const MatmulSize& size : {MatmulSize{256, 384, 512}, {512, 768, 1152}}) check(size, Scaling::kBlock1x128, b);
+  }
+}
+
+TEST_P(Fp8MatmulTest, WrongArgumentsThrow) {
+  const Array d = array({4, 16});
+  const auto expect = [&](const Operand& a, const Operand& b, const char* error) {
+    expect_error([&] { fp8_matmul({.d = d, .a = a.view(), .b = b.view()}, stream()); }, error);
   };
-  const Operand a = operand(DType::kFloat8E5M2, Scaling::kTensor, 4, 32);
-  const Operand b = operand(DType::kFloat8E5M2, Scaling::kTensor, 16, 32);
-  expect_error([&] { fp8_matmul({.d = d, .a = a.view(), .b = b.view()}, stream_); }, "one must be float8_e4m3");
-  const Operand by_row = operand(DType::kFloat8E4M3, Scaling::kRow, 16, 32);
-  expect_error([&] { fp8_matmul({.d = d, .a = a.view(), .b = by_row.view()}, stream_); }, "no product of scalings");
-  const Operand longer = operand(DType::kFloat8E4M3, Scaling::kTensor, 16, 48);
-  expect_error([&] { fp8_matmul({.d = d, .a = a.view(), .b = longer.view()}, stream_); }, "[16, 48], expected");
-  const Operand odd_a = operand(DType::kFloat8E4M3, Scaling::kTensor, 4, 17);
-  const Operand odd_b = operand(DType::kFloat8E4M3, Scaling::kTensor, 16, 17);
-  expect_error([&] { fp8_matmul({.d = d, .a = odd_a.view(), .b = odd_b.view()}, stream_); },
-               "n 16 and k 17 must be multiples of 16");
+  const Operand a = operand(kE5M2, Scaling::kTensor, 4, 32);
+  expect(a, operand(kE5M2, Scaling::kTensor, 16, 32), "one must be float8_e4m3");
+  expect(a, operand(kE4M3, Scaling::kRow, 16, 32), "no product of scalings");
+  expect(a, operand(kE4M3, Scaling::kTensor, 16, 48), "[16, 48], expected");
+  expect(operand(kE4M3, Scaling::kTensor, 4, 17), operand(kE4M3, Scaling::kTensor, 16, 17),
+         "n 16 and k 17 must be multiples of 16");
+}
+
+class Fp8MatmulOnGpu : public Fp8MatmulTest {};
+INSTANTIATE_GPU(Fp8MatmulOnGpu, DType::kFloat32, DType::kBFloat16);
+
+// The first size has few results with long sums, for which cuBLASLt prefers split-K. The second one is nearly square.
+TEST_P(Fp8MatmulOnGpu, Deterministic) {
+  stream_.set_deterministic(true);
+  for (const auto& [m, n, k] : {MatmulSize{64, 80, 8192}, {512, 768, 1024}}) {
+    for (const Scaling scaling : {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128}) {
+      reserve(fp8_matmul_workspace_bytes(m, n, k, stream()));
+      const Operand a = random_operand(kE5M2, scaling, m, k), b = random_operand(kE4M3, scaling, n, k);
+      expect_reproducible([&, m = m, n = n] {
+        const Array d = array({m, n});
+        fp8_matmul({.d = d, .a = a.view(), .b = b.view()}, stream());
+        return d;
+      });
+    }
+  }
 }
 
 }  // namespace

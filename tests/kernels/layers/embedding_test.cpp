@@ -1,121 +1,112 @@
 #include "kernels/layers/embedding.h"
 
-#include <algorithm>
 #include <numeric>
 
-#include "tests/kernels/op_fixture.h"
+#include "tests/kernels/law.h"
 
 namespace octavo::embedding_test {
 namespace {
 
-class EmbeddingTest : public OpTest {
+// A part of a vocabulary, as a rank of a tensor-parallel group has it.
+struct Case {
+  int64_t tokens, hidden;
+  int32_t used;  // The ids are in [0, used).
+  int64_t begin, rows;
+};
+
+class EmbeddingTest : public LawTest {
  protected:
-  static Array sorted_positions(const Array& ids) {
-    Array order(DType::kInt32, {ids.size()});
+  // Returns the positions sorted by id. Positions with equal ids are in ascending order.
+  Array sorted_positions(const Array& ids) {
     std::vector<int32_t> positions(static_cast<size_t>(ids.size()));
     std::iota(positions.begin(), positions.end(), 0);
     std::stable_sort(positions.begin(), positions.end(), [&](int32_t a, int32_t b) { return ids.at(a) < ids.at(b); });
+    Array order = array(DType::kInt32, {ids.size()});
     for (int64_t i = 0; i < ids.size(); ++i) order.set(i, positions[static_cast<size_t>(i)]);
     return order;
   }
-};
-INSTANTIATE_COMPUTE_DTYPES(EmbeddingTest);
 
-struct Size {
-  int64_t tokens, vocab, hidden;
-};
-constexpr Size kSizes[] = {{1, 1, 1}, {7, 3, 5}, {37, 272, 67}, {13, 5, 131}};
-
-Values definition(const Values& table, const Array& ids, int64_t hidden) {
-  Values out;
-  for (int64_t t = 0; t < ids.size(); ++t) {
-    const auto row = table.begin() + static_cast<int64_t>(ids.at(t)) * hidden;
-    out.insert(out.end(), row, row + hidden);
-  }
-  return out;
-}
-
-TEST_P(EmbeddingTest, ForwardCopiesRows) {
-  for (const auto& [tokens, vocab, hidden] : kSizes) {
-    const Array table = random({vocab, hidden});
-    Array ids = random_integers({tokens}, 0, static_cast<int32_t>(vocab));
-    ids.set(0, static_cast<double>(vocab - 1));
-    const Array out(dtype(), {tokens, hidden});
-    embedding_forward({.out = out, .ids = ids, .table = table}, stream_);
-    EXPECT_EQ(out.values(), definition(table.values(), ids, hidden));
-  }
-}
-
-TEST_P(EmbeddingTest, BackwardAddsTheGradientOfTheTable) {
-  for (const auto& [tokens, vocab, hidden] : kSizes) {
-    const Array table = random({vocab, hidden});
-    const Array ids = random_integers({tokens}, 0, static_cast<int32_t>(vocab));
-    const Array d_out = random({tokens, hidden});
-    const Array d_table = random(DType::kFloat32, {vocab, hidden});
-    const Values before = d_table.values();
-    embedding_backward({.d_table = d_table, .d_out = d_out, .ids = ids, .order = sorted_positions(ids)}, stream_);
-    const auto f = [&, width = hidden](const Values& x) { return dot(d_out, definition(x, ids, width)); };
-    // The gradient is summed in float32 for every dtype.
-    expect_gradient(d_table, f, table, 1e-6, "d_table", 3, before);
-  }
-}
-
-// Each rank has the rows of the table between two cuts. Some ranks have no row that occurs in the ids.
-TEST_P(EmbeddingTest, PartsOfTheTableAddUpToTheWhole) {
-  constexpr int64_t kTokens = 53;
-  constexpr int64_t kVocab = 40;
-  constexpr int64_t kHidden = 67;
-  Array table = random({kVocab, kHidden});
-  Array d_table = random(DType::kFloat32, {kVocab, kHidden});
-  const Array ids = random_integers({kTokens}, 5, 35);
-  const Array order = sorted_positions(ids);
-  const Array d_out = random({kTokens, kHidden});
-  const Values expected_out = definition(table.values(), ids, kHidden);
-  const Array expected_d_table = d_table;
-  embedding_backward({.d_table = expected_d_table, .d_out = d_out, .ids = ids, .order = order}, stream_);
-  Values sum(expected_out.size(), 0.0);
-  int64_t begin = 0;
-  for (const int64_t end : {3, 10, 11, 30, 40}) {
-    const auto part = [&](const Tensor& whole) { return whole.rows(begin, end); };
-    const Array out(dtype(), {kTokens, kHidden});
-    embedding_forward({.out = out, .ids = ids, .table = part(table), .vocab_begin = begin}, stream_);
-    for (int64_t i = 0; i < out.size(); ++i) {
-      const double id = ids.at(i / kHidden);
-      const bool inside = id >= static_cast<double>(begin) && id < static_cast<double>(end);
-      ASSERT_EQ(out.at(i), inside ? expected_out[static_cast<size_t>(i)] : 0.0) << i << ", rows from " << begin;
+  // The cases have one id for all tokens, runs around the length at which the GPU kernel splits them, and many short
+  // runs. Where the table is a part of the vocabulary, ids are below, in and above its range, and some do not occur.
+  std::vector<Case> cases() const {
+    std::vector<Case> all = {{1, 1, 1, 0, 1},     {7, 5, 3, 0, 3},        {37, 67, 272, 0, 272}, {13, 131, 5, 0, 5},
+                             {1, 8, 3, 1, 1},     {53, 67, 40, 10, 20},   {4099, 64, 1, 0, 272}, {4099, 64, 4, 1, 2},
+                             {777, 127, 5, 0, 9}, {500, 64, 100, 200, 72}};
+    if (on_gpu()) {
+      for (const Case& c : {Case{1000, 256, 59, 0, 272},
+                            {777, 127, 5, 0, 1009},
+                            {1500, 2048, 83, 0, 1009},
+                            {2048, 1000, 5003, 0, 5003},
+                            {5, 16384, 11, 0, 11},
+                            {1000, 256, 59, 20, 20},
+                            {777, 127, 1009, 300, 300},
+                            {2048, 1000, 5003, 4000, 1003},
+                            {2048, 512, 128000, 64000, 1000}}) {
+        all.push_back(c);
+      }
     }
-    sum = sum_of(sum, out.values());
-    embedding_backward({.d_table = part(d_table), .d_out = d_out, .ids = ids, .order = order, .vocab_begin = begin},
-                       stream_);
+    return all;
+  }
+};
+INSTANTIATE_DEVICES_AND_DTYPES(EmbeddingTest);
+
+// Forward copies rows. Ids outside of the table give zeros.
+TEST_P(EmbeddingTest, ForwardAndBackward) {
+  for (const auto& [tokens, hidden, used, begin, rows] : cases()) {
+    SCOPED_TRACE(fmt::format("{} tokens of {} ids, rows from {}", tokens, used, begin));
+    const Array table = random({rows, hidden}), d_out = random({tokens, hidden});
+    const Array ids = random_integers({tokens}, 0, used);
+    const Array order = sorted_positions(ids);
+    const Array out = array({tokens, hidden}), d_table = random(DType::kFloat32, {rows, hidden});
+    embedding_forward({.out = out, .ids = ids, .table = table, .vocab_begin = begin}, stream());
+    for (int64_t i = 0; i < out.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(ids.at(i / hidden)) - begin;
+      ASSERT_EQ(out.at(i), row >= 0 && row < rows ? table.at(row * hidden + i % hidden) : 0.0) << i;
+    }
+    const Exact exact = exact_embedding_backward(d_table.host(), d_out.host(), ids.host(), begin);
+    embedding_backward({d_table, d_out, ids, order, begin}, stream());
+    expect_exact(d_table, "embedding_backward d_table", exact);
+    expect_reproducible([&, h = hidden, r = rows, b = begin] {
+      const Array zeros = filled(DType::kFloat32, {r, h}, 0.25);
+      embedding_backward({zeros, d_out, ids, order, b}, stream());
+      return zeros;
+    });
+  }
+}
+
+// Each rank has the rows of the table between two cuts. Some ranks have no row that occurs in the ids, and id 31, which
+// occurs most often, is the last row of its rank.
+TEST_P(EmbeddingTest, PartsOfTheTableEqualTheWhole) {
+  constexpr int64_t kTokens = 3001, kVocab = 90, kHidden = 264;
+  const Array table = random({kVocab, kHidden}), d_out = random({kTokens, kHidden});
+  const Array d_table = random(DType::kFloat32, {kVocab, kHidden}), expected_d_table = d_table;
+  Array ids = random_integers({kTokens}, 5, 80);
+  for (int64_t t = 0; t < kTokens; t += 3) ids.set(t, 31);
+  const Array order = sorted_positions(ids);
+  embedding_backward({expected_d_table, d_out, ids, order}, stream());
+  int64_t begin = 0;
+  for (const int64_t end : {3, 32, 33, 90}) {
+    const Tensor part = static_cast<const Tensor&>(d_table).rows(begin, end);
+    embedding_backward({.d_table = part, .d_out = d_out, .ids = ids, .order = order, .vocab_begin = begin}, stream());
     begin = end;
   }
-  EXPECT_EQ(sum, expected_out);
-  EXPECT_EQ(d_table.bits(), expected_d_table.bits());
-}
-
-TEST_P(EmbeddingTest, BackwardDoesNotDependOnThreads) {
-  const Array ids = random_integers({211}, 0, 5);
-  const Array d_out = random({211, 193});
-  const Array order = sorted_positions(ids);
-  expect_thread_independent([&] {
-    Array d_table(DType::kFloat32, {5, 193});
-    d_table.fill(0.25);
-    embedding_backward({.d_table = d_table, .d_out = d_out, .ids = ids, .order = order}, stream_);
-    return d_table;
-  });
+  EXPECT_TRUE(d_table.bits() == expected_d_table.bits());
 }
 
 TEST_P(EmbeddingTest, WrongShapesThrow) {
-  const Array table = random({3, 5});
+  const Array table = random({3, 5}), short_out = array({2, 4}), d_table = random(DType::kFloat32, {3, 5});
   const Array ids = random_integers({2}, 0, 3);
-  const Array short_out(dtype(), {2, 4});
-  const Array d_table = random(DType::kFloat32, {3, 5});
-  expect_error([&] { embedding_forward({.out = short_out, .ids = ids, .table = table}, stream_); },
-               "embedding_forward out is " + std::string(dtype_name(dtype())) + " [2, 4], expected");
-  expect_error([&] { embedding_backward({.d_table = d_table, .d_out = short_out, .ids = ids, .order = ids}, stream_); },
-               "[2, 4], expected");
-  expect_error([&] { embedding_backward({.d_table = d_table, .d_out = short_out, .ids = ids, .order = {}}, stream_); },
-               "embedding_backward order is missing, expected int32 [2]");
+  expect_error(
+      [&] {
+        embedding_forward({short_out, ids, table}, stream());
+      },
+      fmt::format("embedding_forward out is {} [2, 4], expected", dtype_name(dtype())));
+  expect_error([&] { embedding_backward({d_table, short_out, ids, ids}, stream()); }, "[2, 4], expected");
+  expect_error(
+      [&] {
+        embedding_backward({d_table, short_out, ids, {}}, stream());
+      },
+      "embedding_backward order is missing, expected int32 [2]");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "kernels/math/random_numbers.h"
-#include "tests/kernels/op_fixture.h"
+#include "tests/kernels/law.h"
 
 namespace octavo::random_normal_test {
 namespace {
@@ -179,6 +179,32 @@ TEST(RandomNormalTest, RefusesPartsThatOverlap) {
   expect_error([] { numbers(3, {.out = {}, .range = {.columns = 5, .row_stride = 4}}); },
                "rows of 5 elements that are 4 apart");
   expect_error([] { numbers(3, {.out = {}, .range = {.begin = -1}}); }, "begin is -1");
+}
+
+// Random numbers on the GPU equal those on the CPU bit for bit, wherever a slice starts and ends.
+class RandomNormalParity : public LawTest {};
+INSTANTIATE_GPU(RandomNormalParity, DType::kFloat32);
+
+TEST_P(RandomNormalParity, EverySlice) {
+  for (const int64_t n : {1, 2, 3, 4, 5, 255, 1009, 4096, 70001, 5'000'011}) {
+    for (const int64_t offset : {0, 1, 2, 3, 5}) {
+      for (const int64_t begin : {int64_t{0}, int64_t{13}, (int64_t{1} << 31) - 2, (int64_t{1} << 33) + 1}) {
+        for (const int64_t columns : {97, 128, 1000}) {
+          SCOPED_TRACE(fmt::format("{} elements at {}, from {}, {} columns", n, offset, begin, columns));
+          Array out = array(DType::kFloat32, {n}, offset);
+          expect_bits_of_cpu({&out}, [&](auto at, Stream& s) {
+            random_normal(
+                {.out = at(out),
+                 .key = kKey + static_cast<uint64_t>(n),
+                 .mean = 0.25f,
+                 .deviation = 0.02f,
+                 .range = {.first_index = 3 * columns + 1, .begin = begin, .columns = columns, .row_stride = 1000}},
+                s);
+          });
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

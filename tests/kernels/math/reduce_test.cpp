@@ -1,81 +1,61 @@
 #include "kernels/math/reduce.h"
 
-#include <algorithm>
-
-#include "tests/kernels/op_fixture.h"
+#include "tests/kernels/law.h"
 
 namespace octavo::reduce_test {
 namespace {
 
-class ReduceTest : public OpTest {
+// The dtype is that of the squared elements.
+class ReduceTest : public LawTest {
  protected:
-  Array zero() {
-    Array out(DType::kFloat32, {1});
-    out.fill(0);
-    return out;
+  void SetUp() override {
+    LawTest::SetUp();
+    if (!IsSkipped()) reserve(reduce_workspace_bytes(stream()));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cpu, ReduceTest, ::testing::Values(DType::kFloat32));
+INSTANTIATE_DEVICES_AND_DTYPES(ReduceTest);
 
 TEST_P(ReduceTest, SumsAndSumsOfSquares) {
-  for (const int64_t n : {0, 1, 2, 255, 256, 257, 1021, 300007}) {
-    const Array x = random({n}, 1.0, 0.5);
-    const Array squares = random({1});
-    const Array total = random({1});
-    double expected_squares = squares.at(0);
-    double expected_total = total.at(0);
-    double magnitude = std::abs(expected_total) + std::abs(expected_squares);
-    for (const double v : x.values()) {
-      expected_squares += v * v;
-      expected_total += v;
-      magnitude += std::max(std::abs(v), v * v);
+  for (const int64_t n : {0, 1, 2, 3, 255, 256, 257, 511, 1021, 10007, 300007, on_gpu() ? 3000001 : 4096}) {
+    for (const int64_t offset : {0, 1}) {
+      const Array x = on_device(random(DType::kFloat32, {n}, 1.0, 0.5), offset), y = on_device(random({n}), offset);
+      const Array total = random(DType::kFloat32, {1});
+      const Exact squares = exact_sum(total.host(), y.host(), true);
+      sum_of_squares({total, y}, stream());
+      expect_exact(total, "sum_of_squares", squares);
+      const Exact exact = exact_sum(total.host(), x.host(), false);
+      sum({total, x}, stream());
+      expect_exact(total, "sum", exact);
+      expect_reproducible([&] {
+        const Array out = single(0);
+        sum({out, x}, stream());
+        sum_of_squares({out, y}, stream());
+        return out;
+      });
     }
-    sum_of_squares({.out = squares, .x = x}, stream_);
-    sum({.out = total, .x = x}, stream_);
-    EXPECT_NEAR(squares.at(0), expected_squares, 3e-7 * magnitude) << n;
-    EXPECT_NEAR(total.at(0), expected_total, 3e-7 * magnitude) << n;
   }
 }
 
 // A float32 running sum of ten million equal numbers would be off by several percent. Each thread adds at most about
 // 1000 elements in float32. Each addition loses at most 2^-24, here always in the same direction.
 TEST_P(ReduceTest, LongSumsKeepTheirPrecision) {
-  Array x(DType::kFloat32, {10'000'019});
-  x.fill(0.1);
-  const Array total = zero();
-  sum({.out = total, .x = x}, stream_);
-  expect_close(total, {x.at(0) * 10'000'019}, 1e-4, "sum");
-}
-
-TEST_P(ReduceTest, DoesNotDependOnThreads) {
-  const Array x = random({100'003});
-  expect_thread_independent([&] {
-    const Array out = zero();
-    sum_of_squares({.out = out, .x = x}, stream_);
-    return out;
-  });
-  expect_thread_independent([&] {
-    const Array out = zero();
-    sum({.out = out, .x = x}, stream_);
-    return out;
-  });
+  const Array x = filled(DType::kFloat32, {10'000'019}, 0.1), total = single(0);
+  sum({total, x}, stream());
+  EXPECT_NEAR(total.at(0) / (x.at(0) * 10'000'019), 1, 1e-4);
 }
 
 TEST_P(ReduceTest, NanShows) {
-  const Array x = random({777});
-  Array broken = x;
+  Array broken = random(DType::kFloat32, {777});
   broken.set(700, std::nan(""));
-  const Array squares = zero();
-  sum_of_squares({.out = squares, .x = broken}, stream_);
+  const Array squares = single(0);
+  sum_of_squares({squares, broken}, stream());
   EXPECT_TRUE(std::isnan(squares.at(0)));
 }
 
 TEST_P(ReduceTest, WrongShapesThrow) {
-  const Array x = random({2, 3});
-  const Array out = zero();
-  const Array pair = random({2});
-  expect_error([&] { sum({.out = out, .x = x}, stream_); }, "sum x is float32 [2, 3], expected float32 [6]");
-  expect_error([&] { sum_of_squares({.out = pair, .x = pair}, stream_); }, "float32 [2], expected float32 [1]");
+  const Array x = random(DType::kFloat32, {2, 3}), pair = random(DType::kFloat32, {2}), out = single(0);
+  expect_error([&] { sum({out, x}, stream()); }, "sum x is float32 [2, 3], expected float32 [6]");
+  expect_error([&] { sum_of_squares({pair, pair}, stream()); }, "float32 [2], expected float32 [1]");
 }
 
 }  // namespace
