@@ -80,6 +80,9 @@ InferenceModel::InferenceModel(const Config& config, std::optional<int64_t> max_
 // The models of all lengths share the same memory.
 void InferenceModel::make_model(int64_t length) {
   const Tensor& memory = state_->model_memory;
+  state_->model.reset();
+  runtime_.stream().zero(memory);  // A new arena is zeroed, too.
+  runtime_.stream().synchronize();
   Arena arena(memory_.arena.device(), Buffer::adopt(memory.raw(), memory.bytes(), [](void*) {}));
   state_->model.emplace(options_of(config_, shape_of_length(length), runtime_), state_->parameters, arena,
                         runtime_.stream());

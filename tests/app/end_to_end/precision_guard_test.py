@@ -2,9 +2,12 @@
 
 import json
 import re
+import struct
 
-from support import checkpoint_tensors, copy_tree
+from support import checkpoint_tensors, copy_tree, numbers, read_safetensors, write_safetensors
 from training_test import Corpus
+
+OUTLIER = 1e6
 
 
 class PrecisionGuardTest(Corpus):
@@ -70,3 +73,43 @@ class PrecisionGuardTest(Corpus):
 
     def test_no_comparison_begins_where_a_fallback_ends(self):
         self.check_resuming_at(20, fallback_steps=10)
+
+    def put_outlier_in(self, path):
+        """Scales weights so that the function of the model does not change in exact arithmetic. In the output of each norm, one channel
+        becomes OUTLIER times as large, and the weights that read the channel become as much smaller. An FP8 cast of such a tensor with a
+        single scale flushes the other channels to zero."""
+        tensors = read_safetensors(path)
+        for name, (_, shape, _) in list(tensors.items()):
+            values = list(numbers(tensors[name]))
+            if name.endswith("_layernorm.weight"):
+                values[0] *= OUTLIER
+            elif any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")):
+                for row in range(shape[0]):
+                    values[row * shape[1]] /= OUTLIER
+            tensors[name] = ("F32", shape, struct.pack(f"<{len(values)}f", *values))
+        write_safetensors(path, tensors)
+
+    def test_a_run_that_diverges_in_fp8_recovers(self):
+        trained = self.config(self.corpus, training={"steps": 60, "global_batch_size": 8, "micro_batch_size": 4},
+                              optimizer={"lr": 1e-2, "schedule": "constant"}, checkpoint={"dir": "trained"},
+                              logging={"dir": "trained_log"})
+        self.train(trained)
+        self.run_octavo("export", "trained", "hf")
+        self.put_outlier_in(self.dir / "hf/model.safetensors")
+
+        def outliers(log, *overrides):
+            config = self.config(
+                self.corpus, model={"init_from": "hf"}, training={"steps": 24, "global_batch_size": 8, "micro_batch_size": 4},
+                optimizer={"lr": 1e-9, "schedule": "constant"}, checkpoint={"dir": f"{log}_checkpoints"}, logging={"dir": log},
+                precision={"linear": "fp8_tensorwise"},
+            )
+            return self.train(config, *overrides)
+
+        outliers("bfloat16", "precision.linear=bfloat16")
+        outliers("fp8")
+        guard = "precision.guard={every: 4, steps: 2, tolerance: 0.02, action: bfloat16, fallback_steps: 1000}"
+        result = outliers("guarded", guard)
+        self.assertIn("rolled back to step 4; the run continues in bfloat16", result.out)
+        good, bad, guarded = (self.metrics(log)[24]["loss"] for log in ("bfloat16", "fp8", "guarded"))
+        self.assertGreater(bad, good + 0.5)
+        self.assertLess(guarded, good + 0.1)
