@@ -141,11 +141,11 @@ void check_lengths(size_t prompt_length, int64_t max_tokens) {
               max_tokens, capacity, kMaxSeqLen);
 }
 
-// A sample, which rank 0 draws and writes to standard output after its prompt.
-class Sample {
+// A generated text, which rank 0 draws and writes to standard output after its prompt.
+class GeneratedText {
  public:
-  Sample(const GenerateArguments& a, int64_t number, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
-         TextTokenizer& tokenizer)
+  GeneratedText(const GenerateArguments& a, int64_t number, const std::vector<int32_t>& prompt,
+                std::vector<int32_t> eos, TextTokenizer& tokenizer)
       : eos_(std::move(eos)),
         sampler_(a.sampling, a.seed + static_cast<uint64_t>(number)),
         text_(tokenizer, prompt, a.stop),
@@ -198,7 +198,7 @@ void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const G
   double prompt_seconds = 0;
   int64_t drawn = 0;
   for (int64_t number = 0; number < arguments.samples; ++number) {
-    std::optional<Sample> sample;
+    std::optional<GeneratedText> sample;
     if (tokenizer != nullptr) sample.emplace(arguments, number, prompt, eos, *tokenizer);
     std::vector<int32_t> tokens = prompt;
     for (std::vector<int32_t> next = prompt; !next.empty(); ++drawn) {
