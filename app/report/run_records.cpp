@@ -203,10 +203,10 @@ std::string loss_of(const Series& loss) {
 std::string validation_of(const Series& validation, const Series& smoothed) {
   if (validation.empty()) return kUnknown;
   const Point last = validation.back();
-  const auto behind = std::upper_bound(smoothed.begin(), smoothed.end(), last.x,
-                                       [](double step, const Point& point) { return step < point.x; });
+  const auto after = std::upper_bound(smoothed.begin(), smoothed.end(), last.x,
+                                      [](double step, const Point& point) { return step < point.x; });
   std::string text = fmt::format("{:.4f} at step {}", last.y, number(last.x));
-  if (behind != smoothed.begin()) text += fmt::format(", where the smoothed loss is {:.4f}", std::prev(behind)->y);
+  if (after != smoothed.begin()) text += fmt::format(", where the smoothed loss is {:.4f}", std::prev(after)->y);
   return text;
 }
 

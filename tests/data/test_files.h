@@ -14,12 +14,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/token_file.h"
 #include "data/tokens/token_writer.h"
+#include "tests/core/messages.h"
 
 namespace octavo {
 
@@ -168,41 +168,6 @@ inline std::vector<int64_t> varied_lengths(int64_t count, int64_t longest, uint3
     lengths.push_back(static_cast<int64_t>((x >> 8) % static_cast<uint32_t>(longest + 1)));
   }
   return lengths;
-}
-
-// Runs `action` and returns the message of the exception that it must throw. The exception must be an InputError if E
-// is one, and must not be one otherwise.
-template <typename E, typename Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const E& error) {
-    constexpr bool kIsInputError = std::is_base_of_v<InputError, E>;
-    EXPECT_EQ(dynamic_cast<const InputError*>(&error) != nullptr, kIsInputError) << error.what();
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "no exception";
-  return {};
-}
-
-// Runs `action` and returns the message of the InputError that it throws, or an empty string.
-template <typename Action>
-std::string input_error_of(Action action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
-  }
 }
 
 }  // namespace octavo

@@ -116,7 +116,7 @@ TEST_P(LargeShapesParity, Reductions) {
   expect_same(rows(hash, 0, 2), rows(hash, 2, 4), "bit_hash");
 }
 
-TEST_P(LargeShapesParity, Product) {
+TEST_P(LargeShapesParity, Matmul) {
   constexpr int64_t kOut = 64;
   const Array x = random({kRows, kWidth}), weight = random({kOut, kWidth}), out = array({kRows, kOut});
   reserve(matmul_workspace_bytes(kManyRows, kOut, kWidth, DType::kBFloat16, stream()));
@@ -125,7 +125,7 @@ TEST_P(LargeShapesParity, Product) {
   stream().zero(many.tensor.rows(0, kManyRows - kRows));
   matmul({.d = many_out.tensor, .a = many.tensor, .b = weight, .transpose_b = true}, stream());
   stream().copy(out, many_out.last());
-  expect_exact(out, "a product of 2^31 elements", exact);
+  expect_exact(out, "matmul out of 2^31 elements", exact);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/core/messages.h"
 
 namespace octavo::pipeline_stages_test {
 namespace {
@@ -83,12 +84,7 @@ TEST(PipelineStages, TheirChunksHaveAboutEqualWork) {
 }
 
 void expect_refused(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages, const char* message) {
-  try {
-    (void)pipeline_stages(model, parallel, stages);
-    FAIL() << "expected: " << message;
-  } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
-  }
+  expect_mentions(message_of<InputError>([&] { (void)pipeline_stages(model, parallel, stages); }), {message});
 }
 
 TEST(PipelineStages, RefusesWhatDoesNotFit) {

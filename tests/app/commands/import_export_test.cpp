@@ -98,12 +98,7 @@ class HfDirectory {
   // Returns the message of the InputError with which opening the directory fails, or an empty string.
   std::string refusal() const {
     write();
-    try {
-      open_weights(path_);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    return input_error_of([&] { open_weights(path_); });
   }
   const std::string& path() const { return path_; }
 

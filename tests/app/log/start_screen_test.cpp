@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/format.h"
+#include "tests/core/messages.h"
 
 namespace octavo {
 namespace {
@@ -66,10 +67,6 @@ class StartScreenTest : public testing::Test {
     return text;
   }
 
-  static void expect_part(const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
-  }
-
   Config config_;
   ParameterLayout layout_;
   TrainingOptions options_;
@@ -92,15 +89,15 @@ TEST_F(StartScreenTest, HasARowPerTopicWithItsNumbers) {
         "200 steps of warm-up to 0.0003, 3e-05 at step 900; weight decay 0.1", "; 2 micro-batches of 4\n",
         "3.00 GiB per rank planned, of 16.0; 1.0 kept free; activation checkpointing: none\n",
         "  time        not predicted\n", "at the end; the last 3 are kept\n", "  run folder  runs/mine: "}) {
-    expect_part(text, part);
+    expect_mentions(text, {part});
   }
 }
 
 TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
   config_.training.batch_size_warmup = {{.batch_size = 4, .steps = 899}};
-  expect_part(screen(facts()), " 1 to 900, in the end 8 x 256 = 2,048 tokens: ");
+  expect_mentions(screen(facts()), {" 1 to 900, in the end 8 x 256 = 2,048 tokens: "});
   config_.training.batch_size_warmup[0].steps = 900;
-  expect_part(screen(facts()), " 1 to 900, in the end 4 x 256 = 1,024 tokens: ");
+  expect_mentions(screen(facts()), {" 1 to 900, in the end 4 x 256 = 1,024 tokens: "});
   config_.training.batch_size_warmup.clear();
   options_.sharding = {.reshard_after_forward = true, .accumulate_unsharded = true};
   config_.checkpoint.keep = 0;
@@ -113,7 +110,7 @@ TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
   for (const char* part : {" weights gathered again in backward, gradients reduced once per step\n", "all are kept\n",
                            "documents: bos none, eos 1\n", "  weights     of step 300, 614,400 tokens\n",
                            "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
-    expect_part(text, part);
+    expect_mentions(text, {part});
   }
 }
 
@@ -125,8 +122,8 @@ TEST_F(StartScreenTest, OfManyLongNames) {
         {fmt::format("{:n>90}{}", "", d), int64_t{1'000'000'000'000} * (d + 1), static_cast<double>(d), 0, 0.1 * d});
   }
   const std::string text = screen(many);
-  expect_part(text, "nnn24  25,000,000,000,000 tokens");
-  expect_part(text, "and 15 more, 120,000,000,000,000 tokens\n");
+  expect_mentions(text, {"nnn24  25,000,000,000,000 tokens"});
+  expect_mentions(text, {"and 15 more, 120,000,000,000,000 tokens\n"});
 }
 
 }  // namespace

@@ -2,21 +2,18 @@
 #include "app/plan/machine_rates.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "app/measure/doctor_checks.h"
 #include "core/error.h"
+#include "tests/core/messages.h"
+#include "tests/data/test_files.h"
 
 namespace octavo {
 namespace {
 
 using nlohmann::json;
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
-}
 
 MachineRates example() {
   return {.name = "node7",
@@ -38,13 +35,7 @@ MachineRates example() {
 }
 
 std::string refusal(const json& file) {
-  try {
-    machine_rates_from_json(file, "m.json");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no InputError for " << file.dump();
-  return "";
+  return message_of<InputError>([&] { machine_rates_from_json(file, "m.json"); });
 }
 
 TEST(MachineRates, JsonComesBack) {
@@ -67,7 +58,7 @@ TEST(MachineRates, MultiplyAddsAreOfACpu) {
   file.erase("multiply_add_flops");  // Files of earlier versions do not have this key.
   EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 0);
   file["multiply_add_flops"] = -1;
-  expect_part(refusal(file), "multiply_add_flops is -1, expected a positive number");
+  expect_mentions(refusal(file), {"multiply_add_flops is -1, expected a positive number"});
 }
 
 TEST(MachineRates, OversubscriptionIsStatedOrOne) {
@@ -77,7 +68,7 @@ TEST(MachineRates, OversubscriptionIsStatedOrOne) {
   json file = json::parse(to_json(rates).dump());
   EXPECT_EQ(machine_rates_from_json(file, "m.json").network_oversubscription, 3);
   file["network_oversubscription"] = 0.5;
-  expect_part(refusal(file), "network_oversubscription is 0.5, expected 1 or more");
+  expect_mentions(refusal(file), {"network_oversubscription is 0.5, expected 1 or more"});
 }
 
 TEST(MachineRates, OneRankHasNoCollectives) {
@@ -91,40 +82,40 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 TEST(MachineRates, RefusesWhatIsWrong) {
   json good = json::parse(to_json(example()).dump());
   for (const char* optional : {"multiply_add_flops", "not_measured"}) good.erase(optional);
-  expect_part(refusal(json::array()), "expected an object");
+  expect_mentions(refusal(json::array()), {"expected an object"});
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;
     file[json::json_pointer(pointer)] = value;
     return refusal(file);
   };
-  expect_part(with("/format", "else"), "expected \"octavo machine\"");
-  expect_part(with("/version", 2), "version is 2, expected 1");
-  expect_part(with("/memory_bytes_per_s", 0), "m.json: memory_bytes_per_s is 0, expected a positive number");
-  expect_part(with("/memory_bytes_per_s", "fast"), "is \"fast\"");
-  expect_part(with("/product_flops/bfloat16", -1), "product_flops: bfloat16 is -1");
-  expect_part(with("/product_flops", json::object()), "product_flops is empty");
-  expect_part(with("/products/1/k", 0.5), "products[1]: k is 0.5, expected an integer");
-  expect_part(with("/products", 3), "products is 3, expected a list");
-  expect_part(with("/collectives/ranks", 1), "collectives: ranks is 1");
-  expect_part(with("/not_measured", 3), "not_measured is 3, expected a list of texts");
-  expect_part(with("/not_measured", {1}), "not_measured is [1], expected a list of texts");
-  expect_part(with("/attention_shape", json()), "attention_shape is null, expected an object");
-  expect_part(with("/versions/nccl", 2), "versions: nccl is 2, expected text");
+  expect_mentions(with("/format", "else"), {"expected \"octavo machine\""});
+  expect_mentions(with("/version", 2), {"version is 2, expected 1"});
+  expect_mentions(with("/memory_bytes_per_s", 0), {"m.json: memory_bytes_per_s is 0, expected a positive number"});
+  expect_mentions(with("/memory_bytes_per_s", "fast"), {"is \"fast\""});
+  expect_mentions(with("/product_flops/bfloat16", -1), {"product_flops: bfloat16 is -1"});
+  expect_mentions(with("/product_flops", json::object()), {"product_flops is empty"});
+  expect_mentions(with("/products/1/k", 0.5), {"products[1]: k is 0.5, expected an integer"});
+  expect_mentions(with("/products", 3), {"products is 3, expected a list"});
+  expect_mentions(with("/collectives/ranks", 1), {"collectives: ranks is 1"});
+  expect_mentions(with("/not_measured", 3), {"not_measured is 3, expected a list of texts"});
+  expect_mentions(with("/not_measured", {1}), {"not_measured is [1], expected a list of texts"});
+  expect_mentions(with("/attention_shape", json()), {"attention_shape is null, expected an object"});
+  expect_mentions(with("/versions/nccl", 2), {"versions: nccl is 2, expected text"});
   for (const auto& item : good.items()) {
     json file = good;
     file.erase(item.key());
-    expect_part(refusal(file), "m.json has no " + item.key());
+    expect_mentions(refusal(file), {"m.json has no " + item.key()});
   }
 }
 
 TEST(MachineRates, LoadsAFile) {
-  const auto path = std::filesystem::temp_directory_path() / fmt::format("octavo_machine_{}.json", ::getpid());
-  EXPECT_THROW(load_machine_rates(path.string()), InputError);  // The file does not exist yet.
+  const TempDir dir;
+  const std::string path = dir / "machine.json";
+  EXPECT_THROW(load_machine_rates(path), InputError);  // The file does not exist yet.
   std::ofstream(path) << to_json(example()).dump(2);
-  EXPECT_EQ(load_machine_rates(path.string()).name, "node7");
+  EXPECT_EQ(load_machine_rates(path).name, "node7");
   std::ofstream(path) << "{\"format\": ";
-  EXPECT_THROW(load_machine_rates(path.string()), InputError);
-  std::filesystem::remove(path);
+  EXPECT_THROW(load_machine_rates(path), InputError);
 }
 
 TEST(MachineRates, SlowestAndFastestRanks) {

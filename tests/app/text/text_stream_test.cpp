@@ -8,7 +8,7 @@
 namespace octavo {
 namespace {
 
-class Bytes final : public TextTokenizer {
+class BytesAsTokens final : public TextTokenizer {
  public:
   std::vector<int32_t> encode(const std::string& text) override { return ByteTokenizer::encode(text); }
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
@@ -56,7 +56,7 @@ std::vector<std::string> pieces(TextTokenizer& tokenizer, const std::vector<int3
 using Pieces = std::vector<std::string>;
 
 TEST(TextStream, NeverHalfACharacter) {
-  Bytes bytes;
+  BytesAsTokens bytes;
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("a\u00fcb")), (Pieces{"a", "", "\u00fc", "b", ""}));
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("\u20ac\U0001F4D6")),
             (Pieces{"", "", "\u20ac", "", "", "", "\U0001F4D6", ""}));
@@ -76,7 +76,7 @@ TEST(TextStream, TokenizersThatDecodeTheBeginningDifferently) {
 }
 
 TEST(TextStream, StopStrings) {
-  Bytes bytes;
+  BytesAsTokens bytes;
   const std::vector<int32_t> tokens = ByteTokenizer::encode("one, two.\n\nthree");
   EXPECT_EQ(pieces(bytes, {}, tokens, {"\n\n"}), (Pieces{"o", "n", "e", ",", " ", "t", "w", "o", ".", "", ""}));
   // A possible beginning of a stop string is held back. It is shown when it turns out not to be a stop string.

@@ -2,21 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "core/error.h"
+#include "tests/core/messages.h"
 
 namespace octavo {
 namespace {
-
-std::string refusal_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 
 TEST(TokenizerAnswer, IsTheLastLine) {
   EXPECT_EQ(answered_ids("{\"vocab_size\": 9}\n{\"ids\": [0, 7, 2147483647]}\n", "t"),
@@ -34,24 +23,24 @@ TEST(TokenizerAnswer, FirstLineNamesTheEndsOfATextIfTheScriptKnowsThem) {
   }
   for (const char* wrong : {"{\"bos\": 1}", "{\"vocab_size\": 9, \"bos\": -1}", "{\"vocab_size\": 9, \"ends\": [0.5]}",
                             "{\"vocab_size\": 9, \"ends\": 5}"}) {
-    EXPECT_NE(refusal_of([&] { answered_ends(wrong, "t"); }).find("the tokenizer t"), std::string::npos) << wrong;
+    EXPECT_NE(input_error_of([&] { answered_ends(wrong, "t"); }).find("the tokenizer t"), std::string::npos) << wrong;
   }
 }
 
 TEST(TokenizerAnswer, WhatIsNoneIsRefused) {
   for (const char* output : {"", "\n", "text", "[1]", "{\"vocab_size\": 9}", "{\"ids\": [1]}\nTraceback"}) {
     EXPECT_NE(
-        refusal_of([&] { answered_ids(output, "t.json"); }).find("the tokenizer t.json could not be used: python3"),
+        input_error_of([&] { answered_ids(output, "t.json"); }).find("the tokenizer t.json could not be used: python3"),
         std::string::npos);
   }
-  EXPECT_NE(refusal_of([&] { answered_text("{\"error\": \"none \\u001b\"}", "t"); }).find("\"none \\u001b\""),
+  EXPECT_NE(input_error_of([&] { answered_text("{\"error\": \"none \\u001b\"}", "t"); }).find("\"none \\u001b\""),
             std::string::npos);
   for (const char* ids :
        {"5", "\"5\"", "{}", "[-1]", "[2147483648]", "[18446744073709551615]", "[1.5]", "[[1]]", "[null]"}) {
     const std::string output = std::string("{\"ids\": ") + ids + "}";
-    EXPECT_NE(refusal_of([&] { answered_ids(output, "t"); }).find("the tokenizer t"), std::string::npos) << ids;
+    EXPECT_NE(input_error_of([&] { answered_ids(output, "t"); }).find("the tokenizer t"), std::string::npos) << ids;
   }
-  EXPECT_NE(refusal_of([&] { answered_text("{\"text\": [1]}", "t"); }).find("does not return a text"),
+  EXPECT_NE(input_error_of([&] { answered_text("{\"text\": [1]}", "t"); }).find("does not return a text"),
             std::string::npos);
 }
 

@@ -82,7 +82,7 @@ class ExactSdpaHead {
     const int64_t n = s_.seq_len;
     const std::vector<double> d_out = load(args.d_out, sequence, head);
     const std::vector<double> out = load(args.out, sequence, head);
-    const double products = rounding_ == 0 ? 16 : 4;
+    const double matmul_units = rounding_ == 0 ? 16 : 4;
     std::vector<Sum> d_q(static_cast<size_t>(d));
     std::vector<Sum> d_k(static_cast<size_t>(n * d));
     std::vector<Sum> d_v(static_cast<size_t>(n * d));
@@ -106,7 +106,8 @@ class ExactSdpaHead {
           magnitude += std::abs(at(d_out, i * d + c) * at(v_, j * d + c));
         }
         const double ds = round(probability * (d_p - delta)) * scale_;
-        const double ds_error = error * std::abs(ds) + products * kFloat32Rounding * scale_ * probability * magnitude;
+        const double ds_error =
+            error * std::abs(ds) + matmul_units * kFloat32Rounding * scale_ * probability * magnitude;
         for (int64_t c = 0; c < d; ++c) {
           d_q[static_cast<size_t>(c)].add_product(ds, at(k_, j * d + c), ds_error);
           d_k[static_cast<size_t>(j * d + c)].add_product(ds, at(q_, i * d + c), ds_error);

@@ -50,7 +50,7 @@ class MatmulTest : public LawTest {
   }
 
   // Returns a b^T with the algorithms of a stream.
-  std::vector<unsigned char> product(const Array& a, const Array& b, Stream& s) {
+  std::vector<unsigned char> result_of(const Array& a, const Array& b, Stream& s) {
     const Array d = array({a.dim(0), b.dim(0)});
     static_cast<void>(stream());
     matmul({.d = d, .a = a, .b = b, .transpose_b = true}, s);
@@ -89,7 +89,7 @@ INSTANTIATE_GPU(MatmulOnGpu, DType::kFloat32, DType::kBFloat16);
 TEST_P(MatmulOnGpu, TakesAlgorithmsChosenBefore) {
   reserve(matmul_workspace_bytes(512, 768, 1024, dtype(), stream()));
   const Array a = random({512, 1024}), b = random({768, 1024});
-  const std::vector<unsigned char> first = product(a, b, stream_);
+  const std::vector<unsigned char> first = result_of(a, b, stream_);
   const auto& chosen = stream_.state<TunedAlgorithms>();
   EXPECT_EQ(chosen.num_timed(), 1);
   Stream second = Stream::cuda(0);
@@ -97,7 +97,7 @@ TEST_P(MatmulOnGpu, TakesAlgorithmsChosenBefore) {
       Tensor(stream_.workspace(stream_.workspace_bytes()), DType::kUInt8, {stream_.workspace_bytes()}));
   auto& taken = second.state<TunedAlgorithms>();
   taken.add(chosen.text("a GPU"), "a GPU");
-  EXPECT_TRUE(product(a, b, second) == first);
+  EXPECT_TRUE(result_of(a, b, second) == first);
   EXPECT_EQ(taken.num_timed(), 0);
 }
 
