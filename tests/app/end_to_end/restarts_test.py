@@ -77,7 +77,9 @@ class RestartsTest(Restarted):
             self.kill_a_rank(process, 10)
         result = self.assert_finished(process, config)
         self.assertEqual(result.err.count("exited on signal 9"), 2, "Open MPI names the rank and the node")
-        for number, line in enumerate(self.restarts(result), 1):
+        lines = self.restarts(result)
+        self.assertEqual(len(lines), 2, result.err)
+        for number, line in enumerate(lines, 1):
             self.assertRegex(line, rf"SIGKILL: restart {number} of 3, from step_\d+$")
 
     def test_a_restart_resumes_whatever_checkpoint_resume_says(self):
