@@ -57,4 +57,8 @@ void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::ini
         expected.describe());
 }
 
+void refuse_dtype(DType dtype) {
+  throw Error(fmt::format("expected a float32 or bfloat16 tensor, got {}", dtype_name(dtype)));
+}
+
 }  // namespace octavo

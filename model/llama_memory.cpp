@@ -40,7 +40,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
   linears_ = block_linears(local_, shape);
-  sdpa_check_supported(config.head_dim, compute, stream.device());
+  sdpa_check_supported(config.head_dim, compute, stream.device(), shape.document_mask);
   if (layout().has_embedding()) embedding_ = parameters.full_weight(layout().find("model.embed_tokens.weight"));
   if (layout().has_head()) {
     head_weights_ = HeadParameters(weights_of(parameters), layout(), config);

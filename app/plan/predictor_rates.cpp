@@ -19,8 +19,7 @@ constexpr double kMemoryOverhead_s = 2e-6;
 // moving the inputs and outputs `passes` times takes time in addition. A document moves as much as if it had
 // kTokensOfPartialTiles more tokens. These three were fitted to FlashAttention
 // (kernels/flash_attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on
-// average (docs/benchmarks/attention.md). The factor 0.85 is a result of the fit and not of a measurement. cuDNN's
-// padded copies were not fitted.
+// average (docs/benchmarks/attention.md). The factor 0.85 is a result of the fit and not of a measurement.
 struct AttentionCost {
   double overhead_s, in_step, flops, passes;
 };

@@ -7,7 +7,6 @@
 #include "core/profiler.h"
 #include "core/workspace_parts.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_cpu.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/flash_attention/flash_attention.h"
@@ -84,17 +83,6 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
   return static_cast<double>(bytes);
 }
 
-int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
-  if (flash_attends(shape)) return document_workspace_bytes(shape, dtype);
-  int64_t bytes = 0;
-  for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
-    const PaddedBatch batch = empty_padded_batch(shape, level);
-    bytes = std::max(bytes, PaddedTensors(batch, dtype, nullptr).bytes +
-                                sdpa_planned_workspace_bytes(batch.shape, batch.keys, deterministic));
-  }
-  return bytes;
-}
-
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
@@ -151,9 +139,7 @@ int64_t early_d_kv_bytes(const SdpaShape& shape, DType dtype) {
 }
 
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
-  if (stream.is_planned() && stream.is_cuda() && within_documents) {
-    return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
-  }
+  if (stream.is_planned() && stream.is_cuda() && within_documents) return document_workspace_bytes(shape, dtype);
   if (stream.is_planned()) {
     const SdpaShape chunk = shape.chunk();
     const int64_t keys = shape.whole_seq_len();
@@ -167,13 +153,20 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   return cpu::sdpa_workspace_bytes(shape, dtype);
 }
 
-void sdpa_check_supported(int64_t head_dim, DType dtype, Device device) {
+void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool within_documents) {
   if (device == Device::kCpu) return;
   CHECK_INPUT(dtype == DType::kBFloat16,
               "precision.compute is {}, but attention on GPUs computes in bfloat16; set precision.compute: bfloat16",
               dtype_name(dtype));
   CHECK_INPUT(sdpa_has_kernels_for(head_dim),
               "model.head_dim is {}, but attention on GPUs has kernels for 32, 64 and 128", head_dim);
+  if (!within_documents) return;
+  CHECK_INPUT(kHasFlashAttention || !kHasCuda,
+              "data.document_mask needs FlashAttention on GPUs, and this program was built without it; build it again "
+              "after scripts/setup.sh, or set data.document_mask: false");
+  CHECK_INPUT(head_dim != 32,
+              "data.document_mask is true and model.head_dim is 32, but attention within documents has kernels on GPUs "
+              "for 64 and 128; set data.document_mask: false");
 }
 
 std::string cudnn_version() {

@@ -11,10 +11,9 @@
 // columns of qkv.
 //
 // Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
-// sequence is one attention whose causal mask is aligned at the last key of the chunk. Attention within documents has
-// launches of several documents (kernels/flash_attention/flash_documents.h) or batches of padded copies
-// (kernels/attention/padded_documents.h). Without documents the length of the chunks of a shared sequence must be a
-// multiple of kContextChunkUnit on GPUs.
+// sequence is one attention whose causal mask is aligned at the last key of the chunk. Attention within documents needs
+// heads of 64 or 128 there (kernels/flash_attention/flash_documents.h). Without documents the length of the chunks of a
+// shared sequence must be a multiple of kContextChunkUnit on GPUs.
 //
 // Backward: with D_t = d_out_t . out_t,  p = exp(s - lse),  ds = p * (d_out_t . v_j - D_t),
 //   d_q_t = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_t ds q_t / sqrt(head_dim),  d_v_j = sum_t p d_out_t,
@@ -36,9 +35,8 @@ void sdpa_forward(const SdpaForward& args, Stream& stream);
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 
 // Returns the size of the scratch that forward or backward needs, whichever is larger. The size is equal on every rank.
-// `within_documents` is for calls with documents, for which cuDNN also needs space for copies of the tensors
-// (kernels/attention/padded_documents.h). cuDNN's plans are built here. On a dry-run stream cuDNN cannot be asked, so
-// its scratch is estimated from measurements, while FlashAttention's scratch
+// `within_documents` is for calls with documents. cuDNN's plans are built here. On a dry-run stream cuDNN cannot be
+// asked, so its scratch is estimated from measurements, while FlashAttention's scratch
 // (kernels/flash_attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32, [batch, num_heads,
 // seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores d_k and d_v of every
 // query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate for the deterministic
@@ -62,7 +60,7 @@ inline constexpr bool sdpa_has_kernels_for(int64_t head_dim) {
   return head_dim == 32 || head_dim == 64 || head_dim == 128;
 }
 // Throws InputError, which lists the supported sizes, if the device has no kernel for this head size and dtype.
-void sdpa_check_supported(int64_t head_dim, DType dtype, Device device);
+void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool within_documents = false);
 
 // Returns the version of cuDNN that this process has loaded, such as "9.14.0". Empty in a build without CUDA.
 std::string cudnn_version();

@@ -1,13 +1,12 @@
-// Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention
-// (kernels/attention/attend.h) over the keys up to the end of the chunk. A whole sequence is one chunk. Within
-// documents, FlashAttention reads the tokens in place (kernels/flash_attention/flash_documents.h), and cuDNN attends to
-// batches of padded copies (kernels/attention/padded_documents.h).
+// Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention over the keys up to the
+// end of the chunk. A whole sequence is one chunk. Heads of 64 and 128 use FlashAttention-3
+// (kernels/flash_attention/flash_attention.h), heads of 32 cuDNN (kernels/attention/sdpa_plans_cudnn.h). Only
+// FlashAttention attends within documents.
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/attention/attend.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/padded_documents.h"
+#include "kernels/attention/sdpa_plans_cudnn.h"
 #include "kernels/flash_attention/flash_documents.h"
 #include "kernels/math/sum_terms.h"
 
@@ -59,96 +58,54 @@ struct Chunk {
   int64_t index;
 };
 
+// Queues a plan of cuDNN. The stream's workspace is used from byte `begin` on.
+void execute(const SdpaPlan& plan, const SdpaGeometry& geometry, SdpaPointers& pointers, int64_t begin,
+             Stream& stream) {
+  stream.state<SdpaPlans>().execute(plan, pointers, geometry.shape, plan.workspace(begin, stream));
+}
+
+void forward(const SdpaForward& args, const Chunk& chunk, Stream& stream) {
+  const SdpaGeometry geometry = chunk.geometry();
+  SdpaPointers pointers = chunk.pointers(args);
+  if constexpr (kHasFlashAttention) {
+    if (flash_attends(geometry.shape)) return flash_forward(geometry, pointers, 0, stream);
+  }
+  execute(stream.state<SdpaPlans>().forward(geometry), geometry, pointers, 0, stream);
+}
+
 void backward(const SdpaBackward& args, const Chunk& chunk, const KeyRows& d_keys, Stream& stream) {
+  const SdpaGeometry geometry = chunk.geometry();
   SdpaPointers pointers = chunk.pointers(args);
   pointers.insert({{kDOut, chunk.rows(args.d_out)},
                    {kDQ, chunk.rows(args.d_qkv)},
                    {kDK, keys_in(d_keys)},
                    {kDV, values_in(d_keys)}});
-  attend_backward(chunk.geometry(), SdpaLengths::kFull, std::move(pointers),
-                  early_d_kv_bytes(args.shape, args.qkv.dtype()), stream);
+  const int64_t begin = early_d_kv_bytes(args.shape, args.qkv.dtype());
+  if constexpr (kHasFlashAttention) {
+    if (flash_attends(geometry.shape)) return flash_backward(geometry, pointers, begin, stream);
+  }
+  execute(stream.state<SdpaPlans>().backward(geometry, stream), geometry, pointers, begin, stream);
 }
 
-int64_t workspace_bytes(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream) {
-  return std::max(attend_forward_workspace_bytes(geometry, lengths, stream),
-                  attend_backward_workspace_bytes(geometry, lengths, stream));
+// Returns the size of the scratch of forward or backward, whichever is larger. Builds cuDNN's plans.
+int64_t workspace_bytes(const SdpaGeometry& geometry, Stream& stream) {
+  const SdpaShape& s = geometry.shape;
+  if (flash_attends(s)) return flash_workspace_bytes(s, geometry.keys);
+  SdpaPlans& plans = stream.state<SdpaPlans>();
+  const int64_t bytes = plans.forward(geometry).workspace_bytes;
+  if (s.seq_len == 1) return bytes;  // cuDNN has no backward for a single token.
+  return std::max(bytes, plans.backward(geometry, stream).workspace_bytes);
 }
-
-SdpaLengths lengths_of(const PaddedBatch& batch) {
-  return batch.packed ? SdpaLengths::kSquare : SdpaLengths::kAtTheEnd;
-}
-
-SdpaGeometry geometry_of(const PaddedBatch& batch) {
-  const SdpaShape& s = batch.shape;
-  const Strides keys = strides(batch.keys, batch.packed ? s.qkv_width() : s.kv_width());
-  return {.shape = s,
-          .keys = batch.keys,
-          .q = strides(s.seq_len, batch.packed ? s.qkv_width() : s.out_width()),
-          .kv = keys,
-          .out = strides(s.seq_len, s.out_width()),
-          .d_kv = keys};
-}
-
-class CudaPaddedOps : public PaddedOps {
- public:
-  explicit CudaPaddedOps(Stream& stream) : stream_(stream) {}
-
-  void padded_lengths(const Tensor& lengths, const PaddedRows& map) override {
-    cuda::padded_lengths(lengths, map, stream_);
-  }
-  void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map) override {
-    cuda::pad_rows(padded, rows, map, stream_);
-  }
-  void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map) override {
-    cuda::unpad_rows(rows, padded, map, stream_);
-  }
-  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t chunk) override {
-    cuda::add_unpadded_rows(rows, padded, map, chunk, stream_);
-  }
-  void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) override {
-    cuda::pad_lse(padded, lse, map, stream_);
-  }
-  void unpad_lse(const Tensor& lse, const Tensor& padded, const PaddedRows& map) override {
-    cuda::unpad_lse(lse, padded, map, stream_);
-  }
-  void forward(const PaddedBatch& batch, const PaddedTensors& t) override {
-    attend_forward(geometry_of(batch), lengths_of(batch), pointers_of(batch, t), t.bytes, stream_);
-  }
-  void backward(const PaddedBatch& batch, const PaddedTensors& t) override {
-    const KeyRows d_keys(batch.shape, batch.packed, t.d_qkv, t.d_kv);
-    SdpaPointers pointers = pointers_of(batch, t);
-    pointers.insert({{kDOut, t.d_out.raw()}, {kDQ, t.d_qkv.raw()}, {kDK, keys_in(d_keys)}, {kDV, values_in(d_keys)}});
-    attend_backward(geometry_of(batch), lengths_of(batch), std::move(pointers), t.bytes, stream_);
-  }
-
- private:
-  static SdpaPointers pointers_of(const PaddedBatch& batch, const PaddedTensors& t) {
-    const KeyRows keys(batch.shape, batch.packed, t.qkv, t.kv);
-    return {{kQ, t.qkv.raw()},
-            {kK, keys_in(keys)},
-            {kV, values_in(keys)},
-            {kOut, t.out.raw()},
-            {kLse, t.lse.raw()},
-            {kQueryLengths, t.query_lengths.raw()},
-            {kKeyLengths, t.key_lengths.raw()}};
-  }
-  Stream& stream_;
-};
 
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
-  sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
+  sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda, !args.documents.empty());
   if (!args.documents.empty()) {
-    if constexpr (kHasFlashAttention) {
-      if (flash_attends(args.shape)) return flash_forward_within_documents(args, stream);
-    }
-    CudaPaddedOps ops(stream);
-    return forward_within_documents(args, ops, stream);
+    if constexpr (kHasFlashAttention) return flash_forward_within_documents(args, stream);
   }
   for (int64_t i = 0; i < args.shape.context.chunks(); ++i) {
-    const Chunk chunk(args.shape, i);
-    attend_forward(chunk.geometry(), SdpaLengths::kFull, chunk.pointers(args), 0, stream);
+    forward(args, Chunk(args.shape, i), stream);
   }
 }
 
@@ -157,13 +114,9 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
 // later chunk.
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   const SdpaShape& s = args.shape;
-  sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda);
+  sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda, !args.documents.empty());
   if (!args.documents.empty()) {
-    if constexpr (kHasFlashAttention) {
-      if (flash_attends(s)) return flash_backward_within_documents(args, stream);
-    }
-    CudaPaddedOps ops(stream);
-    return backward_within_documents(args, ops, stream);
+    if constexpr (kHasFlashAttention) return flash_backward_within_documents(args, stream);
   }
   const Chunk late(s, s.context.chunks() - 1);
   backward(args, late, KeyRows(s, args.d_qkv, args.d_kv), stream);
@@ -188,21 +141,14 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 // The last queries of rank 0 attend to all keys and need the most scratch. Every rank allows for the scratch of these
 // queries, so that the size is equal on all ranks.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
-  sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
-  if (within_documents && flash_attends(shape)) return document_workspace_bytes(shape, dtype);
-  int64_t bytes = 0;
-  for (int64_t level = 0; within_documents && level < num_padded_levels(shape); ++level) {
-    const PaddedBatch batch = empty_padded_batch(shape, level);
-    bytes = std::max(bytes, PaddedTensors(batch, dtype, nullptr).bytes +
-                                workspace_bytes(geometry_of(batch), lengths_of(batch), stream));
-  }
-  if (within_documents) return bytes;
+  sdpa_check_supported(shape.head_dim, dtype, Device::kCuda, within_documents);
+  if (within_documents) return document_workspace_bytes(shape, dtype);
   SdpaShape first = shape;
   first.context.rank = 0;
   const int64_t chunks = shape.context.chunks();
-  bytes = workspace_bytes(Chunk(first, chunks - 1).geometry(), SdpaLengths::kFull, stream);
+  int64_t bytes = workspace_bytes(Chunk(first, chunks - 1).geometry(), stream);
   for (int64_t i = 0; i < chunks; ++i) {
-    bytes = std::max(bytes, workspace_bytes(Chunk(shape, i).geometry(), SdpaLengths::kFull, stream));
+    bytes = std::max(bytes, workspace_bytes(Chunk(shape, i).geometry(), stream));
   }
   return early_d_kv_bytes(shape, dtype) + bytes;
 }

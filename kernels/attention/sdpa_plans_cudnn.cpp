@@ -86,11 +86,10 @@ void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaG
 float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
 // Sets the causal mask. If the queries are the whole sequence, the mask is aligned at the first key. For a chunk the
-// mask is aligned at the last key that its queries attend to. If sequences have lengths of their own, that key depends
-// on them.
+// mask is aligned at the last key that its queries attend to.
 template <typename Attributes>
-void mask_future(Attributes& options, const SdpaGeometry& g, SdpaLengths lengths) {
-  const bool all = g.keys == g.shape.seq_len && lengths != SdpaLengths::kAtTheEnd;
+void mask_future(Attributes& options, const SdpaGeometry& g) {
+  const bool all = g.keys == g.shape.seq_len;
   options.set_diagonal_alignment(all ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
 }
@@ -113,7 +112,7 @@ void take_lengths(Attributes& options, SdpaPlan& plan, const SdpaShape& s) {
   options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
 }
 
-std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengths, cudnnHandle_t handle) {
+std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, cudnnHandle_t handle) {
   auto plan = make_plan();
   const SdpaShape& s = g.shape;
   const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
@@ -121,8 +120,7 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengt
   const auto v = plan->graph->tensor(key_tensor(kV, g));
   auto options =
       fe::graph::SDPA_attributes().set_name("sdpa_forward").set_generate_stats(true).set_attn_scale(attention_scale(s));
-  mask_future(options, g, lengths);
-  if (lengths != SdpaLengths::kFull) take_lengths(options, *plan, s);
+  mask_future(options, g);
   const auto [out, lse] = plan->graph->sdpa(q, k, v, options);
   make_query_output(out, kOut, g, g.out);
   describe_lse(lse->set_output(true), s);
@@ -143,9 +141,7 @@ Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
   return lengths;
 }
 
-std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, SdpaLengths lengths, cudnnHandle_t handle,
-                                         Stream& stream) {
-  const bool padded = lengths != SdpaLengths::kFull;
+std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, cudnnHandle_t handle, Stream& stream) {
   auto plan = make_plan();
   const SdpaShape& s = g.shape;
   const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
@@ -158,10 +154,11 @@ std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, SdpaLengths leng
                      .set_name("sdpa_backward")
                      .set_attn_scale(attention_scale(s))
                      .set_deterministic_algorithm(stream.deterministic());
-  mask_future(options, g, lengths);
-  const bool has_partial_tile = g.keys % kTile != 0;
-  if (padded || has_partial_tile) take_lengths(options, *plan, s);
-  if (!padded && has_partial_tile) plan->lengths = upload_full_lengths(s, stream);
+  mask_future(options, g);
+  if (g.keys % kTile != 0) {
+    take_lengths(options, *plan, s);
+    plan->lengths = upload_full_lengths(s, stream);
+  }
   const auto [d_q, d_k, d_v] = plan->graph->sdpa_backward(q, k, v, out, d_out, lse, options);
   make_query_output(d_q, kDQ, g, g.q);
   make_key_output(d_k, kDK, g);
@@ -181,20 +178,23 @@ SdpaPlans::SdpaPlans(Stream& stream) {
 
 void SdpaPlans::Destroy::operator()(cudnnContext* handle) const { cudnnDestroy(handle); }
 
-const SdpaPlan& SdpaPlans::forward(const SdpaGeometry& geometry, SdpaLengths lengths) {
-  auto& plan = plans_[{geometry, Pass::kForward, lengths}];
-  if (!plan) plan = build_forward(geometry, lengths, handle_.get());
+const SdpaPlan& SdpaPlans::forward(const SdpaGeometry& geometry) {
+  auto& plan = plans_[{geometry, Pass::kForward}];
+  if (!plan) plan = build_forward(geometry, handle_.get());
   return *plan;
 }
 
-const SdpaPlan& SdpaPlans::backward(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream) {
+const SdpaPlan& SdpaPlans::backward(const SdpaGeometry& geometry, Stream& stream) {
   const Pass pass = stream.deterministic() ? Pass::kDeterministicBackward : Pass::kBackward;
-  auto& plan = plans_[{geometry, pass, lengths}];
-  if (!plan) plan = build_backward(geometry, lengths, handle_.get(), stream);
+  auto& plan = plans_[{geometry, pass}];
+  if (!plan) plan = build_backward(geometry, handle_.get(), stream);
   return *plan;
 }
 
 void SdpaPlans::execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const {
+  if (plan.lengths.bytes() > 0) {
+    pointers.insert({{kQueryLengths, plan.lengths.data()}, {kKeyLengths, plan.lengths.data()}});
+  }
   check(plan.graph->execute(handle_.get(), pointers, workspace), "attention", shape);
 }
 

@@ -1,5 +1,5 @@
-// Execution plans of cuDNN's attention. A graph for each geometry and pass is built once with cuDNN's C++ frontend and
-// cached with the stream.
+// Execution plans of cuDNN's attention, for heads that FlashAttention has no kernels for. A graph for each geometry and
+// pass is built once with cuDNN's C++ frontend and cached with the stream.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 #include <tuple>
 
 #include "core/arena.h"
-#include "kernels/attention/attend.h"
+#include "core/stream.h"
+#include "kernels/attention_shapes/sdpa_geometry.h"
 
 struct cudnnContext;
 
@@ -26,7 +27,7 @@ struct SdpaPlan {
 
   std::unique_ptr<Graph> graph;
   int64_t workspace_bytes = 0;
-  // [batch] int32, lengths of queries and of keys for plans that need them although no sequence is padded.
+  // [batch] int32: the lengths of the sequences, for plans that need them.
   Buffer lengths;
 };
 
@@ -34,9 +35,10 @@ class SdpaPlans {
  public:
   explicit SdpaPlans(Stream& stream);
 
-  const SdpaPlan& forward(const SdpaGeometry& geometry, SdpaLengths lengths);
-  const SdpaPlan& backward(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream);
-  // Queues the plan on the stream. `pointers` must have the address of every tensor of the plan.
+  const SdpaPlan& forward(const SdpaGeometry& geometry);
+  const SdpaPlan& backward(const SdpaGeometry& geometry, Stream& stream);
+  // Queues the plan on the stream. `pointers` must have the address of every tensor of the plan but its lengths, which
+  // are added.
   void execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const;
 
  private:
@@ -44,9 +46,8 @@ class SdpaPlans {
   struct Key {
     SdpaGeometry geometry;
     Pass pass;
-    SdpaLengths lengths;
 
-    auto order() const { return std::tuple(geometry.order(), pass, lengths); }
+    auto order() const { return std::tuple(geometry.order(), pass); }
     bool operator<(const Key& other) const { return order() < other.order(); }
   };
   struct Destroy {

@@ -72,9 +72,10 @@ struct SdpaBackward {
 // Rows of keys and values, or of their gradients, with k heads before v heads. They are the rows of `kv`, or the
 // columns of a packed qkv after its queries.
 struct KeyRows {
-  KeyRows(const SdpaShape& s, bool packed, const Tensor& qkv, const Tensor& kv)
-      : rows(packed ? qkv : kv), k_column(packed ? s.out_width() : 0), v_column(k_column + s.kv_width() / 2) {}
-  KeyRows(const SdpaShape& s, const Tensor& qkv, const Tensor& kv) : KeyRows(s, s.context.size == 1, qkv, kv) {}
+  KeyRows(const SdpaShape& s, const Tensor& qkv, const Tensor& kv)
+      : rows(s.context.size == 1 ? qkv : kv),
+        k_column(s.context.size == 1 ? s.out_width() : 0),
+        v_column(k_column + s.kv_width() / 2) {}
 
   Tensor rows;
   int64_t k_column, v_column;  // Columns where the heads of k and of v begin.

@@ -80,7 +80,7 @@ template <typename F>
 void with_element(DType dtype, F&& f) {
   if (dtype == DType::kFloat32) return f.template operator()<float>();
   if (dtype == DType::kBFloat16) return f.template operator()<__nv_bfloat16>();
-  check(cudaErrorInvalidValue, "choosing a kernel for a dtype other than float32 and bfloat16");
+  refuse_dtype(dtype);
 }
 
 #ifdef __CUDACC__

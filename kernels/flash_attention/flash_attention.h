@@ -1,7 +1,7 @@
 // FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences, and
 // for documents within them (kernels/flash_attention/flash_documents.h). It takes less time and energy than cuDNN
 // (docs/benchmarks/attention.md). The kernels are compiled from FlashAttention's sources, which
-// scripts/setup.sh downloads. A build without them uses cuDNN for all attention.
+// scripts/setup.sh downloads. A build without them uses cuDNN for all attention, and refuses documents.
 #pragma once
 
 #include "build_config.h"
@@ -10,12 +10,10 @@
 
 namespace octavo {
 
-// Returns whether FlashAttention computes the attention of this shape on GPUs. Multi-head attention without shared keys
-// uses cuDNN, because the kernels here sum the gradients of keys over query heads. A program without CUDA assumes
+// Returns whether FlashAttention computes the attention of this shape on GPUs. A program without CUDA assumes
 // FlashAttention in its plans.
 inline bool flash_attends(const SdpaShape& shape) {
-  return (kHasFlashAttention || !kHasCuda) && shape.num_kv_heads < shape.num_heads &&
-         (shape.head_dim == 64 || shape.head_dim == 128);
+  return (kHasFlashAttention || !kHasCuda) && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
 // Buffers that a pass needs in addition to its tensors. The constructor places them in `memory`. If `memory` is null,

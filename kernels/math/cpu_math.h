@@ -20,7 +20,7 @@ void with_compute_dtype(DType dtype, F&& f) {
     case DType::kBFloat16:
       return f.template operator()<BFloat16>();
     default:
-      throw Error(fmt::format("expected a float32 or bfloat16 tensor, got {}", dtype_name(dtype)));
+      refuse_dtype(dtype);
   }
 }
 

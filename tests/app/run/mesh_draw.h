@@ -186,7 +186,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   const int64_t tokens_unit = std::lcm(unit, tensor_ranks);
   c.data.seq_len = unit > 1 ? tokens_unit * dice.number(1, unit == 128 ? 1 : 3) : tensor_ranks * dice.number(1, 12);
   if (device == Device::kCuda && c.data.seq_len == 1) c.data.seq_len = 2;
-  c.data.document_mask = dice.yes();
+  c.data.document_mask = dice.yes() && (!gpu || c.model.head_dim == 64);
   if (context_ranks > 1) {  // Each rank has two chunks.
     c.data.seq_len *= 2 * context_ranks;
     if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextChunkUnit);

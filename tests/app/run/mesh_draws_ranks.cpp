@@ -342,7 +342,7 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
                            .num_layers = 3,
                            .num_heads = 4,
                            .num_kv_heads = 2,
-                           .head_dim = is_cuda() ? 64 : 32,  // FlashAttention has no kernels for 32.
+                           .head_dim = 64,
                            .vocab_size = 200,
                            .rope_scaling = std::nullopt};
       draw.config.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;

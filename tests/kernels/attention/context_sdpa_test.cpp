@@ -186,7 +186,8 @@ TEST_P(ContextSdpaTest, RanksTogetherEqualOneRank) {
 
 // The documents begin at the first token of a chunk, within it, one chunk or two chunks earlier. They have one token,
 // many per chunk or one per sequence. One case has chunks of odd length. If a rank has runs of one document in both of
-// its chunks, the gradient of a key of that document is the sum of two terms.
+// its chunks, the gradient of a key of that document is the sum of two terms. GPUs attend within documents with heads
+// of 64 and 128.
 TEST_P(ContextSdpaTest, OfSeveralTiles) {
   if (!on_gpu()) return;
   for (const bool deterministic : {false, true}) {
@@ -194,7 +195,7 @@ TEST_P(ContextSdpaTest, OfSeveralTiles) {
     for (const Case& c : {Case{{1, 512, 2, 2, 64}, 2},
                           {{2, 768, 4, 1, 128}, 3},
                           {{1, 1024, 8, 2, 32}, 4},
-                          {{2, 4 * 101, 4, 2, 64}, 2}}) {
+                          {{2, 4 * 101, 4, 4, 64}, 2}}) {
       for (const Lengths& lengths : {Lengths{},
                                      {200, 31, 1, 90},
                                      {128},
@@ -204,7 +205,7 @@ TEST_P(ContextSdpaTest, OfSeveralTiles) {
                                      {c.shape.seq_len - 1},
                                      {130, 600},
                                      {1000, 90, 31, 1}}) {
-        if (lengths.empty() && c.shape.seq_len == 404) continue;
+        if (lengths.empty() ? c.shape.seq_len == 404 : c.shape.head_dim == 32) continue;
         check(c, lengths);
       }
     }

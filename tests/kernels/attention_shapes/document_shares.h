@@ -16,9 +16,8 @@ struct ShareCase {
   SdpaShape shape;  // Shape of the whole sequences.
   int64_t ranks;
 };
-// The cases have whole sequences, chunks of one token, odd and prime chunk lengths (so that no padded length is exactly
-// half of the next), numbers of ranks that are not powers of two, groups of 1, of 2 and of all query heads per
-// key/value head, and chunks with several padded lengths.
+// The cases have whole sequences, chunks of one token, odd and prime chunk lengths, numbers of ranks that are not
+// powers of two, and groups of 1, of 2 and of all query heads per key/value head.
 constexpr ShareCase kShareCases[] = {
     {{1, 1, 1, 1, 2}, 1},      {{3, 17, 4, 2, 8}, 1},      {{2, 263, 2, 1, 4}, 1},     {{1, 4, 1, 1, 2}, 2},
     {{2, 18, 3, 1, 5}, 3},     {{1, 56, 2, 2, 16}, 4},     {{2, 4 * 67, 4, 2, 8}, 2},  {{3, 30, 6, 3, 6}, 3},

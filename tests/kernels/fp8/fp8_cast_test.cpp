@@ -20,11 +20,13 @@ struct Size {
 
 class Fp8CastTest : public Fp8Law {
  protected:
-  // On GPUs operands have multiples of 16 rows and columns, as the config requires.
+  // On GPUs the widths are multiples of 16, and in training, which casts gradients and into columns, so is the number
+  // of tokens.
   std::vector<Size> sizes() const {
     if (!on_gpu()) return {{1, 1}, {7, 13}, {131, 257}, {128, 128}, {37, 384}};
-    return {{16, 16}, {144, 272}, {128, 128}, {272, 144}, {304, 384}, {48, 1536}, {48, 4096}};
+    return {{16, 16}, {144, 272}, {128, 128}, {272, 144}, {304, 384}, {48, 1536}, {48, 4096}, {3, 1536}, {17, 272}};
   }
+  bool takes_columns(int64_t tokens) const { return !on_gpu() || tokens % 16 == 0; }
 
   // Returns values that span many powers of two, with some zeros. Large matrices also have an infinity and a NaN.
   Array varied_with_zeros(int64_t m, int64_t n) {
@@ -57,6 +59,7 @@ class Fp8CastTest : public Fp8Law {
     for (const DType format : kFloat8Formats) {
       if (what == CastOf::kActivation && format != kE4M3) continue;
       for (const auto& [with_rows, with_columns] : {std::pair{true, true}, {true, false}, {false, true}}) {
+        if ((with_columns || what == CastOf::kGradient) && !takes_columns(m)) continue;
         SCOPED_TRACE(fmt::format("[{}, {}] to {}, scaling {}{}, rows {}, columns {}", m, n, dtype_name(format),
                                  traits(scaling).name, own_scale ? " of its own" : "", with_rows, with_columns));
         const OwnedCast expected = owned(format, scaling, m, n), cast = expected;
@@ -102,6 +105,7 @@ TEST_P(Fp8CastTest, Swiglu) {
 // replace gate_up.
 TEST_P(Fp8CastTest, SwigluBackwardCastsTheResultOfForward) {
   for (const auto& [tokens, width] : sizes()) {
+    if (!takes_columns(tokens)) continue;
     const Array gate_up = varied_with_zeros(tokens, 2 * width), d_out = varied_with_zeros(tokens, width);
     const Array out = array({tokens, width}), amax = single(2.5), in_place = gate_up, scratch = d_out;
     Array d_gate_up = array({tokens, 2 * width});

@@ -116,10 +116,10 @@ class Fp8StatsTest : public Fp8Law {
     }
   }
 
-  Values stats_of(std::initializer_list<float> values, DType format, float amax) {
-    Array x = array({1, static_cast<int64_t>(values.size())});
-    int64_t i = 0;
-    for (const float value : values) x.set(i++, static_cast<double>(value));
+  // Returns the statistics of one value, whose row is filled with 15 zeros.
+  Values stats_of(float value, DType format, float amax) {
+    Array x = filled(dtype(), {1, 16}, 0);
+    x.set(0, static_cast<double>(value));
     const Slot own = slot();
     add(own, x, format, Scaling::kTensor, amax);
     return own.sums.values();
@@ -187,12 +187,12 @@ TEST_P(Fp8StatsTest, SharesOfATensor) {
 
 // The amax makes the scale 1, so that the inputs are rounded without scaling.
 TEST_P(Fp8StatsTest, WhereSaturationAndZeroBegin) {
-  const auto e4m3 = [&](float value) { return stats_of({value}, kE4M3, 448); };
-  const auto e5m2 = [&](float value) { return stats_of({value}, kE5M2, 57344); };
-  const Values kKept = {1, 1, 0, 0};
-  const Values kSaturated = {1, 1, 1, 0};
-  const Values kFlushed = {1, 1, 0, 1};
-  const Values kZero = {1, 0, 0, 0};
+  const auto e4m3 = [&](float value) { return stats_of(value, kE4M3, 448); };
+  const auto e5m2 = [&](float value) { return stats_of(value, kE5M2, 57344); };
+  const Values kKept = {16, 1, 0, 0};
+  const Values kSaturated = {16, 1, 1, 0};
+  const Values kFlushed = {16, 1, 0, 1};
+  const Values kZero = {16, 0, 0, 0};
   EXPECT_EQ(e4m3(448), kKept);
   EXPECT_EQ(e4m3(-464), kKept) << "halfway to the next step, to even";
   EXPECT_EQ(e4m3(466), kSaturated);

@@ -113,6 +113,7 @@ TEST(CrossEntropyFormula, Gradient) {
 TEST_P(CrossEntropyTest, CastsItsGradient) {
   if (on_gpu() && dtype() == DType::kFloat32) return;  // GPUs cast only bfloat16.
   for (const auto& [tokens, vocab] : sizes()) {
+    if (on_gpu() && vocab % 16 != 0) continue;  // as the config requires
     const Array logits = random({tokens, vocab}, 3.0), targets = random_targets(tokens, vocab);
     const Array losses = losses_of(tokens), losses_beside = losses_of(tokens), d_logits = array({tokens, vocab});
     cross_entropy({losses, d_logits, logits, targets, kScale}, stream());
