@@ -29,6 +29,18 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
 
 }  // namespace
 
+LinearLayer::LinearLayer(const LinearOptions& options)
+    : options_(options),
+      casts_(cast_plan({.recipe = options.recipe,
+                        .gradient_format = options.precision.gradient_format,
+                        .input = options.spec.input,
+                        .output_gradient = options.spec.output_gradient,
+                        .divided = options.spec.shape.divided,
+                        .divides_layer = !alone(),
+                        .shares_sequences = shares_sequences(),
+                        .input_pass = options.input_pass,
+                        .recomputes = options.recomputes})) {}
+
 LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision,
                              const TensorGroup& tensor, Arena& arena) {
   const Scaling scaling = traits(precision.linear).activations;
@@ -72,17 +84,17 @@ LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const Precisio
 LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const {
   const LinearOptions& o = options_;
   LinearActivations a;
-  if (needs_amax(o.recipe)) {
+  if (casts_.has_amaxes) {
     a.input_amax = o.amaxes->current(o.index, AmaxTable::kInput, in_flight);
     a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
-    if (bounds(AmaxTable::kOutputGradient)) a.slope = o.amaxes->slope(o.index, in_flight);
+    if (casts_.bounds_gradient) a.slope = o.amaxes->slope(o.index, in_flight);
   }
   const bool training = o.gradient.defined();
   if (training) {
     const bool own = o.saves_operands || o.input_pass == BlockPass::kForward;
     a.input = allocate_input(own ? nullptr : shared, arena);
     if (o.saves_operands) a.saved = allocate_saved(a.input, arena);
-  } else if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) {
+  } else if (!casts_.fp8 && divides(Divided::kOutputs)) {
     a.input.gathered = exchange();
   }
   return a;
@@ -96,7 +108,7 @@ LinearInput LinearLayer::allocate_input(SharedActivations* shared, Arena& arena)
                              : arena.allocate("activations " + what, dtype, shape, Lifetime::kStep);
   };
   const LinearShape& s = o.spec.shape;
-  if (is_fp8(o.recipe)) {
+  if (casts_.fp8) {
     const Scaling scaling = traits(o.recipe).activations;
     return {.columns = {.data = allocate(name, DType::kFloat8E4M3, {s.in, s.tokens}),
                         .scale_inv =
@@ -113,7 +125,7 @@ WeightGradientOperands LinearLayer::allocate_saved(const LinearInput& input, Are
   const LinearShape& s = o.spec.shape;
   const std::string name = fmt::format("activations {} saved", o.spec.names.forward);
   WeightGradientOperands saved{.d_y_columns = {}, .x_columns = input.columns, .d_y = {}, .x = input.gathered};
-  if (is_fp8(o.recipe)) {
+  if (casts_.fp8) {
     saved.d_y_columns = allocate_operand(name + " gradient", o.precision.gradient_format, traits(o.recipe).activations,
                                          s.out, s.tokens, arena, Lifetime::kStep);
     return saved;
@@ -135,30 +147,25 @@ Tensor LinearLayer::exchange() const {
 // Returns the slot that takes the amax of a tensor. While scales come from the history, the amaxes grow over the whole
 // step, and all micro-batches use the slots of number 0.
 Tensor LinearLayer::amax_slot(const LinearActivations& a, Kind kind) const {
-  if (!needs_amax(options_.recipe)) return {};
+  if (!casts_.has_amaxes) return {};
   if (options_.amaxes->uses_history()) return options_.amaxes->current(options_.index, kind);
   return kind == AmaxTable::kInput ? a.input_amax : a.gradient_amax;
 }
 
 Tensor LinearLayer::scale_amax(const LinearActivations& a, Kind kind) const {
-  if (!needs_amax(options_.recipe)) return {};
+  if (!casts_.has_amaxes) return {};
   return options_.amaxes->uses_history() ? options_.amaxes->scaling(options_.index, kind) : amax_slot(a, kind);
 }
 
-const ProducerTraits& LinearLayer::producer_of(Kind kind) const {
-  return traits(kind == AmaxTable::kInput ? options_.spec.input : options_.spec.output_gradient);
+// Returns the work on a tensor in a pass at this time.
+const TensorCast& LinearLayer::work_on(Kind kind, BlockPass pass) const {
+  const LinearOptions& o = options_;
+  const CastMoment now{.history = o.amaxes != nullptr && o.amaxes->uses_history(),
+                       .watched = observer() != nullptr || (o.stats != nullptr && o.stats->measuring())};
+  return kind == AmaxTable::kInput ? casts_.input(pass, now) : casts_.gradient(now);
 }
 
-// Returns whether a rank has only its share of the tokens of a tensor.
-bool LinearLayer::is_share(Kind kind) const {
-  return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
-}
-
-// Returns whether the scale of a tensor is made from an upper bound of its amax. A history needs the amaxes themselves.
-bool LinearLayer::bounds(Kind kind) const {
-  return kind == AmaxTable::kOutputGradient && needs_amax(options_.recipe) && !traits(options_.recipe).uses_history &&
-         producer_of(kind).own_scale == OwnScale::kBound && options_.precision.gradient_format == DType::kFloat8E5M2;
-}
+Exchange LinearLayer::exchange_of(Kind kind) const { return casts_.exchange[kind == AmaxTable::kInput ? 0 : 1]; }
 
 void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const {
   if (!a.slope.defined()) return;
@@ -167,29 +174,13 @@ void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, St
   agree(a.gradient_amax, stream);
 }
 
-// Returns whether the producer of a tensor casts it. The producer needs the scales, so either their amaxes are known
-// before the tensor, or the producer's kernel can compute them.
-bool LinearLayer::producer_casts(Kind kind, BlockPass pass) const {
-  if (!is_fp8(options_.recipe) || !producer_of(kind).casts) return false;
-  const bool first = pass == BlockPass::kForward;
-  // The statistics compare the cast with the tensor.
-  if (first && options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (first && observer() != nullptr) return false;
-  // A block of 128 tokens may extend over the shares of two ranks.
-  if (scales_locally(options_.recipe)) return !is_share(kind);
-  if (!needs_amax(options_.recipe)) return false;
-  const bool knows_amax = !first || options_.amaxes->uses_history() || bounds(kind);
-  // The amax of a part of the tensor is not the amax of the tensor.
-  const bool is_whole = alone() && !shares_sequences();
-  return knows_amax || (producer_of(kind).own_scale == OwnScale::kTwice && is_whole);
-}
-
 Target LinearLayer::target(const LinearActivations& a, Kind kind, BlockPass pass) const {
+  const TensorCast& work = work_on(kind, pass);
   Target target;
-  if (producer_of(kind).measures && pass == BlockPass::kForward && !bounds(kind)) target.amax = amax_slot(a, kind);
-  if (!producer_casts(kind, pass)) return target;
+  if (work.measure == Measurer::kProducer) target.amax = amax_slot(a, kind);
+  if (work.cast != Caster::kProducer) return target;
   target.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
-  if (is_share(kind)) {
+  if (exchange_of(kind) == Exchange::kBytes) {
     target.cast.rows = share_rows(target.cast.rows);
     target.cast.columns = {};
   }
@@ -204,28 +195,20 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
           .scaling = rows.scaling};
 }
 
-// Returns whether a pass makes LinearInput.
-bool LinearLayer::makes_input(BlockPass pass) const {
-  const bool forward_instead = options_.input_pass == BlockPass::kRecompute && !options_.recomputes;
-  return pass == (forward_instead ? BlockPass::kForward : options_.input_pass);
-}
-
 Fp8Cast LinearLayer::input_operands(const LinearActivations& a, BlockPass pass) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return {};
-  // The forward matmul reads the rows. If each rank casts its share of the tokens to FP8 and the ranks gather the
-  // shares, the columns are transposed from the gathered rows.
-  const bool wants_rows = pass != BlockPass::kBackward || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
+  if (!casts_.fp8) return {};
+  const TensorCast& work = work_on(AmaxTable::kInput, pass);
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        traits(o.recipe).activations, o.spec.shape.tokens, o.spec.shape.in);
-  return {.rows = wants_rows ? rows : Fp8Operand{},
-          .columns = makes_input(pass) ? a.input.columns : Fp8Operand{},
+  return {.rows = work.rows ? rows : Fp8Operand{},
+          .columns = work.columns ? a.input.columns : Fp8Operand{},
           .amax = scale_amax(a, AmaxTable::kInput)};
 }
 
 Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return {};
+  if (!casts_.fp8) return {};
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
   const LinearShape& shape = o.spec.shape;
@@ -245,18 +228,6 @@ const char* LinearLayer::name_of(Kind kind) const {
   return kind == AmaxTable::kInput ? options_.spec.names.forward : options_.spec.names.d_x;
 }
 
-// Measures a tensor whose scale needs its amax, unless the producer measured it, and takes the maximum over the ranks.
-// If scales come from the history, returns the slot into which the cast measures instead.
-Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
-  if (!needs_amax(options_.recipe) || source.pass != BlockPass::kForward || bounds(source.kind)) return {};
-  const Tensor current = amax_slot(source.a, source.kind);
-  const bool measured = producer_of(source.kind).measures;
-  if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
-  if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
-  agree(current, stream);
-  return {};
-}
-
 // Replaces this rank's maximum, an amax or a slope, with that of all ranks that have a part of the tensor.
 void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
@@ -266,12 +237,16 @@ void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   }
 }
 
+// Measures the tensor as the plan says, and casts it.
 void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& stream) const {
-  const Tensor amax_out = measure(source, stream);
+  const TensorCast& work = work_on(source.kind, source.pass);
+  const Tensor slot = amax_slot(source.a, source.kind);
+  if (work.measure == Measurer::kLinear) amax({.out = slot, .x = source.x.view({source.x.numel()})}, stream);
+  if (work.agree) agree(slot, stream);
   // If the tensor is not a share of the tokens, each rank has only some columns of each row. A row's scale covers all
   // columns, so the amaxes are reduced over the group.
-  TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
-  quantize_part({.cast = operands, .x = source.x, .amax_out = amax_out},
+  TensorGroup* group = alone() || exchange_of(source.kind) != Exchange::kNone ? nullptr : options_.tensor;
+  quantize_part({.cast = operands, .x = source.x, .amax_out = work.measure == Measurer::kCast ? slot : Tensor()},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
   if (source.pass == BlockPass::kForward) add_stats(operands.rows, source, stream);
 }
@@ -289,33 +264,35 @@ void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream
 
 // Returns all tokens of a tensor: the tensor itself, or the memory that the ranks' shares are gathered in.
 Tensor LinearLayer::all_tokens(const Source& source) const {
-  if (!is_share(source.kind)) return source.x;
-  const bool is_saved = source.kind == AmaxTable::kInput && !is_fp8(options_.recipe);
+  if (exchange_of(source.kind) == Exchange::kNone) return source.x;
+  const bool is_saved = source.kind == AmaxTable::kInput && !casts_.fp8;
   return is_saved ? source.a.input.gathered : exchange();
 }
 
 // Makes the operands of a tensor. Without FP8 the matmuls read all_tokens(source).
 void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const {
-  if (is_share(source.kind)) return gather_operands(operands, source, stream);
-  if (is_fp8(options_.recipe) && !producer_casts(source.kind, source.pass)) cast(operands, source, stream);
-}
-
-void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const {
-  TensorGroup& group = *options_.tensor;
-  const char* name = name_of(source.kind);
-  if (!needs_amax(options_.recipe)) {
-    Source gathered = source;
-    gathered.x = all_tokens(source);
-    group.gather(gathered.x, source.x, name);
-    if (is_fp8(options_.recipe)) cast(operands, gathered, stream);
-    return;
+  const Caster caster = work_on(source.kind, source.pass).cast;
+  switch (exchange_of(source.kind)) {
+    case Exchange::kNone:
+      if (caster == Caster::kLinear) cast(operands, source, stream);
+      return;
+    case Exchange::kValues: {
+      Source gathered = source;
+      gathered.x = all_tokens(source);
+      options_.tensor->gather(gathered.x, source.x, name_of(source.kind));
+      if (caster == Caster::kLinear) cast(operands, gathered, stream);
+      return;
+    }
+    case Exchange::kBytes: {
+      const Fp8Operand share = share_rows(operands.rows);
+      if (caster == Caster::kLinear) cast({.rows = share, .amax = operands.amax}, source, stream);
+      options_.tensor->gather(operands.rows.data, share.data, name_of(source.kind));
+      if (!operands.columns.defined()) return;
+      fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
+      fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()},
+                    stream);
+    }
   }
-  const Fp8Operand share = share_rows(operands.rows);
-  if (!producer_casts(source.kind, source.pass)) cast({.rows = share, .amax = operands.amax}, source, stream);
-  group.gather(operands.rows.data, share.data, name);
-  if (!operands.columns.defined()) return;
-  fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
-  fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
 }
 
 void LinearLayer::forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
@@ -326,7 +303,7 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
   const Tensor y = sums ? exchange() : args.y;
   const char* name = o.spec.names.forward;
   make_operands(operands, source, stream);
-  if (is_fp8(o.recipe)) {
+  if (casts_.fp8) {
     fp8_matmul({.d = y, .a = operands.rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = name}, stream);
   } else {
     matmul({.d = y, .a = all_tokens(source), .b = o.weight.value, .transpose_b = true, .name = name}, stream);
@@ -338,7 +315,7 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
 }
 
 OpInput LinearLayer::observed_weight(const Fp8Operand& operand) const {
-  return is_fp8(options_.recipe) ? OpInput(operand) : OpInput(options_.weight.value);
+  return casts_.fp8 ? OpInput(operand) : OpInput(options_.weight.value);
 }
 
 void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
@@ -355,7 +332,7 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   const Tensor d_output = all_tokens(source);
   const char* name = o.spec.names.d_x;
   make_operands(operands, source, stream);
-  if (is_fp8(o.recipe)) {
+  if (casts_.fp8) {
     fp8_matmul(
         {.d = d_input, .a = operands.rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = name},
         stream);
@@ -387,7 +364,7 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
 void LinearLayer::save_operands(const LinearActivations& a, const WeightGradientOperands& operands,
                                 Stream& stream) const {
   CHECK(options_.saves_operands, "no memory to save the operands of a weight gradient");
-  if (is_fp8(options_.recipe)) return;
+  if (casts_.fp8) return;
   stream.copy(a.saved.d_y, operands.d_y);
   if (operands.x.raw() != a.saved.x.raw()) stream.copy(a.saved.x, operands.x);
 }
@@ -396,7 +373,7 @@ void LinearLayer::compute_weight_gradient(const WeightGradientOperands& operands
                                           Stream& stream) const {
   const Tensor& d = options_.gradient;
   const char* name = options_.spec.names.d_w;
-  const bool fp8 = is_fp8(options_.recipe);
+  const bool fp8 = casts_.fp8;
   if (fp8) {
     fp8_matmul({.d = d,
                 .a = operands.d_y_columns,

@@ -8,8 +8,8 @@
 //             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
 //
 // model/parameters/block_weights.h casts W. Backward reads the columns of x, so x itself may be overwritten after
-// forward. model/architecture/activations.h has the tables that say which kernel measures and casts x and d_y, and
-// which pass makes the columns of x. All work is queued on the stream. Memory comes from the arena at construction.
+// forward. model/architecture/cast_plan.h says who measures and casts x and d_y, and which pass makes the columns of x.
+// All work is queued on the stream. Memory comes from the arena at construction.
 //
 // A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
 // takes them.
@@ -26,8 +26,7 @@
 //   inputs divided    forward   y = scatter(sum of x W^T)
 //                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
 //
-// Recipes with one scale per tensor cast a share first and gather the bytes. The other recipes gather values in the
-// compute dtype. The scale of a tensor covers all ranks: the ranks that divide the layer and those that share the
+// The scale of a tensor covers all ranks: the ranks that divide the layer and those that share the
 // sequences take the maximum of their amaxes. Sums over ranks are in the compute dtype.
 #pragma once
 
@@ -39,6 +38,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "model/architecture/activation_checkpointing.h"
+#include "model/architecture/cast_plan.h"
 #include "model/architecture/linear_spec.h"
 #include "model/architecture/precision.h"
 #include "model/linear/amax_table.h"
@@ -161,7 +161,7 @@ struct LinearBackward {
 
 class LinearLayer {
  public:
-  explicit LinearLayer(const LinearOptions& options) : options_(options) {}
+  explicit LinearLayer(const LinearOptions& options);
 
   // Allocates the tensors of the micro-batch in flight with number `in_flight`. LinearInput lies in `shared` if a later
   // pass than the forward makes it, and if `shared` is not null.
@@ -215,18 +215,13 @@ class LinearLayer {
   LinearInput allocate_input(SharedActivations* shared, Arena& arena) const;
   Tensor amax_slot(const LinearActivations& a, Kind kind) const;
   Tensor scale_amax(const LinearActivations& a, Kind kind) const;
-  bool makes_input(BlockPass pass) const;
+  const TensorCast& work_on(Kind kind, BlockPass pass) const;
+  Exchange exchange_of(Kind kind) const;
   Fp8Cast input_operands(const LinearActivations& a, BlockPass pass) const;
   Fp8Cast gradient_operands(const LinearActivations& a) const;
   Target target(const LinearActivations& a, Kind kind, BlockPass pass) const;
-  const ProducerTraits& producer_of(Kind kind) const;
-  bool bounds(Kind kind) const;
-  bool producer_casts(Kind kind, BlockPass pass) const;
-  bool is_share(Kind kind) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
-  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
-  Tensor measure(const Source& source, Stream& stream) const;
   void agree(const Tensor& maximum, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   WeightGradientOperands allocate_saved(const LinearInput& input, Arena& arena) const;
@@ -244,6 +239,7 @@ class LinearLayer {
   const char* name_of(Kind kind) const;
 
   LinearOptions options_;
+  CastPlan casts_;
 };
 
 }  // namespace octavo
