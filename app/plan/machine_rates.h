@@ -99,11 +99,8 @@ struct MachineRates {
   // CPUs) and, on GPUs, fp8_tensorwise (which also applies to fp8_delayed), fp8_rowwise and fp8_blockwise. Fast
   // accumulation is used if the precision has it.
   std::map<std::string, double> product_flops;
-  std::vector<ProductRate> products;  // Rates of all measured matmul shapes, square or not.
-  AttentionRates attention;           // Written as attention_forward_flops and attention_backward_flops.
-  // FLOP/s of multiply-adds in registers on the rank's threads, which is an upper limit of the rate of matmuls. CPU
-  // only; 0 on a GPU, and null or missing in the file.
-  double multiply_add_flops = 0;
+  std::vector<ProductRate> products;           // Rates of all measured matmul shapes, square or not.
+  AttentionRates attention;                    // Written as attention_forward_flops and attention_backward_flops.
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
   std::optional<CollectiveRates> collectives;  // Set if several ranks measured.
   // Oversubscription of the links between leaf switches (app/plan/network_model.h). Given by the user instead of

@@ -49,18 +49,6 @@ TEST(MachineRates, JsonComesBack) {
   EXPECT_EQ(to_json(read).dump(), written.dump());
 }
 
-TEST(MachineRates, MultiplyAddsAreOfACpu) {
-  MachineRates rates = example();
-  EXPECT_TRUE(to_json(rates)["multiply_add_flops"].is_null());
-  rates.multiply_add_flops = 1.2e11;
-  json file = json::parse(to_json(rates).dump());
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 1.2e11);
-  file.erase("multiply_add_flops");  // Files of earlier versions do not have this key.
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 0);
-  file["multiply_add_flops"] = -1;
-  expect_mentions(refusal(file), {"multiply_add_flops is -1, expected a positive number"});
-}
-
 TEST(MachineRates, OversubscriptionIsStatedOrOne) {
   MachineRates rates = example();
   EXPECT_FALSE(to_json(rates).contains("network_oversubscription"));
@@ -81,7 +69,7 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 
 TEST(MachineRates, RefusesWhatIsWrong) {
   json good = json::parse(to_json(example()).dump());
-  for (const char* optional : {"multiply_add_flops", "not_measured"}) good.erase(optional);
+  good.erase("not_measured");  // This key is optional.
   expect_mentions(refusal(json::array()), {"expected an object"});
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;
