@@ -54,10 +54,7 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
   const MachineRates machine = find_machine(chosen.name, chosen.option);
   target.cluster = {.gpus_per_node = arguments.gpus_per_node,
                     .network_gbps = arguments.network_gbps,
-                    .network_latency_us = arguments.network_latency_us,
-                    .network_oversubscription = arguments.network_oversubscription > 0
-                                                    ? arguments.network_oversubscription
-                                                    : machine.network_oversubscription};
+                    .network_latency_us = arguments.network_latency_us};
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
   target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
   CHECK_INPUT(

@@ -18,8 +18,7 @@ struct TargetArguments {
   int64_t gpus_per_node = 8;
   double network_gbps = 400;
   double network_latency_us = 14;
-  double network_oversubscription = 0;  // 0 means the value in the machine file.
-  int64_t document_length = 0;          // Mean length of a document in tokens. 0 means no document mask.
+  int64_t document_length = 0;  // Mean length of a document in tokens. 0 means no document mask.
 };
 
 // Returns the ranks, device and machine that the arguments and the config specify.

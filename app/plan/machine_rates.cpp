@@ -172,7 +172,6 @@ OrderedJson to_json(const MachineRates& rates) {
                    {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
                    {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
                    {"versions", rates.versions}};
-  if (rates.network_oversubscription > 1) json["network_oversubscription"] = rates.network_oversubscription;
   if (!rates.not_measured.empty()) json["not_measured"] = rates.not_measured;
   return json;
 }
@@ -192,7 +191,6 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                      .attention = read_attention(r),
                      .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
                      .collectives = std::nullopt,
-                     .network_oversubscription = 1,
                      .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
                      .not_measured = {},
                      .versions = {}};
@@ -202,11 +200,6 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   }
   CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
   for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
-  if (json.contains("network_oversubscription")) {
-    rates.network_oversubscription = r.rate("network_oversubscription");
-    CHECK_INPUT(rates.network_oversubscription >= 1, "{}: network_oversubscription is {}, expected 1 or more", where,
-                rates.network_oversubscription);
-  }
   if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
   if (json.contains("measured_runs")) {
     for (const Reader& runs : r.list("measured_runs")) rates.measured_runs.push_back(read_measured_runs(runs));

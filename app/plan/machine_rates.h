@@ -103,10 +103,7 @@ struct MachineRates {
   AttentionRates attention;                    // Written as attention_forward_flops and attention_backward_flops.
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
   std::optional<CollectiveRates> collectives;  // Set if several ranks measured.
-  // Oversubscription of the links between leaf switches (app/plan/network_model.h). Given by the user instead of
-  // measured, and missing in the file if it is 1.
-  double network_oversubscription = 1;
-  double disk_write_bytes_per_s = 0;  // Write rate of one rank while all ranks write.
+  double disk_write_bytes_per_s = 0;           // Write rate of one rank while all ranks write.
   // Rates that were not measured on this machine, such as "collectives (from an H200)". Missing in the file if empty.
   std::vector<std::string> not_measured;
   std::map<std::string, std::string> versions;

@@ -49,16 +49,6 @@ TEST(MachineRates, JsonComesBack) {
   EXPECT_EQ(to_json(read).dump(), written.dump());
 }
 
-TEST(MachineRates, OversubscriptionIsStatedOrOne) {
-  MachineRates rates = example();
-  EXPECT_FALSE(to_json(rates).contains("network_oversubscription"));
-  rates.network_oversubscription = 3;
-  json file = json::parse(to_json(rates).dump());
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").network_oversubscription, 3);
-  file["network_oversubscription"] = 0.5;
-  expect_mentions(refusal(file), {"network_oversubscription is 0.5, expected 1 or more"});
-}
-
 TEST(MachineRates, OneRankHasNoCollectives) {
   MachineRates rates = example();
   rates.collectives.reset();
