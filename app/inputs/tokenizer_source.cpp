@@ -48,17 +48,6 @@ std::optional<ModelTokenizer> tokenizer_of_data(const Config& config, Purpose pu
   return ModelTokenizer{found->name.empty() ? kUnknownTokenizer : found->name, found->hash};
 }
 
-// Returns whether the token files of the run that saved a checkpoint name the byte tokenizer. False if they are gone.
-bool was_trained_on_bytes(const Checkpoint& checkpoint) {
-  try {
-    const Config config = config_from_json(checkpoint.meta().at("config"), checkpoint.path().string());
-    const std::optional<ModelTokenizer> tokenizer = tokenizer_of_data(config, Purpose::kTrain);
-    return tokenizer && tokenizer->hash == kByteTokenizerHash;
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 std::string describe(const ModelTokenizer& tokenizer) {
   return tokenizer.hash.empty() ? tokenizer.name
                                 : fmt::format("{} (hash {}...)", tokenizer.name, tokenizer.hash.substr(0, 12));
@@ -138,9 +127,7 @@ ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
     }
   }
   if (tokenizer.name != kByteTokenizerName || !tokenizer.hash.empty()) return tokenizer;
-  if (may_be_bytes(checkpoint.model_config().vocab_size) || was_trained_on_bytes(checkpoint)) {
-    return {kByteTokenizerName, kByteTokenizerHash};
-  }
+  if (may_be_bytes(checkpoint.model_config().vocab_size)) return {kByteTokenizerName, kByteTokenizerHash};
   return {kUnknownTokenizer, ""};
 }
 

@@ -28,7 +28,7 @@ std::string find_tokenizer_file(const std::string& path);
 ModelTokenizer tokenizer_of_directory(const std::string& dir);
 
 // Returns the tokenizer that a checkpoint contains or names. Earlier versions recorded their default, byte, for models
-// of any tokenizer. With a vocabulary larger than that of bytes it only counts if the run's token files name it too.
+// of any tokenizer, so without a hash it only counts if the vocabulary is not larger than that of bytes.
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint);
 
 // Facts about the tokenizers of a run.
