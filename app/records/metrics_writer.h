@@ -1,13 +1,16 @@
 // Writes the metrics of a run to files: metrics.jsonl, TensorBoard events, and a file for Prometheus. Each file is a
-// MetricSink. A new kind of file is a subclass and a line in open_metric_sinks().
+// MetricSink. A new kind of file is a subclass and a line in open_metric_sinks(). MetricsHistory says which lines of
+// metrics.jsonl count.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/config/config.h"
@@ -61,6 +64,35 @@ class MetricsWriter {
 
   std::vector<Sink> sinks_;
   std::map<int64_t, nlohmann::json> repeated_;  // Distinguishing values of the lines after resumes_after, by step.
+};
+
+// A line of metrics.jsonl.
+struct MetricsLine {
+  int64_t step = 0;
+  nlohmann::json values;  // All values of the line, including the step.
+};
+// Parses a line of metrics.jsonl. Returns nothing if it is not the line of a step, for example because a crash cut it
+// short.
+std::optional<MetricsLine> parse_metrics_line(std::string_view line);
+
+// MetricsHistory decides which lines of a run's metrics.jsonl count. Lines are only ever appended. A run that resumes a
+// checkpoint repeats steps and omits lines that the file already has, except that the first step after a start always
+// has a line.
+class MetricsHistory {
+ public:
+  // Adds a line, in the order of the file. Returns true if the line differs from the earlier line of the same step
+  // (another loss, gradient norm or number of tokens). In that case the run has rolled back and computed something
+  // else, so all earlier lines of this step and of later steps no longer count. Returns false if the line is new or
+  // repeats the earlier one.
+  bool diverges(const MetricsLine& line);
+
+  // Returns the last step whose line counts, or 0 if there is none.
+  int64_t last_step() const { return lines_.empty() ? 0 : lines_.rbegin()->first; }
+
+ private:
+  using Distinction = std::array<double, 3>;  // Values that distinguish two lines of a step. NaN if a value is absent.
+
+  std::map<int64_t, Distinction> lines_;
 };
 
 }  // namespace octavo

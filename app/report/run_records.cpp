@@ -9,7 +9,7 @@
 
 #include "app/config/config_node.h"
 #include "app/records/goodput.h"
-#include "app/records/metrics_history.h"
+#include "app/records/metrics_writer.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -83,13 +83,12 @@ void read_metrics(RunRecords& run) {
   MetricsHistory history;
   for (std::string text; file.read_line(text);) {
     if (text.size() > kMaxLineBytes) continue;
-    const json line = json::parse(text, nullptr, false);  // Becomes discarded JSON if a crash cut the line short.
-    const auto step = line.is_object() ? line.find("step") : line.end();
-    if (step == line.end() || !step->is_number_integer()) continue;
-    const auto number = step->get<int64_t>();
-    if (history.diverges(number, line)) forget_from(run, static_cast<double>(number));
-    add_line(run, static_cast<double>(number), line);
-    if (number == history.last_step()) run.last_line = text;
+    const std::optional<MetricsLine> line = parse_metrics_line(text);
+    if (!line) continue;
+    const auto step = static_cast<double>(line->step);
+    if (history.diverges(*line)) forget_from(run, step);
+    add_line(run, step, line->values);
+    if (line->step == history.last_step()) run.last_line = text;
   }
   run.last_step = history.last_step();
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });

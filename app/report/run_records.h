@@ -33,7 +33,7 @@ struct RunRecords {
 };
 
 // Reads the folder of a run. If a restart repeats a step, its later line counts; if that line differs from the earlier
-// one, no earlier line of a later step counts (app/records/metrics_history.h). Lines that are not JSON, such as one
+// one, no earlier line of a later step counts (MetricsHistory). Lines that are not JSON, such as one
 // that a crash cut short, and values that are not finite are skipped. Throws an InputError if `dir` has no
 // metrics.jsonl or a file cannot be read.
 RunRecords read_run(const std::string& dir);
