@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/process/events.h"
-#include "app/records/metrics.h"
 #include "core/format.h"
 #include "core/log.h"
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "app/records/append_file.h"
-#include "app/records/metrics.h"
 #include "app/records/tensorboard.h"
 #include "core/log.h"
 

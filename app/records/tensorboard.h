@@ -19,16 +19,12 @@
 #include <string_view>
 
 #include "app/records/append_file.h"
+#include "app/records/metric_row.h"
 
 namespace octavo {
 
 // Returns the CRC-32C of `bytes` (Castagnoli, reflected polynomial 0x1EDC6F41, as in iSCSI, RFC 3720).
 uint32_t crc32c(std::string_view bytes);
-
-struct Scalar {
-  std::string tag;
-  double value;
-};
 
 // Not movable, and not thread-safe. An event that cannot be written is kept in memory (AppendFile).
 class TensorBoardWriter {
