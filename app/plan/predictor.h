@@ -2,12 +2,12 @@
 //
 // The model's own forward and backward, the collectives and the optimizer are queued on a dry-run stream and recorded
 // (app/plan/recorded_step.h), so the record contains exactly the ops of a step. The time of each op is estimated
-// (app/plan/predictor_rates.h): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal
+// (op_seconds): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal
 // attention, memory-bound ops from the bytes that they must move, and collectives (app/plan/network_model.h). A
 // simulated clock (app/plan/step_clock.h) runs the streams concurrently, with the dependencies of their events, and
 // determines which part of the collectives is exposed.
 //
-// Constants that are not part of a machine file are in predictor_rates.cpp with their sources. Predictions are within
+// Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within
 // 9% of the benchmarks (docs/internals/prediction.md).
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +23,8 @@
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
 #include "app/run/utilization.h"
+#include "core/op_record.h"
+#include "kernels/attention/sdpa.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
@@ -117,5 +120,30 @@ class Predictor {
 
 // Predicts a step of a single run.
 StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
+
+// Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
+// precision, and with this kind of accumulation if the precision has several, weighted by the inverse fourth power of
+// their distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
+double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                    const ProductSize& size);
+double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                       const ProductSize& size);
+
+// Returns the FLOPs of causal attention, counting only the causal half.
+double attention_forward_flops(const SdpaShape& shape);
+inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
+
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. With
+// documents, the FLOPs of attention are those within them, and document_length is the mean number of tokens of a
+// document, else 0. Returns 0 for a collective.
+double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length = 0);
+
+// Properties of a kind of memory-bound op.
+struct MemoryOp {
+  std::string_view name;
+  double share = 1;  // Share of the usual memory bandwidth that the op reaches.
+  CostKind kind = CostKind::kMemory;
+};
+const MemoryOp& memory_op(std::string_view name);
 
 }  // namespace octavo
