@@ -40,9 +40,6 @@ class TensorBoardSink : public MetricSink {
   void write(const MetricRow& row, bool repeated) override {
     if (!repeated) writer_.write(row.step, tensorboard_scalars(row));
   }
-  void write_text(const std::string& tag, int64_t step, const std::string& markdown) override {
-    writer_.write_text(step, tag, markdown);
-  }
   void add_lost_lines(std::vector<std::string>& sentences) override { writer_.file().add_lost_lines(sentences); }
   std::string failure() const override { return writer_.file().failure(); }
   int64_t kept() const override { return writer_.file().kept() + writer_.file().dropped(); }
@@ -142,10 +139,6 @@ void MetricsWriter::write(const MetricRow& row) {
     if (!fails && failing) log_info("the metrics are written again, with all lines since then");
     failing = fails;
   }
-}
-
-void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
-  for (const Sink& one : sinks_) one.sink->write_text(tag, step, markdown);
 }
 
 std::vector<std::string> MetricsWriter::end() {

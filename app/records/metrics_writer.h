@@ -27,8 +27,6 @@ class MetricSink {
 
   // Writes a logged step. `repeated` says that metrics.jsonl already has the line of this step.
   virtual void write(const MetricRow& row, bool repeated) = 0;
-  // Writes a text in Markdown.
-  virtual void write_text(const std::string& /*tag*/, int64_t /*step*/, const std::string& /*markdown*/) {}
   // Calls AppendFile::add_lost_lines() for the file of this sink, if it has lines.
   virtual void add_lost_lines(std::vector<std::string>& /*sentences*/) {}
   // Returns one sentence that says why the last write failed. Empty if it succeeded.
@@ -51,7 +49,6 @@ class MetricsWriter {
                 std::optional<int64_t> resumes_after = {});
 
   void write(const MetricRow& row);
-  void write_text(const std::string& tag, int64_t step, const std::string& markdown);
   // Writes what could not be written before. Returns a sentence for each file whose lines are lost.
   std::vector<std::string> end();
 
