@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "app/commands/commands.h"
-#include "app/commands/plan_target.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "app/commands/plan_target.h"
 #include "app/config/config.h"
 #include "app/log/start_screen.h"
+#include "app/plan/plan_search.h"
 #include "app/plan/predictor.h"
 #include "parallel/ranks/process_group.h"
 
