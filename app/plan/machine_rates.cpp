@@ -210,8 +210,6 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   return rates;
 }
 
-MachineRates load_machine_rates(const std::string& path) { return machine_rates_from_json(read_json_file(path), path); }
-
 std::vector<MachineRates> known_machines() {
   std::vector<MachineRates> machines;
   for (const EmbeddedFile& file : machine_files()) machines.push_back(rates_of(file));
@@ -229,7 +227,7 @@ MachineRates find_machine(const std::string& name_or_path, const char* option) {
   CHECK_INPUT(path_exists(name_or_path),
               "{} {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}", option,
               name_or_path, names);
-  return load_machine_rates(name_or_path);
+  return machine_rates_from_json(read_json_file(name_or_path), name_or_path);
 }
 
 std::optional<MachineRates> find_machine_of(const std::string& device) {

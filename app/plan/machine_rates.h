@@ -113,8 +113,6 @@ struct MachineRates {
 nlohmann::ordered_json to_json(const MachineRates& rates);
 // Parses a machine file. Throws an InputError with the file (`where`), the key, what was found and what was expected.
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
-// Reads a machine file. Throws like machine_rates_from_json().
-MachineRates load_machine_rates(const std::string& path);
 
 std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
 // Returns the rates of the known machine of that name, or else in the file at that path, or else of the known machine

@@ -61,6 +61,12 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   return m * m + n * n + k * k;
 }
 
+double product_seconds(const MachineRates& machine, const Op& op) {
+  const ProductSize size{op.m, op.n, op.k};
+  const double overhead = machine.multiprocessors > 0 ? kProductOverhead_s : 0;
+  return size.flops() / product_rate(machine, op.precision, op.fast_accumulation, size) + overhead;
+}
+
 // Returns the time of attention. `flops_per_s` is its rate alone and without documents, and document_length the mean
 // number of tokens of a document, or 0 without documents. CPUs compute only the scores within documents.
 double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const AttentionCost& cost,
@@ -258,12 +264,6 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
   return weights > 0 ? sum / weights : known->second;
 }
 
-double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
-                       const ProductSize& size) {
-  const double overhead = machine.multiprocessors > 0 ? kProductOverhead_s : 0;
-  return size.flops() / product_rate(machine, precision, fast_accumulation, size) + overhead;
-}
-
 double attention_forward_flops(const SdpaShape& s) {
   return 2 * as_double(s.batch) * as_double(s.num_heads) * as_double(s.seq_len) * as_double(s.seq_len) *
          as_double(s.head_dim);
@@ -273,7 +273,7 @@ double op_seconds(const MachineRates& machine, const Op& op, int64_t document_le
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
-      return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
+      return product_seconds(machine, op);
     case OpBound::kAttentionForward:
       return attention_seconds(machine, op, machine.attention.forward_flops, kAttentionForward, document_length);
     case OpBound::kAttentionBackward:

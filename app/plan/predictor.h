@@ -126,8 +126,6 @@ StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine
 // their distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size);
-double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
-                       const ProductSize& size);
 
 // Returns the FLOPs of causal attention, counting only the causal half.
 double attention_forward_flops(const SdpaShape& shape);

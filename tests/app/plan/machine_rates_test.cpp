@@ -89,11 +89,11 @@ TEST(MachineRates, RefusesWhatIsWrong) {
 TEST(MachineRates, LoadsAFile) {
   const TempDir dir;
   const std::string path = dir / "machine.json";
-  EXPECT_THROW(load_machine_rates(path), InputError);  // The file does not exist yet.
+  EXPECT_THROW(find_machine(path), InputError);  // The file does not exist yet.
   std::ofstream(path) << to_json(example()).dump(2);
-  EXPECT_EQ(load_machine_rates(path).name, "node7");
+  EXPECT_EQ(find_machine(path).name, "node7");
   std::ofstream(path) << "{\"format\": ";
-  EXPECT_THROW(load_machine_rates(path), InputError);
+  EXPECT_THROW(find_machine(path), InputError);
 }
 
 TEST(MachineRates, SlowestAndFastestRanks) {
