@@ -18,7 +18,6 @@
 #include "app/inputs/same_files.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/prediction_range.h"
 #include "app/process/exit_codes.h"
 #include "app/process/host_memory.h"
 #include "app/records/metrics_writer.h"
