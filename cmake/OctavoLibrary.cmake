@@ -39,11 +39,10 @@ function(octavo_library name)
   set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# octavo_keep_variants(NAME FILE...) keeps the FILEs among the files of octavo_NAME that exist for one library or kind of
-# processor.
+# octavo_keep_variants(NAME FILE...) keeps the FILEs among the files of octavo_NAME that exist for one library.
 function(octavo_keep_variants name)
   get_target_property(sources octavo_${name} SOURCES)
-  list(FILTER sources EXCLUDE REGEX "_(onednn|openblas|x86|other)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(onednn|openblas)\\.cpp$")
   set_property(TARGET octavo_${name} PROPERTY SOURCES ${sources} ${ARGN})
 endfunction()
 

@@ -16,7 +16,7 @@ from python_packages import need_packages
 
 # Title of every picture, by which a later call recognizes a picture that it may replace.
 PICTURE_MARK = "octavo: curves of metrics.jsonl"
-DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/records/metrics_history.h
+DISTINCTION = ("loss", "grad_norm", "tokens")  # as in MetricsHistory of app/records/metrics_writer.h
 
 
 def read_metrics(path):

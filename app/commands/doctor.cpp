@@ -96,8 +96,6 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
 void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGroup& group) {
   try {
     report.rates = measure(arguments, report.ranks, group);
-    const std::vector<Finding> slow = find_slow_products(report.ranks, report.rates);
-    report.findings.insert(report.findings.end(), slow.begin(), slow.end());
   } catch (const InputError&) {
     throw;
   } catch (const Error& error) {

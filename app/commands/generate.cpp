@@ -1,5 +1,3 @@
-#include "app/commands/generate.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -20,7 +18,6 @@
 #include "app/text/sampling.h"
 #include "app/text/text_stream.h"
 #include "app/text/tokenizer.h"
-#include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -110,15 +107,6 @@ Config inference_config(const GivenModel& model, const GenerateArguments& argume
                   : arguments.device == "cuda" ? DeviceChoice::kCuda
                                                : DeviceChoice::kAuto;
   return config;
-}
-
-// Converts an id or a list of ids. Any other JSON gives an empty list.
-std::vector<int32_t> token_ids(const nlohmann::json& json) {
-  std::vector<int32_t> ids;
-  for (const nlohmann::json& id : json.is_array() ? json : nlohmann::json::array({json})) {
-    if (id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(id);
-  }
-  return ids;
 }
 
 std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
@@ -257,23 +245,6 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
 }
 
 }  // namespace
-
-TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer) {
-  TextEnds ends = tokenizer.ends();
-  const auto add = [&](const std::vector<int32_t>& ids) { ends.eos.insert(ends.eos.end(), ids.begin(), ids.end()); };
-  const nlohmann::json::json_pointer bos_id("/config/data/bos_id");
-  const bool is_trained = meta.contains(bos_id) && meta.at(bos_id) != "auto";
-  if (is_trained) ends.bos = data.bos_id;
-  if (data.eos_id) add({*data.eos_id});
-  if (meta.contains(kHfMetaKey)) {
-    const HfMetadata metadata = parse_hf_metadata(meta.at(kHfMetaKey));
-    add(token_ids(metadata.eos_token_id));
-    const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
-    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
-    if (!is_trained && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
-  }
-  return ends;
-}
 
 void add_generate(CommandLine& line) {
   auto& arguments = line.arguments<GenerateArguments>();

@@ -10,8 +10,6 @@
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
-#include "app/inputs/document_tokens.h"
-#include "app/inputs/former_checkpoints.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/process/exit_codes.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "app/commands/commands.h"
-#include "app/commands/plan_target.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
@@ -136,10 +135,6 @@ void add_plan(CommandLine& line) {
   plan->add_option("--network-latency-us", target.network_latency_us,
                    "latency of one hop between nodes in microseconds")
       ->check(number(0, 1e9));
-  plan->add_option("--network-oversubscription", target.network_oversubscription,
-                   "factor by which links between leaf switches are slower; 1 means not slower")
-      ->check(number(1, 1e6))
-      ->default_str("the machine's, or 1");
   plan->add_option("--document-length", target.document_length,
                    "mean length of the documents with data.document_mask, in tokens")
       ->check(integer(1, kMaxDocumentLength))

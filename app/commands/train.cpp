@@ -1,39 +1,116 @@
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/commands/run_start.h"
+#include "app/config/config.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/log/start_screen.h"
+#include "app/memory/memory_advice.h"
 #include "app/memory/memory_budget.h"
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_rates.h"
+#include "app/plan/plan_search.h"
+#include "app/plan/predictor.h"
 #include "app/process/exit_codes.h"
+#include "app/process/host_memory.h"
 #include "app/process/signals.h"
+#include "app/records/metrics_writer.h"
 #include "app/records/run_folder.h"
 #include "app/run/weights.h"
+#include "app/text/tokenizer.h"
 #include "app/train/resume.h"
 #include "app/train/trainer.h"
+#include "build_config.h"
+#include "checkpoint/directory_lock.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/output_file.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "data/overlap.h"
+#include "data/sample_batch.h"
+#include "data/validation_set.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 struct TrainArguments {
   TargetArguments target;  // Only a dry run uses more than the config in it.
   bool dry_run = false;
 };
+
+// Throws an InputError if a stage trains on a file that data.validation holds out, a later stage has less data than a
+// window, or a rank sees other data than rank 0. A collective.
+void check_data(const Config& config, ProcessGroup& group) {
+  const std::vector<Config> stages = stage_configs(config);
+  group.agree_on_files("looking for training data that is held out", [&] {
+    if (!group.is_root() || config.data.allow_overlap) return;
+    for (const Config& stage : stages) check_overlap(stage.data.train, config.data.validation);
+  });
+  group.agree_on_files("looking at the data of later stages", [&] {
+    for (size_t i = 1; group.is_root() && i < stages.size(); ++i) {
+      const DataConfig& data = stages[i].data;
+      check_windows(SampleStream(data, data.train, /*vocab_size=*/0), data.train);
+    }
+  });
+  for (const Config& stage : stages) check_same_data("data.train", stage.data.train, group);
+  check_same_data("data.validation", config.data.validation, group);
+}
+
+// Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of
+// the machine.
+std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
+                           int64_t samples) {
+  try {
+    const StepPrediction step = predict_step(run, machine, cluster);
+    const double seconds =
+        step.step_s * static_cast<double>(samples) / static_cast<double>(run.config.training.global_batch_size);
+    std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
+                                   format_duration(seconds), step.step_s * 1e3, machine.name,
+                                   with_thousands_separators(std::llround(step.wps)));
+    if (const auto range = prediction_range(step.wps, run, machine, cluster)) {
+      text += range->not_measured.empty()
+                  ? fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
+                                with_thousands_separators(std::llround(range->high_wps)))
+                  : fmt::format(" (range unknown, not measured: {})", fmt::join(range->not_measured, ", "));
+    }
+    if (run.mesh.ranks() > cluster.gpus_per_node) {
+      text += fmt::format(", and an assumed {:g} Gbit/s per GPU between machines", cluster.network_gbps);
+    }
+    return text;
+  } catch (const std::exception& error) {  // Ignored, because a run does not need the prediction.
+    return fmt::format("not predicted: {}", error.what());
+  }
+}
+
+// Returns the sentence that the start screen shows on a CPU instead of a predicted time.
+std::string time_on_cpu() { return "not predicted on a CPU; the eta of the steps is measured"; }
+
+// Logs the start screen and the warnings about the config.
+void log_start_screen(const StartFacts& facts) {
+  for (const std::string& line : start_screen(facts)) log_info("{}", line);
+  for (const std::string& warning : config_warnings(facts.config, facts.datasets)) log_warning("{}", warning);
+}
 
 // Converts an InputError that `work` throws to an Error, because it was found while running and not before.
 template <typename Work>
@@ -196,14 +273,146 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
   return kExitStopped;
 }
 
+// Returns `path` if it exists, or else its nearest ancestor that exists.
+fs::path existing_part(const fs::path& path) {
+  std::error_code error;
+  fs::path part = fs::absolute(path).lexically_normal();
+  while (!fs::exists(part, error) && part.has_relative_path()) part = part.parent_path();
+  return part;
+}
+
+// Checks that a run can create the directory and write files to it.
+void check_writable(DirectoryUse use, const fs::path& dir) {
+  const fs::path there = existing_part(dir);
+  std::error_code error;
+  CHECK_INPUT(fs::is_directory(there, error), "{} {}: cannot be created, because {} is not a directory", use.key,
+              dir.string(), there.string());
+  CHECK_INPUT(::access(there.c_str(), W_OK | X_OK) == 0, "{} {}: cannot be written to, because {} is not writable",
+              use.key, dir.string(), there.string());
+  DirectoryLock::check_free(dir, use);
+}
+
+// Returns the target that octavo plan would use. A program without CUDA uses the CPU.
+PlanTarget target_of(const TargetArguments& arguments, ProcessGroup& group) {
+  Config stated = load_config(arguments.config.path, arguments.config.overrides);
+  if (!kHasCuda && stated.device == DeviceChoice::kAuto) stated.device = DeviceChoice::kCpu;
+  PlanTarget target = find_target(arguments, stated, group);
+  if (target.device.device == Device::kCpu)
+    target.device.memory_bytes = host_memory(static_cast<int>(target.gpus)).available_bytes / target.gpus;
+  return target;
+}
+
+std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
+  if (config.data.validation.empty()) return {};
+  const ValidationSet set(config.data, {.batches = config.validation.batches,
+                                        .global_batch_size = config.training.global_batch_size,
+                                        .micro_batch_size = config.training.micro_batch_size,
+                                        .vocab_size = config.model.vocab_size});
+  return set.datasets();
+}
+
+MemoryPlan plan_stage(const Config& config, const MeshShape& mesh, const PlanTarget& target, ProcessGroup& group) {
+  MemoryPlan plan = plan_memory(config, mesh, target.device, group);
+  if (plan.fits()) return plan;
+  const std::string advice = find_fitting_change(config, target.gpus, target.device, group).words(target.gpus);
+  throw InputError(unfitting_message(plan, config.model.num_layers, advice));
+}
+
+std::string describe_ranks(const PlanTarget& target) {
+  const std::string ranks = fmt::format("{} rank{}", target.gpus, target.gpus == 1 ? "" : "s");
+  if (target.device.device == Device::kCpu) return ranks + " on cpu";
+  return fmt::format("{} on {}", ranks, target.machine->device);
+}
+
+// Makes the checks of a start of the run with `config`, which is that of one stage, and prints the start screen.
+void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
+           const std::optional<Checkpoint>& resumed, ProcessGroup& group) {
+  if (resumed) check_may_resume(config, *resumed, true);
+  const int64_t step = resumed ? resumed->step() : 0;
+  const bool has_loader = resumed && resumed->meta().contains("loader");
+  const std::unique_ptr<Loader> loader =
+      open_loader(config, loader_options(config, step), has_loader ? &resumed->meta().at("loader") : nullptr, true);
+  const DataReport data(config.data, *loader, samples_left(config, step));
+  data.check_max_epochs();
+  const MemoryPlan plan = plan_stage(config, mesh.mesh, target, group);
+  const bool is_finished = step >= config.training.steps;
+  if (!is_finished) {
+    const FolderUse use = find_use_of_folder(config, resumed ? resumed->path().parent_path() : fs::path());
+    check_writable(kLoggingDirectory, config.logging.dir);
+    if (use == FolderUse::kSetAside && path_exists(fs::path(config.logging.dir) / "metrics.jsonl"))
+      log_info("the log and metrics of an earlier run in {} would be moved aside", config.logging.dir);
+  }
+  check_writable(kCheckpointDirectory, config.checkpoint.dir);
+  const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.mesh.tensor});
+  const TrainingOptions options{.config = config,
+                                .layout = layout,
+                                .local_batch = config.training.global_batch_size / mesh.mesh.data(),
+                                .sharding = plan.sharding,
+                                .checkpointing = plan.checkpointing};
+  const PredictedRun run{
+      .config = config, .mesh = mesh.mesh, .sharding = plan.sharding, .checkpointing = plan.checkpointing};
+  if (!is_finished) {
+    log_start_screen({.config = config,
+                      .runs_on = describe_ranks(target),
+                      .mesh = mesh.mesh,
+                      .mesh_reason = mesh.reason,
+                      .options = options,
+                      .planned_bytes = plan.arena_bytes,
+                      .budget = plan.budget,
+                      .datasets = data.datasets(),
+                      .data_notes = data.notes(),
+                      .next_sample = data.next_sample(),
+                      .validation = validation_datasets(config),
+                      .resumes_from = resumed ? resumed->path().string() : "",
+                      .step = step,
+                      .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
+                      .time = target.machine
+                                  ? predicted_time(run, *target.machine, target.cluster, samples_left(config, step))
+                                  : time_on_cpu()});
+  }
+  const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
+  if (is_finished) {
+    log_info("the run would have nothing to do: step {} of {} is reached in {}", step, config.training.steps,
+             resumed->path().string());
+  } else if (resumed) {
+    log_info("the run would resume {} after step {}{}", resumed->path().string(), step,
+             may_be_in_memory ? ", or a later one in the memory of its machines" : "");
+  } else {
+    log_info("the run would begin with step 1{}",
+             may_be_in_memory ? ", or resume a checkpoint in the memory of its machines" : "");
+  }
+}
+
+// Implements `octavo train --dry-run`. Checks everything that a run of the config needs, and prints its start screen
+// and the checkpoint that it would resume. Writes nothing, and needs neither GPUs nor several ranks. Returns the exit
+// code.
+int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
+  check_one_process("octavo train --dry-run", group);
+  const PlanTarget target = target_of(arguments, group);
+  Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.gpus);
+  resolve_device(config, target.device.device);
+  log_info("{}", start_title(arguments.config.path));
+  log_info("dry run for {}", describe_ranks(target));
+  check_data(config, group);
+  if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
+  const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
+  const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
+  tokenizer_to_carry(config.data, resumed);  // Called for its warning.
+  const size_t first = stage_to_train(config, resumed);
+  start(stage_config(config, first), mesh, target, resumed, group);
+  for (size_t later = first + 1; later < num_stages(config); ++later)
+    plan_stage(stage_config(config, later), mesh.mesh, target, group);
+  log_info("dry run: no problem was found, and nothing was written");
+  return kExitDone;
+}
+
 }  // namespace
 
 void add_train(CommandLine& line) {
   auto& arguments = line.arguments<TrainArguments>();
   TargetArguments& target = arguments.target;
   const auto run = [&](ProcessGroup& group) {
-    return arguments.dry_run ? octavo::dry_run(target, group)
-                             : run_train(target.config, group, line.timer(), line.console());
+    return arguments.dry_run ? dry_run(target, group) : run_train(target.config, group, line.timer(), line.console());
   };
   CLI::App* train =
       line.add("train", "train a model, or resume its training; scripts/launch_mpirun.sh starts several ranks", run,

@@ -1,6 +1,9 @@
 #include "app/inputs/model_path.h"
 
+#include <filesystem>
+#include <functional>
 #include <ranges>
+#include <system_error>
 #include <vector>
 
 #include "app/config/config_node.h"
@@ -59,22 +62,6 @@ fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
   return place.has_filename() ? place : place.parent_path();
 }
 
-// Returns the checkpoint directory of a run that was moved or copied together with the directory it was started in.
-// Both recorded paths, logging.dir and checkpoint.dir, must be relative to that directory. Its new place is `run`
-// without logging.dir at the end, and the checkpoints are at checkpoint.dir in the new place. Empty if there are none.
-fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
-  const fs::path folder = fs::path(places.logging_dir).lexically_normal();
-  if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
-  fs::path project = fs::weakly_canonical(run);
-  for (fs::path rest = folder; !rest.empty(); rest = rest.parent_path()) {
-    if (!rest.has_filename()) continue;  // The path had a trailing slash.
-    if (project.filename() != rest.filename()) return {};
-    project = project.parent_path();
-  }
-  const fs::path dir = project / places.checkpoint_dir;
-  return Checkpoint::newest(dir).has_value() ? dir : fs::path();
-}
-
 // Returns whether the checkpoint at `path` may belong to the run. Runs of earlier versions shared one directory by
 // default. A checkpoint inside the run's own folder always belongs to the run.
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
@@ -97,8 +84,7 @@ fs::path newest_complete(const fs::path& dir) {
 
 fs::path checkpoint_of_run(const fs::path& run) {
   const RecordedPlaces places = read_places(run);
-  const fs::path moved = checkpoint_dir_in_moved_project(run, places);
-  const fs::path dir = moved.empty() ? run_checkpoint_dir(run, places) : moved;
+  const fs::path dir = run_checkpoint_dir(run, places);
   const std::optional<fs::path> newest = Checkpoint::newest(dir);
   CHECK_INPUT(newest.has_value(), "{}: is the folder of a run that has no complete checkpoint, expected one in {}",
               run.string(), dir.string());
@@ -108,6 +94,33 @@ fs::path checkpoint_of_run(const fs::path& run) {
               run.string(), newest->string());
   return newest_complete(dir);
 }
+
+fs::path absolute_path(const std::string& path) {
+  std::error_code error;
+  const fs::path found = fs::weakly_canonical(fs::absolute(path), error);
+  return (error ? fs::path(path) : found) / "";
+}
+
+// Opens the checkpoint at path_of(). Returns nothing if it cannot be read.
+std::optional<Checkpoint> open_readable(const std::function<std::string()>& path_of) {
+  try {
+    return Checkpoint(path_of());
+  } catch (const Error&) {  // Ignored here. The error is reported when the checkpoint is resumed.
+    return std::nullopt;
+  }
+}
+
+// Returns the newest readable checkpoint in `dir`, or the newest one that a run saved if `of_run` is set.
+std::optional<Checkpoint> newest_readable(const std::string& dir, bool of_run) {
+  const std::vector<FoundCheckpoint> checkpoints = find_checkpoints(dir);
+  for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {
+    std::optional<Checkpoint> checkpoint = open_readable([&] { return one.path.string(); });
+    if (checkpoint && (!of_run || recorded_logging_dir(checkpoint->meta()))) return checkpoint;
+  }
+  return std::nullopt;
+}
+
+bool is_path(const std::string& resume) { return resume != "auto" && resume != "never"; }
 
 }  // namespace
 
@@ -174,6 +187,38 @@ std::string resolve_checkpoint(const std::string& path) {
               "{}: is a Hugging Face directory, expected a checkpoint, a directory of checkpoints or a run folder",
               path);
   return found.path;
+}
+
+std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config) {
+  if (config.resume == "never") return std::nullopt;
+  if (config.resume == "auto") return newest_readable(config.dir, false);
+  return open_readable([&] { return resolve_checkpoint(config.resume); });
+}
+
+std::string recorded_beginning(const nlohmann::json& meta) {
+  const nlohmann::json::json_pointer key("/config/checkpoint/resume");
+  const std::string resume = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "auto";
+  return is_path(resume) ? resume : "";
+}
+
+bool began_at(const std::string& path, const nlohmann::json& meta) {
+  const std::string recorded = recorded_beginning(meta);
+  return !recorded.empty() && absolute_path(recorded) == absolute_path(path);
+}
+
+std::string find_own_checkpoints(Config& config) {
+  const std::string path = config.checkpoint.resume;
+  if (!is_path(path)) return "";
+  const std::optional<Checkpoint> newest = newest_readable(config.checkpoint.dir, true);
+  if (!newest) return "";
+  const fs::path logging_dir = absolute_path(recorded_logging_dir(newest->meta()).value());
+  // The folder of a run may have been moved.
+  const bool is_its_folder = logging_dir == absolute_path(config.logging.dir) || !fs::exists(logging_dir);
+  if (!is_its_folder || !began_at(path, newest->meta())) return "";
+  config.checkpoint.resume = "auto";
+  return fmt::format(
+      "this run began with checkpoint.resume={} and has saved checkpoints since, so it resumes those in {}", path,
+      config.checkpoint.dir);
 }
 
 }  // namespace octavo

@@ -1,5 +1,6 @@
 // Finds the model that the MODEL argument of a command or model.init_from names: a checkpoint, a directory of
-// checkpoints, the folder of a run, or a Hugging Face directory.
+// checkpoints, the folder of a run, or a Hugging Face directory. Also finds the checkpoints that a run saved at former
+// starts. A run that began with the checkpoint of another run (checkpoint.resume: PATH) resumes its own.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+
+#include "app/config/config.h"
+#include "checkpoint/checkpoint.h"
 
 namespace octavo {
 
@@ -55,5 +59,22 @@ ModelPath resolve_model(const std::string& path);
 // Returns the checkpoint at `path`. For a directory of checkpoints and for a run, this is the newest complete
 // checkpoint. Throws like resolve_model(), and for a Hugging Face directory.
 std::string resolve_checkpoint(const std::string& path);
+
+// Returns the checkpoint that the run resumes, or nothing if there is none that can be read. An automatic resume takes
+// the newest readable one. An error of a checkpoint is reported when the run opens it.
+std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config);
+
+// Returns the path in checkpoint.resume with which the run began that saved a checkpoint with the metadata `meta`.
+// Empty if the run began with step 1. TrainingRun passes the path on from checkpoint to checkpoint.
+std::string recorded_beginning(const nlohmann::json& meta);
+
+// Returns whether recorded_beginning() is `path`.
+bool began_at(const std::string& path, const nlohmann::json& meta);
+
+// Sets checkpoint.resume to auto if it is a path and the newest readable checkpoint in checkpoint.dir was saved by a
+// run with this logging.dir, or with one that no longer exists, that began there. So the command that began a run also
+// resumes it. Returns a line for the log that says so, or an empty text. Throws an InputError if checkpoint.dir cannot
+// be read.
+std::string find_own_checkpoints(Config& config);
 
 }  // namespace octavo

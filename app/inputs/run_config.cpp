@@ -6,8 +6,6 @@
 #include <system_error>
 
 #include "app/config/config_node.h"
-#include "app/inputs/document_tokens.h"
-#include "app/inputs/former_checkpoints.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "app/inputs/tokenizer_source.h"

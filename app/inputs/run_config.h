@@ -24,7 +24,7 @@ struct ConfigArguments {
 //
 // If the config gives no shape, the shape comes from model.init_from. A run that resumes a checkpoint takes the shape
 // from the checkpoint, and reads model.init_from only if the command line gives it. data.bos_id and data.eos_id are
-// resolved if they are auto (app/inputs/document_tokens.h), except for synthetic data.
+// resolved if they are auto (app/inputs/tokenizer_source.h), except for synthetic data.
 //
 // An evaluation uses the model that is given, or else the model.init_from of the command line, or else the newest
 // checkpoint of the config's run. A checkpoint is evaluated with its own config except for parallel settings and the

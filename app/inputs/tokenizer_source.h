@@ -1,9 +1,11 @@
-// Finds the tokenizer of a run or a model.
+// Finds the tokenizer of a run or a model, and the tokens around its documents if the config leaves them to the token
+// files (data.bos_id: auto).
 #pragma once
 
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/config/config_check.h"
 #include "checkpoint/checkpoint.h"
@@ -28,7 +30,7 @@ std::string find_tokenizer_file(const std::string& path);
 ModelTokenizer tokenizer_of_directory(const std::string& dir);
 
 // Returns the tokenizer that a checkpoint contains or names. Earlier versions recorded their default, byte, for models
-// of any tokenizer. With a vocabulary larger than that of bytes it only counts if the run's token files name it too.
+// of any tokenizer, so without a hash it only counts if the vocabulary is not larger than that of bytes.
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint);
 
 // Facts about the tokenizers of a run.
@@ -59,5 +61,19 @@ TokenizerChoice choose_tokenizer(const TokenizerFacts& facts);
 // Throws an UnreadableFile if the tokenizer is missing, and an InputError if it is no tokenizer.json, another one than
 // that of the checkpoint, or unknown while the token files name different ones.
 std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
+
+// Returns the token files of data.train in all stages and of data.validation, or of data.validation only for an
+// evaluation.
+std::vector<std::string> token_files_of(const Config& config, Purpose purpose);
+
+// Resolves data.bos_id and data.eos_id if they are auto. A run that resumes a checkpoint, `resumed`, uses the ids that
+// the checkpoint was trained with; any other command uses the ids in the sidecars of the token files. For synthetic
+// data nothing is read or set. Returns a sentence if a checkpoint and the sidecars differ, or if there are no ids, else
+// an empty text. Throws like find_document_tokens() (data/sidecar.h).
+std::string resolve_document_tokens(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
+
+// Sets data.bos_id and data.eos_id, if they are auto, to the ids in `recorded`, which is a loader state or the data
+// section of a config.
+void take_document_tokens(const nlohmann::json& recorded, DataConfig& data);
 
 }  // namespace octavo

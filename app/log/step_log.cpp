@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/process/events.h"
-#include "app/records/metrics.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -111,9 +110,6 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
   if (runtime.stream().is_cuda()) gpu_bytes_ = gpu_info(runtime.gpu()).total_bytes;
   if (!writes) return;
   metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
-  const int64_t step = resumes_after.value_or(0);
-  metrics_->write_text("config", step, "```yaml\n" + to_yaml(config) + "```\n");
-  metrics_->write_text("events/start", step, fmt::format("after step {}, on {}", step, runtime.describe()));
 }
 
 // A run that fails does not call end().

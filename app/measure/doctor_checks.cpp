@@ -231,25 +231,6 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
   return std::move(findings.all);
 }
 
-std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates) {
-  Findings findings;
-  std::set<std::string> hosts;  // Hosts whose findings were added already.
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const double most = rates[i].multiply_add_flops;
-    const auto product = rates[i].product_flops.find("float32");
-    if (most <= 0 || product == rates[i].product_flops.end()) continue;
-    const RankFacts& r = ranks[i];
-    if (product->second >= kMinProductShare * most || !hosts.insert(r.host).second) continue;
-    findings.warning(
-        "{}: matmuls reach {:.0f} GFLOP/s on the {} of rank {}, {:.0f}% of the {:.0f} GFLOP/s of multiply-adds in "
-        "registers, with {}; check for other processes on these cores, and for limits of the kernels "
-        "(ONEDNN_MAX_CPU_ISA, OPENBLAS_CORETYPE)",
-        r.host, product->second / 1e9, r.threads == 1 ? "1 thread" : fmt::format("{} threads", r.threads), r.rank,
-        100 * product->second / most, most / 1e9, r.product_kernels);
-  }
-  return std::move(findings.all);
-}
-
 bool all_have_gpus(std::span<const RankFacts> ranks) {
   return std::all_of(ranks.begin(), ranks.end(),
                      [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });

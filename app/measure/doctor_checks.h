@@ -20,11 +20,6 @@ struct Finding {
 // Returns the problems of all ranks. `ranks` has every rank of the run, in order. A problem of a host is returned once.
 std::vector<Finding> find_problems(std::span<const RankFacts> ranks);
 
-// Smallest acceptable rate of matmuls on the CPU, as a share of the rate of multiply-adds in registers. Good kernels
-// reach 70% to 95%. Kernels for another processor, or cores that other processes use, reach at most half.
-inline constexpr double kMinProductShare = 0.6;
-std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates);
-
 // Returns whether every rank has a GPU that this program supports, so that rates are measured on GPUs.
 bool all_have_gpus(std::span<const RankFacts> ranks);
 // Returns whether two ranks use the same GPU, which NCCL refuses.

@@ -6,14 +6,13 @@
 #include <chrono>
 #include <random>
 
-#include "app/plan/predictor_rates.h"
+#include "app/plan/predictor.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/files/output_file.h"
 #include "core/format.h"
 #include "core/median.h"
 #include "kernels/attention/sdpa.h"
-#include "kernels/math/multiply_adds.h"
 #include "kernels/matmul/matmul.h"
 #include "parallel/communicator.h"
 
@@ -123,15 +122,6 @@ double measure_product(const ProductSize& size, const PrecisionConfig& precision
   const double seconds = time_runs(product_runs(size.flops(), stream), product, stream);
   stream.set_workspace({});
   return size.flops() / seconds;
-}
-
-double measure_multiply_adds(Stream& stream) {
-  constexpr int64_t kRounds = 1'000'000;  // Number of rounds, which take milliseconds.
-  constexpr int64_t kRuns = 20;
-  double flops = 0;
-  const double seconds = time_runs(
-      kRuns, [&] { flops = cpu::run_multiply_adds(kRounds); }, stream);
-  return flops / seconds;
 }
 
 double measure_bandwidth(Stream& stream) {
@@ -379,7 +369,6 @@ MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGr
   MachineRates rates;
   rates.multiprocessors = stream.multiprocessors();
   together(group, [&] { measure_products(rates, sizes, stream); });
-  if (!stream.is_cuda()) together(group, [&] { rates.multiply_add_flops = measure_multiply_adds(stream); });
   together(group, [&] { rates.attention = measure_attention(sizes, stream); });
   together(group, [&] { rates.memory_bytes_per_s = measure_bandwidth(stream); });
   if (options.collectives && group.size() > 1) {

@@ -28,8 +28,6 @@ DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream);
 // else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
 // does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
 double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream);
-// Returns the FLOP/s of multiply-adds in registers on this process's threads. CPU only.
-double measure_multiply_adds(Stream& stream);
 // Returns the bytes/s of a large copy, counting bytes read and written.
 double measure_bandwidth(Stream& stream);
 

@@ -152,29 +152,26 @@ OrderedJson to_json(const MachineRates& rates) {
                         {"k", p.k},
                         {"flops", p.flops}});
   }
-  OrderedJson json{
-      {"format", kFormat},
-      {"version", kVersion},
-      {"name", rates.name},
-      {"device", rates.device},
-      {"gpu_memory_bytes", rates.gpu_memory_bytes},
-      {"multiprocessors", rates.multiprocessors},
-      {"product_flops", rates.product_flops},
-      {"products", products},
-      {"attention_shape",
-       {{"batch", a.batch},
-        {"seq_len", a.seq_len},
-        {"num_heads", a.num_heads},
-        {"num_kv_heads", a.num_kv_heads},
-        {"head_dim", a.head_dim}}},
-      {"attention_forward_flops", a.forward_flops},
-      {"attention_backward_flops", a.backward_flops},
-      {"multiply_add_flops", rates.multiply_add_flops > 0 ? OrderedJson(rates.multiply_add_flops) : OrderedJson()},
-      {"memory_bytes_per_s", rates.memory_bytes_per_s},
-      {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
-      {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
-      {"versions", rates.versions}};
-  if (rates.network_oversubscription > 1) json["network_oversubscription"] = rates.network_oversubscription;
+  OrderedJson json{{"format", kFormat},
+                   {"version", kVersion},
+                   {"name", rates.name},
+                   {"device", rates.device},
+                   {"gpu_memory_bytes", rates.gpu_memory_bytes},
+                   {"multiprocessors", rates.multiprocessors},
+                   {"product_flops", rates.product_flops},
+                   {"products", products},
+                   {"attention_shape",
+                    {{"batch", a.batch},
+                     {"seq_len", a.seq_len},
+                     {"num_heads", a.num_heads},
+                     {"num_kv_heads", a.num_kv_heads},
+                     {"head_dim", a.head_dim}}},
+                   {"attention_forward_flops", a.forward_flops},
+                   {"attention_backward_flops", a.backward_flops},
+                   {"memory_bytes_per_s", rates.memory_bytes_per_s},
+                   {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
+                   {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
+                   {"versions", rates.versions}};
   if (!rates.not_measured.empty()) json["not_measured"] = rates.not_measured;
   return json;
 }
@@ -192,10 +189,8 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                      .product_flops = {},
                      .products = {},
                      .attention = read_attention(r),
-                     .multiply_add_flops = 0,
                      .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
                      .collectives = std::nullopt,
-                     .network_oversubscription = 1,
                      .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
                      .not_measured = {},
                      .versions = {}};
@@ -205,14 +200,6 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   }
   CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
   for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
-  if (json.contains("multiply_add_flops") && !r.at("multiply_add_flops").is_null()) {
-    rates.multiply_add_flops = r.rate("multiply_add_flops");
-  }
-  if (json.contains("network_oversubscription")) {
-    rates.network_oversubscription = r.rate("network_oversubscription");
-    CHECK_INPUT(rates.network_oversubscription >= 1, "{}: network_oversubscription is {}, expected 1 or more", where,
-                rates.network_oversubscription);
-  }
   if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
   if (json.contains("measured_runs")) {
     for (const Reader& runs : r.list("measured_runs")) rates.measured_runs.push_back(read_measured_runs(runs));
@@ -222,8 +209,6 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   for (const auto& item : versions.json().items()) rates.versions[item.key()] = versions.text(item.key());
   return rates;
 }
-
-MachineRates load_machine_rates(const std::string& path) { return machine_rates_from_json(read_json_file(path), path); }
 
 std::vector<MachineRates> known_machines() {
   std::vector<MachineRates> machines;
@@ -242,7 +227,7 @@ MachineRates find_machine(const std::string& name_or_path, const char* option) {
   CHECK_INPUT(path_exists(name_or_path),
               "{} {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}", option,
               name_or_path, names);
-  return load_machine_rates(name_or_path);
+  return machine_rates_from_json(read_json_file(name_or_path), name_or_path);
 }
 
 std::optional<MachineRates> find_machine_of(const std::string& device) {
@@ -258,7 +243,6 @@ void visit_rates(MachineRates& rates, const RateVisitor& visit) {
     visit(fmt::format("{}{} {} x {} x {}", p.precision, p.fast_accumulation ? " fast" : "", p.m, p.n, p.k), "FLOP/s",
           p.flops);
   }
-  if (rates.multiply_add_flops > 0) visit("float32 multiply-adds in registers", "FLOP/s", rates.multiply_add_flops);
   visit("attention forward", "FLOP/s", rates.attention.forward_flops);
   visit("attention backward", "FLOP/s", rates.attention.backward_flops);
   visit("memory", "B/s", rates.memory_bytes_per_s);

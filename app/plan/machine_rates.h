@@ -99,17 +99,11 @@ struct MachineRates {
   // CPUs) and, on GPUs, fp8_tensorwise (which also applies to fp8_delayed), fp8_rowwise and fp8_blockwise. Fast
   // accumulation is used if the precision has it.
   std::map<std::string, double> product_flops;
-  std::vector<ProductRate> products;  // Rates of all measured matmul shapes, square or not.
-  AttentionRates attention;           // Written as attention_forward_flops and attention_backward_flops.
-  // FLOP/s of multiply-adds in registers on the rank's threads, which is an upper limit of the rate of matmuls. CPU
-  // only; 0 on a GPU, and null or missing in the file.
-  double multiply_add_flops = 0;
+  std::vector<ProductRate> products;           // Rates of all measured matmul shapes, square or not.
+  AttentionRates attention;                    // Written as attention_forward_flops and attention_backward_flops.
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
   std::optional<CollectiveRates> collectives;  // Set if several ranks measured.
-  // Oversubscription of the links between leaf switches (app/plan/network_model.h). Given by the user instead of
-  // measured, and missing in the file if it is 1.
-  double network_oversubscription = 1;
-  double disk_write_bytes_per_s = 0;  // Write rate of one rank while all ranks write.
+  double disk_write_bytes_per_s = 0;           // Write rate of one rank while all ranks write.
   // Rates that were not measured on this machine, such as "collectives (from an H200)". Missing in the file if empty.
   std::vector<std::string> not_measured;
   std::map<std::string, std::string> versions;
@@ -119,8 +113,6 @@ struct MachineRates {
 nlohmann::ordered_json to_json(const MachineRates& rates);
 // Parses a machine file. Throws an InputError with the file (`where`), the key, what was found and what was expected.
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
-// Reads a machine file. Throws like machine_rates_from_json().
-MachineRates load_machine_rates(const std::string& path);
 
 std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
 // Returns the rates of the known machine of that name, or else in the file at that path, or else of the known machine

@@ -16,7 +16,6 @@ namespace {
 constexpr double kOverlapSlowdown = 1.5;
 // Share of a network card's rate that NCCL reaches: 46 to 48 of 50 GB/s.
 constexpr double kNetworkShare = 0.94;
-constexpr double kLeafNodes = 32;
 // Time that the host takes to post a message to one rank of an all_to_all.
 constexpr double kPost_s = 1e-6;
 
@@ -56,15 +55,6 @@ double peers_share(const RankSpread& group) { return real(group.ranks - 1) / rea
 
 double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }
 
-// Returns the share of its bandwidth that a group gets on the links between leaf switches, at most 1. `crossing` is the
-// share of a leaf switch's cards that use these links.
-double uplink_share(const Cluster& cluster, const RankSpread& group, double crossing) {
-  if (real(group.nodes() * group.node_stride) <= kLeafNodes) return 1;
-  return std::min(1.0, 1 / (cluster.network_oversubscription * crossing));
-}
-
-double ring_crossing(const RankSpread& group) { return std::min(real(group.node_stride), kLeafNodes) / kLeafNodes; }
-
 // Returns the bandwidth that NCCL reaches with one network card.
 double card_bytes_per_s(const Cluster& cluster) { return cluster.network_gbps * 1e9 / 8 * kNetworkShare; }
 
@@ -93,20 +83,18 @@ double pat_seconds(const Network& network, const RankSpread& group, double bytes
          bytes * peers_share(group) / (network.bus * kPatShare);
 }
 
-double all_to_all_seconds(const Cluster& cluster, const RankSpread& group, double bytes, double nvlink, double card) {
+double all_to_all_seconds(const RankSpread& group, double bytes, double nvlink, double card) {
   const double ranks = real(group.ranks);
   const double local = real(group.per_node);
-  const double outside_leaf = 1 - kLeafNodes / std::max(real(group.nodes() * group.node_stride), kLeafNodes);
-  const double reached = outside_leaf > 0 ? card * uplink_share(cluster, group, outside_leaf) : card;
   return (ranks - local) * kPost_s +
-         std::max(bytes * (local - 1) / ranks / nvlink, bytes * (ranks - local) / ranks / reached);
+         std::max(bytes * (local - 1) / ranks / nvlink, bytes * (ranks - local) / ranks / card);
 }
 
 }  // namespace
 
 RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
   const int64_t per_node = std::max<int64_t>(cluster.gpus_per_node / stride, 1);
-  return {ranks, std::min(ranks, per_node), std::max<int64_t>(stride / cluster.gpus_per_node, 1)};
+  return {ranks, std::min(ranks, per_node)};
 }
 
 CollectiveKind collective_named(std::string_view op) {
@@ -130,10 +118,9 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
   if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
   const double card = card_bytes_per_s(cluster);
   if (op == CollectiveKind::kAllToAll) {
-    return rates.latency_s + all_to_all_seconds(cluster, group, bytes, nvlink, card);
+    return rates.latency_s + all_to_all_seconds(group, bytes, nvlink, card);
   }
-  const double cards = real(group.per_node) * card * uplink_share(cluster, group, ring_crossing(group));
-  const Network network{.bus = std::min(nvlink, cards),
+  const Network network{.bus = std::min(nvlink, real(group.per_node) * card),
                         .hop_s = cluster.network_latency_us * 1e-6,
                         .levels = std::ceil(std::log2(real(group.nodes())))};
   double seconds = kNoBound;
@@ -150,13 +137,7 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
 double send_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes) {
   const CollectiveRates& rates = collectives_of(machine);
   if (group.nodes() == 1) return rates.latency_s + bytes * kOverlapSlowdown / rates.bus_bytes_per_s;
-  const double card = card_bytes_per_s(cluster) * uplink_share(cluster, group, ring_crossing(group));
-  return rates.latency_s + cluster.network_latency_us * 1e-6 + bytes / card;
-}
-
-double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,
-                       double bytes) {
-  return rounds_of(op) * bytes * peers_share(group) / collective_seconds(machine, cluster, group, op, bytes);
+  return rates.latency_s + cluster.network_latency_us * 1e-6 + bytes / card_bytes_per_s(cluster);
 }
 
 }  // namespace octavo

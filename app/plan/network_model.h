@@ -19,18 +19,14 @@
 //   max(bytes (g-1)/n / NVLink's bus, bytes (n-g)/n / card) + (n-g) 1 us
 // A transfer between two ranks takes hop + bytes / card between nodes, and bytes / NVLink's bus within a node.
 //
-// Rails: the cards with equal local numbers in 32 nodes share one leaf switch. The links between leaf switches carry
-// 1/network_oversubscription of the traffic of all cards at full rate. A ring of adjacent nodes leaves a leaf switch
-// through one card in 32. A ring whose neighbours are s nodes apart shares the links with s - 1 other rings, so
-// min(s, 32)/32 of the cards need these links at the same time. Ranks are assumed to be numbered along the network, as
-// launchers that know its topology number them.
+// Links between leaf switches are assumed to be as fast as those of the nodes.
 //
 // Sources. Latencies, shares and formulas: NCCL 2.28.3, src/graph/tuning.cc (NCCL's own model, for H100 and Intel
 // CPUs). Bus bandwidth: nccl-tests, doc/PERFORMANCE.md. 46 to 48 GB/s for a card of 400 Gbit/s:
 // https://github.com/NVIDIA/nccl-tests/issues/290. all_to_all through single cards:
-// https://github.com/NVIDIA/nccl-tests/issues/267. PAT: https://arxiv.org/abs/2506.20252. 32 nodes per leaf switch:
-// NVIDIA DGX SuperPOD H100 reference architecture. Reductions inside of switches (SHARP, NVLink multicast) are not
-// modelled. docs/internals/prediction.md compares the predictions with published measurements.
+// https://github.com/NVIDIA/nccl-tests/issues/267. PAT: https://arxiv.org/abs/2506.20252. Reductions inside of switches
+// (SHARP, NVLink multicast) are not modelled. docs/internals/prediction.md compares the predictions with published
+// measurements.
 #pragma once
 
 #include <cstdint>
@@ -47,15 +43,12 @@ struct Cluster {
   // Latency of one hop between nodes with the protocol Simple in microseconds. The latencies of the other protocols are
   // proportional to it.
   double network_latency_us = 14;
-  double network_oversubscription = 1;  // Oversubscription of the links between leaf switches, at least 1.
 };
 
-// Number of ranks of a collective, the number of them that share a node, and the distance in nodes between neighbours
-// on different nodes.
+// Number of ranks of a collective, and the number of them that share a node.
 struct RankSpread {
   int64_t ranks = 1;
   int64_t per_node = 1;
-  int64_t node_stride = 1;
   int64_t nodes() const { return (ranks + per_node - 1) / per_node; }
 };
 // Returns the spread of an axis whose neighbouring ranks differ by `stride` in their rank numbers.
@@ -78,10 +71,5 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
 // computes. If the group has several nodes, the time is that of two ranks on different nodes. Throws like
 // collective_seconds().
 double send_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes);
-
-// Returns the bus bandwidth as nccl-tests and machine files define it: bytes (n-1)/n / seconds, and twice that for
-// all_reduce.
-double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,
-                       double bytes);
 
 }  // namespace octavo

@@ -7,7 +7,6 @@
 
 #include "app/config/config_names.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/prediction_range.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"

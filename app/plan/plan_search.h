@@ -1,6 +1,7 @@
 // Makes the plan of a config, and searches for faster plans with other meshes, micro-batches and recomputation.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "app/inputs/run_config.h"
 #include "app/memory/plan_memory.h"
 #include "app/plan/predictor.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
@@ -21,6 +23,21 @@ struct PlanTarget {
   Cluster cluster;
   int64_t document_length = 0;  // Mean length of documents for predictions. 0 means no document mask.
 };
+
+// Options and config of a plan or dry run.
+struct TargetArguments {
+  ConfigArguments config;
+  int64_t gpus = 0;        // Number of GPUs. 0 means plan.gpus.
+  std::string gpu_memory;  // Text such as "80GiB". Empty means the memory of the machine's GPU.
+  std::string machine;     // Name in machines/, or path of a machine file. Empty means plan.machine.
+  int64_t gpus_per_node = 8;
+  double network_gbps = 400;
+  double network_latency_us = 14;
+  int64_t document_length = 0;  // Mean length of a document in tokens. 0 means no document mask.
+};
+
+// Returns the ranks, device and machine that the arguments and the config specify.
+PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group);
 
 struct Plan {
   Config config;  // Config of the plan, with all defaults resolved.

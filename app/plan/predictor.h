@@ -2,19 +2,22 @@
 //
 // The model's own forward and backward, the collectives and the optimizer are queued on a dry-run stream and recorded
 // (app/plan/recorded_step.h), so the record contains exactly the ops of a step. The time of each op is estimated
-// (app/plan/predictor_rates.h): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal
-// attention, memory-bound ops from the bytes that they must move, and collectives (app/plan/network_model.h). A
-// simulated clock (app/plan/step_clock.h) runs the streams concurrently, with the dependencies of their events, and
-// determines which part of the collectives is exposed.
+// (op_seconds): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal attention, memory-bound
+// ops from the bytes that they must move, and collectives (app/plan/network_model.h). A simulated clock
+// (app/plan/step_clock.h) runs the streams concurrently, with the dependencies of their events, and determines which
+// part of the collectives is exposed.
 //
-// Constants that are not part of a machine file are in predictor_rates.cpp with their sources. Predictions are within
-// 9% of the benchmarks (docs/internals/prediction.md).
+// Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within 9% of
+// the benchmarks (docs/internals/prediction.md).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +25,8 @@
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
 #include "app/run/utilization.h"
+#include "core/op_record.h"
+#include "kernels/attention/sdpa.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
@@ -117,5 +122,60 @@ class Predictor {
 
 // Predicts a step of a single run.
 StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
+
+// Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
+// precision, and with this kind of accumulation if the precision has several, weighted by the inverse fourth power of
+// their distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
+double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                    const ProductSize& size);
+
+// Returns the FLOPs of causal attention, counting only the causal half.
+double attention_forward_flops(const SdpaShape& shape);
+inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
+
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. With
+// documents, the FLOPs of attention are those within them, and document_length is the mean number of tokens of a
+// document, else 0. Returns 0 for a collective.
+double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length = 0);
+
+// Properties of a kind of memory-bound op.
+struct MemoryOp {
+  std::string_view name;
+  double share = 1;  // Share of the usual memory bandwidth that the op reaches.
+  CostKind kind = CostKind::kMemory;
+};
+const MemoryOp& memory_op(std::string_view name);
+
+// Range of a prediction, which follows from the errors of measured runs (MeasuredRuns).
+//
+// If a new run has an error e between the smallest and the largest error of n measured runs, its speed is
+// predicted / (1 + e), so the range of a prediction p is
+//
+//   p / (1 + largest error)  to  p / (1 + smallest error)
+//
+// The range is not a confidence interval. If a new run resembles the n measured runs, its speed lies in the range with
+// a probability of (n - 1) / (n + 1).
+struct PredictionRange {
+  double low_wps = 0;
+  double high_wps = 0;
+  MeasuredRuns measured;  // Measured runs that the range follows from.
+  // Properties of the predicted run that no measured run has, such as "more than 4 GPUs".
+  std::vector<std::string> not_measured;
+};
+
+// Returns the range of a prediction of `wps` for a run on a mesh of GPUs of a machine. The range follows from the runs
+// on the machine, or from those on all `known` machines if none was on this machine. It follows only from runs with
+// pipeline stages if the mesh has stages, and otherwise only from runs without.
+PredictionRange prediction_range(double wps, const MachineRates& machine, const MeshShape& mesh, int64_t gpus_per_node,
+                                 std::span<const MachineRates> known);
+
+// Returns the range of a prediction by the runs in the machine files, or nothing for a CPU, because no prediction for a
+// CPU was compared.
+std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
+                                                const Cluster& cluster);
+
+// Returns a text such as "15,900 to 17,300 wps, because 22 measured runs on up to 4 GPUs were predicted 3.2% too slow
+// to 5.4% too fast". If something was not measured, the text begins with "unknown, not measured: several nodes; ".
+std::string describe(const PredictionRange& range);
 
 }  // namespace octavo

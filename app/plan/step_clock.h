@@ -13,7 +13,6 @@
 
 #include "app/plan/machine_rates.h"
 #include "app/plan/predictor.h"
-#include "app/plan/predictor_rates.h"
 #include "app/plan/recorded_step.h"
 #include "model/pipeline_schedule.h"
 

@@ -1,11 +1,12 @@
 #include "app/records/metrics_writer.h"
 
+#include <cmath>
 #include <ctime>
+#include <limits>
 #include <sstream>
 #include <utility>
 
 #include "app/records/append_file.h"
-#include "app/records/metrics.h"
 #include "app/records/tensorboard.h"
 #include "core/log.h"
 
@@ -18,7 +19,7 @@ constexpr int64_t kReadBytes = int64_t{1} << 20;
 std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
 // Appends one line per logged step to metrics.jsonl. Existing lines are never changed. If a step has several lines, the
-// last one counts (app/records/metrics_history.h).
+// last one counts (MetricsHistory).
 class MetricsFile : public MetricSink {
  public:
   explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }
@@ -38,9 +39,6 @@ class TensorBoardSink : public MetricSink {
   explicit TensorBoardSink(const std::string& dir) : writer_(dir) {}
   void write(const MetricRow& row, bool repeated) override {
     if (!repeated) writer_.write(row.step, tensorboard_scalars(row));
-  }
-  void write_text(const std::string& tag, int64_t step, const std::string& markdown) override {
-    writer_.write_text(step, tag, markdown);
   }
   void add_lost_lines(std::vector<std::string>& sentences) override { writer_.file().add_lost_lines(sentences); }
   std::string failure() const override { return writer_.file().failure(); }
@@ -92,12 +90,10 @@ std::map<int64_t, nlohmann::json> find_repeated(const std::string& dir, int64_t 
     std::istringstream text(file.read_before(size, bytes));
     reached = bytes >= size;
     for (std::string line; std::getline(text, line);) {
-      // Becomes discarded JSON if the line is incomplete.
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-      const auto step = json.is_object() ? json.find("step") : json.end();
-      if (step == json.end() || !step->is_number_integer()) continue;
-      if (step->get<int64_t>() > resumes_after) {
-        repeated.insert_or_assign(step->get<int64_t>(), distinction(json));
+      const std::optional<MetricsLine> parsed = parse_metrics_line(line);
+      if (!parsed) continue;
+      if (parsed->step > resumes_after) {
+        repeated.insert_or_assign(parsed->step, distinction(parsed->values));
       } else {
         reached = true;
       }
@@ -145,14 +141,39 @@ void MetricsWriter::write(const MetricRow& row) {
   }
 }
 
-void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
-  for (const Sink& one : sinks_) one.sink->write_text(tag, step, markdown);
-}
-
 std::vector<std::string> MetricsWriter::end() {
   std::vector<std::string> lost;
   for (const Sink& one : sinks_) one.sink->add_lost_lines(lost);
   return lost;
+}
+
+std::optional<MetricsLine> parse_metrics_line(std::string_view line) {
+  nlohmann::json values = nlohmann::json::parse(line, nullptr, false);  // Becomes discarded JSON if it is cut short.
+  const auto step = values.is_object() ? values.find("step") : values.end();
+  if (step == values.end() || !step->is_number_integer()) return std::nullopt;
+  const auto number = step->get<int64_t>();
+  return MetricsLine{number, std::move(values)};
+}
+
+bool MetricsHistory::diverges(const MetricsLine& line) {
+  Distinction distinction;
+  size_t next = 0;
+  for (const char* key : {"loss", "grad_norm", "tokens"}) {
+    const auto found = line.values.find(key);
+    const bool is_number = found != line.values.end() && found->is_number();
+    distinction[next++] = is_number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto before = lines_.lower_bound(line.step);
+  bool differs = false;
+  if (before != lines_.end() && before->first == line.step) {
+    for (size_t i = 0; i < distinction.size(); ++i) {
+      const double was = before->second[i];
+      differs = differs || (distinction[i] != was && !(std::isnan(distinction[i]) && std::isnan(was)));
+    }
+  }
+  if (differs) lines_.erase(before, lines_.end());
+  lines_.insert_or_assign(line.step, distinction);
+  return differs;
 }
 
 }  // namespace octavo

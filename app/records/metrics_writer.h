@@ -1,13 +1,16 @@
 // Writes the metrics of a run to files: metrics.jsonl, TensorBoard events, and a file for Prometheus. Each file is a
-// MetricSink. A new kind of file is a subclass and a line in open_metric_sinks().
+// MetricSink. A new kind of file is a subclass and a line in open_metric_sinks(). MetricsHistory says which lines of
+// metrics.jsonl count.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/config/config.h"
@@ -24,8 +27,6 @@ class MetricSink {
 
   // Writes a logged step. `repeated` says that metrics.jsonl already has the line of this step.
   virtual void write(const MetricRow& row, bool repeated) = 0;
-  // Writes a text in Markdown.
-  virtual void write_text(const std::string& /*tag*/, int64_t /*step*/, const std::string& /*markdown*/) {}
   // Calls AppendFile::add_lost_lines() for the file of this sink, if it has lines.
   virtual void add_lost_lines(std::vector<std::string>& /*sentences*/) {}
   // Returns one sentence that says why the last write failed. Empty if it succeeded.
@@ -48,7 +49,6 @@ class MetricsWriter {
                 std::optional<int64_t> resumes_after = {});
 
   void write(const MetricRow& row);
-  void write_text(const std::string& tag, int64_t step, const std::string& markdown);
   // Writes what could not be written before. Returns a sentence for each file whose lines are lost.
   std::vector<std::string> end();
 
@@ -61,6 +61,35 @@ class MetricsWriter {
 
   std::vector<Sink> sinks_;
   std::map<int64_t, nlohmann::json> repeated_;  // Distinguishing values of the lines after resumes_after, by step.
+};
+
+// A line of metrics.jsonl.
+struct MetricsLine {
+  int64_t step = 0;
+  nlohmann::json values;  // All values of the line, including the step.
+};
+// Parses a line of metrics.jsonl. Returns nothing if it is not the line of a step, for example because a crash cut it
+// short.
+std::optional<MetricsLine> parse_metrics_line(std::string_view line);
+
+// MetricsHistory decides which lines of a run's metrics.jsonl count. Lines are only ever appended. A run that resumes a
+// checkpoint repeats steps and omits lines that the file already has, except that the first step after a start always
+// has a line.
+class MetricsHistory {
+ public:
+  // Adds a line, in the order of the file. Returns true if the line differs from the earlier line of the same step
+  // (another loss, gradient norm or number of tokens). In that case the run has rolled back and computed something
+  // else, so all earlier lines of this step and of later steps no longer count. Returns false if the line is new or
+  // repeats the earlier one.
+  bool diverges(const MetricsLine& line);
+
+  // Returns the last step whose line counts, or 0 if there is none.
+  int64_t last_step() const { return lines_.empty() ? 0 : lines_.rbegin()->first; }
+
+ private:
+  using Distinction = std::array<double, 3>;  // Values that distinguish two lines of a step. NaN if a value is absent.
+
+  std::map<int64_t, Distinction> lines_;
 };
 
 }  // namespace octavo

@@ -18,7 +18,7 @@
 #include "app/records/append_file.h"
 #include "app/records/goodput.h"
 #include "app/records/metric_row.h"
-#include "app/records/metrics_history.h"
+#include "app/records/metrics_writer.h"
 #include "build_config.h"
 #include "checkpoint/checkpoint_files.h"
 #include "core/commit.h"
@@ -98,9 +98,7 @@ int64_t last_logged_step(const fs::path& run) {
   InputFile metrics(run / "metrics.jsonl");
   MetricsHistory history;
   for (std::string line; metrics.read_line(line);) {
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-    const auto step = json.is_object() ? json.find("step") : json.end();
-    if (step != json.end() && step->is_number_integer()) history.diverges(step->get<int64_t>(), json);
+    if (const std::optional<MetricsLine> parsed = parse_metrics_line(line)) history.diverges(*parsed);
   }
   return history.last_step();
 }

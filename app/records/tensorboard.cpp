@@ -92,18 +92,6 @@ void TensorBoardWriter::write(int64_t step, std::span<const Scalar> scalars) {
   for (const Scalar& scalar : scalars) {
     summary += bytes_field(1, bytes_field(1, scalar.tag) + fixed_field(2, static_cast<float>(scalar.value)));
   }
-  write_summary(step, summary);
-}
-
-void TensorBoardWriter::write_text(int64_t step, const std::string& tag, std::string_view markdown) {
-  constexpr uint64_t kStringType = 7;
-  const std::string shape = bytes_field(2, varint_field(1, 1));  // Shape of one dimension of size 1.
-  const std::string tensor = varint_field(1, kStringType) + bytes_field(2, shape) + bytes_field(8, markdown);
-  const std::string metadata = bytes_field(1, bytes_field(1, "text"));
-  write_summary(step, bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata)));
-}
-
-void TensorBoardWriter::write_summary(int64_t step, std::string_view summary) {
   write_record(event_with_time() + varint_field(2, static_cast<uint64_t>(step)) + bytes_field(5, summary));
 }
 

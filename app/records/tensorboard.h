@@ -6,10 +6,7 @@
 // each holding one serialized Event (tensorflow/core/util/event.proto). The fields used here:
 //   Event   { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
 //   Summary { repeated Value value = 1; }
-//   Value   { string tag = 1; float simple_value = 2; TensorProto tensor = 8; SummaryMetadata metadata = 9; }
-// A text, which TensorBoard's text plugin shows, uses these messages:
-//   TensorProto     { DataType dtype = 1; TensorShapeProto tensor_shape = 2; repeated bytes string_val = 8; }
-//   SummaryMetadata { PluginData plugin_data = 1; }   PluginData { string plugin_name = 1; }
+//   Value   { string tag = 1; float simple_value = 2; }
 // The first Event contains only file_version "brain.Event:2".
 #pragma once
 
@@ -19,16 +16,12 @@
 #include <string_view>
 
 #include "app/records/append_file.h"
+#include "app/records/metric_row.h"
 
 namespace octavo {
 
 // Returns the CRC-32C of `bytes` (Castagnoli, reflected polynomial 0x1EDC6F41, as in iSCSI, RFC 3720).
 uint32_t crc32c(std::string_view bytes);
-
-struct Scalar {
-  std::string tag;
-  double value;
-};
 
 // Not movable, and not thread-safe. An event that cannot be written is kept in memory (AppendFile).
 class TensorBoardWriter {
@@ -40,13 +33,10 @@ class TensorBoardWriter {
   const std::string& path() const { return file_.path(); }
   // Writes all scalars of a step as one event with the current time.
   void write(int64_t step, std::span<const Scalar> scalars);
-  // Writes a text in Markdown.
-  void write_text(int64_t step, const std::string& tag, std::string_view markdown);
   AppendFile& file() { return file_; }
   const AppendFile& file() const { return file_; }
 
  private:
-  void write_summary(int64_t step, std::string_view summary);
   void write_record(std::string_view event);
 
   AppendFile file_;

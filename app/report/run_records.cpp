@@ -9,7 +9,7 @@
 
 #include "app/config/config_node.h"
 #include "app/records/goodput.h"
-#include "app/records/metrics_history.h"
+#include "app/records/metrics_writer.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -83,13 +83,12 @@ void read_metrics(RunRecords& run) {
   MetricsHistory history;
   for (std::string text; file.read_line(text);) {
     if (text.size() > kMaxLineBytes) continue;
-    const json line = json::parse(text, nullptr, false);  // Becomes discarded JSON if a crash cut the line short.
-    const auto step = line.is_object() ? line.find("step") : line.end();
-    if (step == line.end() || !step->is_number_integer()) continue;
-    const auto number = step->get<int64_t>();
-    if (history.diverges(number, line)) forget_from(run, static_cast<double>(number));
-    add_line(run, static_cast<double>(number), line);
-    if (number == history.last_step()) run.last_line = text;
+    const std::optional<MetricsLine> line = parse_metrics_line(text);
+    if (!line) continue;
+    const auto step = static_cast<double>(line->step);
+    if (history.diverges(*line)) forget_from(run, step);
+    add_line(run, step, line->values);
+    if (line->step == history.last_step()) run.last_line = text;
   }
   run.last_step = history.last_step();
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });
@@ -108,11 +107,11 @@ std::string text_at(const json& line, const char* key) {
   return words;
 }
 
-// Returns the events in events.jsonl. Returns nothing if the file does not exist, as in folders of earlier versions.
-std::optional<std::vector<RunEvent>> read_events(const std::string& dir) {
+// Returns the events in events.jsonl. Empty if the file does not exist.
+std::vector<RunEvent> read_events(const std::string& dir) {
   const std::string path = fmt::format("{}/{}", dir, kEventsName);
-  if (!path_exists(path)) return std::nullopt;
   std::vector<RunEvent> events;
+  if (!path_exists(path)) return events;
   InputFile file(path);
   for (std::string line; file.read_line(line);) {
     if (std::optional<RunEvent> event = parse_event(line)) events.push_back(std::move(*event));
@@ -223,7 +222,6 @@ std::string goodput_of(const nlohmann::ordered_json& goodput) {
 }
 
 std::string warnings_of(const RunRecords& run) {
-  if (!run.has_events) return row("warnings", kUnknown) + fmt::format("  {}\n", run.events.front().text);
   const LastWarnings warnings = last_warnings(run);
   const size_t shown = warnings.newest.size();
   std::string count = with_thousands_separators(static_cast<int64_t>(warnings.count));
@@ -258,10 +256,7 @@ RunRecords read_run(const std::string& dir) {
   run.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   read_metrics(run);
   run.starts = read_starts(dir);
-  std::optional<std::vector<RunEvent>> events = read_events(dir);
-  run.has_events = events.has_value();
-  run.events = std::move(events).value_or(std::vector{RunEvent{
-      .text = fmt::format("{} is missing, as in runs of earlier versions: log.txt tells what happened", kEventsName)}});
+  run.events = read_events(dir);
   run.config = read_config_values(dir);
   return run;
 }
@@ -304,7 +299,7 @@ OrderedJson describe_run(const RunRecords& run, const OrderedJson& goodput) {
   }
   if (const Series& loss = run.metric("loss"); !loss.empty()) description["last_loss"] = tail_mean(loss);
   const LastWarnings warnings = last_warnings(run);
-  description["warnings"] = run.has_events ? OrderedJson(warnings.count) : OrderedJson();
+  description["warnings"] = warnings.count;
   for (const RunEvent* event : warnings.newest)
     description["last_warnings"].push_back({{"time", event->time}, {"text", event->text}});
   if (!goodput.is_null()) description["goodput"] = goodput;

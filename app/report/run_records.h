@@ -20,7 +20,6 @@ struct RunRecords {
   // values are the largest share among all tensors of that kind.
   std::map<std::string, Series> metrics;
   std::vector<RunEvent> events;        // Events in the order of their times.
-  bool has_events = false;             // Whether the folder has an events.jsonl.
   std::vector<nlohmann::json> starts;  // {time, version, runs_on, hosts, command} of each start. All values are texts.
   std::map<std::string, std::string> config;  // Values as YAML or JSON by full key name. Empty without config.yaml.
   int64_t last_step = 0;
@@ -34,7 +33,7 @@ struct RunRecords {
 };
 
 // Reads the folder of a run. If a restart repeats a step, its later line counts; if that line differs from the earlier
-// one, no earlier line of a later step counts (app/records/metrics_history.h). Lines that are not JSON, such as one
+// one, no earlier line of a later step counts (MetricsHistory). Lines that are not JSON, such as one
 // that a crash cut short, and values that are not finite are skipped. Throws an InputError if `dir` has no
 // metrics.jsonl or a file cannot be read.
 RunRecords read_run(const std::string& dir);
@@ -52,7 +51,7 @@ std::vector<std::string> run_folders(const std::string& dir);
 // Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.
 // step, loss, tokens and the other metrics of the last step come from its newest line. last_loss is the mean over the
 // last logged steps that reports show too (tail_mean). warnings is the number of warnings, and last_warnings has the
-// newest ones, if any. warnings is null without events.jsonl. goodput is the content of goodput.json, if it is not
+// newest ones, if any. goodput is the content of goodput.json, if it is not
 // null.
 nlohmann::ordered_json describe_run(const RunRecords& run, const nlohmann::ordered_json& goodput);
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "app/inputs/former_checkpoints.h"
+#include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "core/error.h"
 #include "core/format.h"

@@ -11,12 +11,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "app/text/tokenizer_answer.h"
 #include "app/text/tokenizer_files.h"
 #include "build_config.h"
+#include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "core/files/mapped_file.h"
 #include "core/log.h"
@@ -176,6 +178,15 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   TextEnds ends_;
 };
 
+// Converts an id or a list of ids. Any other JSON gives an empty list.
+std::vector<int32_t> token_ids(const nlohmann::json& json) {
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : json.is_array() ? json : nlohmann::json::array({json})) {
+    if (id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(id);
+  }
+  return ids;
+}
+
 }  // namespace
 
 std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
@@ -213,6 +224,23 @@ bool is_tokenizer_file(std::string_view name) {
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {
   if (name == kByteTokenizerName) return std::make_unique<ByteTextTokenizer>();
   return std::make_unique<HuggingFaceTokenizer>(find_tokenizer_file(name));
+}
+
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer) {
+  TextEnds ends = tokenizer.ends();
+  const auto add = [&](const std::vector<int32_t>& ids) { ends.eos.insert(ends.eos.end(), ids.begin(), ids.end()); };
+  const nlohmann::json::json_pointer bos_id("/config/data/bos_id");
+  const bool is_trained = meta.contains(bos_id) && meta.at(bos_id) != "auto";
+  if (is_trained) ends.bos = data.bos_id;
+  if (data.eos_id) add({*data.eos_id});
+  if (meta.contains(kHfMetaKey)) {
+    const HfMetadata metadata = parse_hf_metadata(meta.at(kHfMetaKey));
+    add(token_ids(metadata.eos_token_id));
+    const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
+    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
+    if (!is_trained && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
+  }
+  return ends;
 }
 
 }  // namespace octavo

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,5 +41,10 @@ bool is_tokenizer_file(std::string_view name);
 // Opens the tokenizer `name`: "byte", or the path of a tokenizer.json. Throws an InputError if the file is missing or
 // cannot be used.
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name);
+
+// Returns the tokens at the beginning and the end of a text of the model with this metadata. `data` is its config. A
+// text of a trained model begins with the bos of the run's documents, if they have one. A text of another model begins
+// with the token that transformers puts there. The eos of the run and all ids that the files of the model name end it.
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer);
 
 }  // namespace octavo

@@ -7,7 +7,7 @@
 #include "app/config/config_node.h"
 #include "app/config/config_values.h"
 #include "app/config/stages.h"
-#include "app/inputs/former_checkpoints.h"
+#include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"

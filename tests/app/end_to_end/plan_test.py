@@ -91,9 +91,7 @@ class PlanTest(Scratch):
         arguments = (MODEL_8B, "--gpus", 1024, "training.global_batch_size=2048", "parallel.data_parallel_replicate=4",
                      "parallel.data_parallel_shard=256")
         step_ms = lambda *options: self.plan(*arguments, *options)["prediction"]["communication_ms"]
-        self.assertLess(step_ms(), step_ms("--network-oversubscription", 8))
         self.assertLess(step_ms(), step_ms("--network-latency-us", 40))
-        self.refused("plan", MODEL_8B, "--network-oversubscription", "0.5", mentions=["--network-oversubscription"])
 
     def test_document_length(self):
         masked = (MODEL_8B, "data.document_mask=true")
@@ -107,7 +105,7 @@ class PlanTest(Scratch):
 
     def test_numbers_of_the_command_line(self):
         for option, value, bounds in (("--network-gbps", "nan", "from 1e-06 to 1e+09"), ("--network-gbps", "0", "from 1e-06"),
-                                      ("--network-latency-us", "nan", "from 0"), ("--network-oversubscription", "nan", "from 1 to"),
+                                      ("--network-latency-us", "nan", "from 0"),
                                       ("--network-gbps", "1e308", "to 1e+09"), ("--network-gbps", "fast", "from 1e-06")):
             with self.subTest(option, value=value):
                 line = self.refused("plan", MODEL_8B, option, value, mentions=[f"{option} is '{value}', expected a number", bounds])

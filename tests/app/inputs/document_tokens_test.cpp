@@ -1,8 +1,7 @@
-#include "app/inputs/document_tokens.h"
-
 #include <gtest/gtest.h>
 
-#include "app/inputs/former_checkpoints.h"
+#include "app/inputs/model_path.h"
+#include "app/inputs/tokenizer_source.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "tests/data/test_files.h"

@@ -1,8 +1,7 @@
 // Tests that the command that began a run at a path also resumes the run.
-#include "app/inputs/former_checkpoints.h"
-
 #include <utility>
 
+#include "app/inputs/model_path.h"
 #include "tests/app/train/run_fixture.h"
 
 namespace octavo {

@@ -280,25 +280,6 @@ TEST(DoctorChecks, RanksThatDiffer) {
   EXPECT_EQ(count_hosts(ranks), 2);
 }
 
-TEST(DoctorChecks, MatmulsBelowTheRateOfTheCores) {
-  auto ranks = healthy_ranks(2);
-  std::vector<MachineRates> rates(2);
-  EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // The check is for CPUs, and these ranks have GPUs.
-  for (size_t i = 0; i < 2; ++i) {
-    ranks[i].product_kernels = "OpenBLAS 0.3.21 for Prescott";
-    rates[i].product_flops["float32"] = 60e9;
-    rates[i].multiply_add_flops = 100e9;
-  }
-  EXPECT_TRUE(find_slow_products(ranks, rates).empty());
-  for (MachineRates& r : rates) r.product_flops["float32"] = 25e9;
-  const std::vector<Finding> findings = find_slow_products(ranks, rates);
-  ASSERT_EQ(findings.size(), 1u);  // The two ranks are on one host, so there is one finding.
-  EXPECT_FALSE(findings[0].prevents_training);
-  for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
-    expect_words(findings[0].text, part);
-  }
-}
-
 TEST(DoctorFacts, JsonComesBack) {
   RankFacts facts = healthy_ranks(2)[1];
   facts.pairs_without_peer_access = {"0 and 1"};

@@ -49,28 +49,6 @@ TEST(MachineRates, JsonComesBack) {
   EXPECT_EQ(to_json(read).dump(), written.dump());
 }
 
-TEST(MachineRates, MultiplyAddsAreOfACpu) {
-  MachineRates rates = example();
-  EXPECT_TRUE(to_json(rates)["multiply_add_flops"].is_null());
-  rates.multiply_add_flops = 1.2e11;
-  json file = json::parse(to_json(rates).dump());
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 1.2e11);
-  file.erase("multiply_add_flops");  // Files of earlier versions do not have this key.
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 0);
-  file["multiply_add_flops"] = -1;
-  expect_mentions(refusal(file), {"multiply_add_flops is -1, expected a positive number"});
-}
-
-TEST(MachineRates, OversubscriptionIsStatedOrOne) {
-  MachineRates rates = example();
-  EXPECT_FALSE(to_json(rates).contains("network_oversubscription"));
-  rates.network_oversubscription = 3;
-  json file = json::parse(to_json(rates).dump());
-  EXPECT_EQ(machine_rates_from_json(file, "m.json").network_oversubscription, 3);
-  file["network_oversubscription"] = 0.5;
-  expect_mentions(refusal(file), {"network_oversubscription is 0.5, expected 1 or more"});
-}
-
 TEST(MachineRates, OneRankHasNoCollectives) {
   MachineRates rates = example();
   rates.collectives.reset();
@@ -81,7 +59,7 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 
 TEST(MachineRates, RefusesWhatIsWrong) {
   json good = json::parse(to_json(example()).dump());
-  for (const char* optional : {"multiply_add_flops", "not_measured"}) good.erase(optional);
+  good.erase("not_measured");  // This key is optional.
   expect_mentions(refusal(json::array()), {"expected an object"});
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;
@@ -111,11 +89,11 @@ TEST(MachineRates, RefusesWhatIsWrong) {
 TEST(MachineRates, LoadsAFile) {
   const TempDir dir;
   const std::string path = dir / "machine.json";
-  EXPECT_THROW(load_machine_rates(path), InputError);  // The file does not exist yet.
+  EXPECT_THROW(find_machine(path), InputError);  // The file does not exist yet.
   std::ofstream(path) << to_json(example()).dump(2);
-  EXPECT_EQ(load_machine_rates(path).name, "node7");
+  EXPECT_EQ(find_machine(path).name, "node7");
   std::ofstream(path) << "{\"format\": ";
-  EXPECT_THROW(load_machine_rates(path), InputError);
+  EXPECT_THROW(find_machine(path), InputError);
 }
 
 TEST(MachineRates, SlowestAndFastestRanks) {

@@ -1,7 +1,6 @@
 // Compares predictions with the measured runs in docs/internals/prediction.md, and tests the range of predictions.
 #include <filesystem>
 
-#include "app/plan/prediction_range.h"
 #include "core/format.h"
 #include "tests/app/plan/plan_fixture.h"
 

@@ -2,7 +2,6 @@
 // such as differences between two runs.
 #include "app/plan/predictor.h"
 
-#include "app/plan/predictor_rates.h"
 #include "core/error.h"
 #include "tests/app/plan/plan_fixture.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "app/plan/predictor_rates.h"
+#include "app/plan/predictor.h"
 #include "app/plan/step_clock.h"
 #include "tests/app/plan/plan_fixture.h"
 

@@ -7,8 +7,6 @@
 #include <set>
 #include <string>
 
-#include "app/records/metrics.h"
-
 namespace octavo {
 namespace {
 

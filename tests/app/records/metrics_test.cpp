@@ -1,7 +1,5 @@
 // Tests of the console line, metrics.jsonl and TensorBoard event files. The tests decode the event files with an
 // independent reader.
-#include "app/records/metrics.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +12,9 @@
 #include <sstream>
 
 #include "app/records/append_file.h"
+#include "app/records/metric_row.h"
 #include "app/records/metrics_writer.h"
+#include "app/records/tensorboard.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "tests/data/test_files.h"
@@ -480,23 +480,6 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
                                                  {"fp8/3/o/weight/flushed", 0.0f}};
   EXPECT_EQ(decode_scalars(event.find(5)->second), expected);
   EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation/loss"), 0u);
-}
-
-TEST_F(MetricsTest, TensorBoardHasDatasetsAndTexts) {
-  std::string path;
-  {
-    TensorBoardWriter writer(dir_.string());
-    path = writer.path();
-    writer.write_text(7, "config", "```yaml\nsteps: 9\n```\n");
-  }
-  const auto event = decode_message(decode_records(read(path)).at(1));
-  EXPECT_EQ(event.find(2)->second[0], 7);
-  const auto value = decode_message(decode_message(event.find(5)->second).find(1)->second);
-  EXPECT_EQ(value.find(1)->second, "config");
-  const auto tensor = decode_message(value.find(8)->second);
-  EXPECT_EQ(tensor.find(1)->second[0], 7);  // The type is DT_STRING.
-  EXPECT_EQ(tensor.find(8)->second, "```yaml\nsteps: 9\n```\n");
-  EXPECT_EQ(decode_message(decode_message(value.find(9)->second).find(1)->second).find(1)->second, "text");
 }
 
 TEST_F(MetricsTest, EventFilesOfOneProcessDoNotMix) {

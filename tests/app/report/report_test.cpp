@@ -37,7 +37,6 @@ TEST_F(ReportTest, ARepeatedStepReplacesLaterSteps) {
   EXPECT_EQ(run.last_step, 3);
   EXPECT_EQ(run.name, "run");
   EXPECT_TRUE(run.config.empty());
-  EXPECT_FALSE(run.has_events);
 }
 
 // A resumed run does not repeat lines with equal values, except for its first step.
@@ -143,7 +142,6 @@ TEST_F(ReportTest, AFolderOfRunsStandsForTheRunsInIt) {
   EXPECT_THROW(run_folders(all + "/corpus"), InputError);
 }
 
-// A run of an earlier version has no events.jsonl.
 TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
   const std::string dir = write("run", "metrics.jsonl", "{\"step\":3,\"loss\":null,\"grad_norm\":1}\n");
   EXPECT_EQ(run_table(read_run(dir), {}), fmt::format("run             {}\n"
@@ -152,9 +150,7 @@ TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
                                                       "loss            -\n"
                                                       "validation loss -\n"
                                                       "goodput         -\n"
-                                                      "warnings        -\n"
-                                                      "  events.jsonl is missing, as in runs of earlier versions: "
-                                                      "log.txt tells what happened\n",
+                                                      "warnings        0\n",
                                                       dir));
 }
 

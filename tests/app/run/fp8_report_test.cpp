@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/records/metrics.h"
+#include "app/records/metric_row.h"
 
 namespace octavo {
 namespace {

@@ -1,8 +1,8 @@
-#include "app/commands/generate.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+
+#include "app/text/tokenizer.h"
 
 namespace octavo {
 namespace {
