@@ -11,8 +11,8 @@
 #include "app/plan/prediction_range.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "data/loader.h"
 #include "data/overlap.h"
-#include "data/sample_batch.h"
 
 namespace octavo {
 
