@@ -8,8 +8,9 @@
 //             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
 //
 // model/parameters/block_weights.h casts W. Backward reads the columns of x, so x itself may be overwritten after
-// forward. model/architecture/activations.h has the tables that say which kernel measures and casts x and d_y, and
-// which pass makes the columns of x. All work is queued on the stream. Memory comes from the arena at construction.
+// forward. model/architecture/activation_checkpointing.h has the tables that say which kernel measures and casts x and
+// d_y, and which pass makes the columns of x. All work is queued on the stream. Memory comes from the arena at
+// construction.
 //
 // A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
 // takes them.
@@ -39,7 +40,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "model/architecture/activation_checkpointing.h"
-#include "model/architecture/linear_spec.h"
+#include "model/architecture/block_spec.h"
 #include "model/architecture/precision.h"
 #include "model/linear/amax_table.h"
 #include "model/linear/fp8_stats_table.h"

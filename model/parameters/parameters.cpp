@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "kernels/math/random_normal.h"
 #include "kernels/math/random_numbers.h"
-#include "model/architecture/block_spec.h"
 
 namespace octavo {
 

@@ -17,9 +17,9 @@
 
 #include "core/stream.h"
 #include "kernels/math/matrix_range.h"
-#include "model/architecture/column_range.h"
+#include "model/architecture/block_spec.h"
 #include "model/architecture/config.h"
-#include "model/architecture/linear_spec.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 
