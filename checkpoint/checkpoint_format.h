@@ -26,8 +26,8 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "model/architecture/column_range.h"
 #include "model/architecture/config.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 

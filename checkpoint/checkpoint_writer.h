@@ -30,7 +30,7 @@
 #include "checkpoint/machine_memory.h"
 #include "core/staging_memory.h"
 #include "core/stream.h"
-#include "model/architecture/column_range.h"
+#include "model/architecture/tensor_parallel.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {

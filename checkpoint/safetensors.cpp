@@ -22,7 +22,6 @@ constexpr const char* kProducer = "octavo";
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // Maximum size of a header that the format allows.
 
 struct DTypeBytes {
@@ -117,25 +116,6 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   return entry;
 }
 
-// Sets the byte ranges and returns the header, padded to a multiple of 8 bytes.
-std::string make_header(std::vector<SafetensorsEntry>& entries, int64_t& data_bytes) {
-  // An ordered JSON object, so that the tensors appear in the order of their offsets, as other programs write them.
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}, {kProducerKey, kProducer}};
-  data_bytes = 0;
-  for (SafetensorsEntry& entry : entries) {
-    CHECK(!header.contains(entry.name), "tensor {} is written twice to one safetensors file", entry.name);
-    entry.begin_byte = data_bytes;
-    data_bytes += entry.numel() * element_bytes(entry.dtype);
-    entry.end_byte = data_bytes;
-    header[entry.name] = {
-        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin_byte, entry.end_byte}}};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  return text;
-}
-
 }  // namespace
 
 int64_t SafetensorsEntry::numel() const {
@@ -190,7 +170,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
 }
 
 std::string_view SafetensorsFile::header() const {
-  return {reinterpret_cast<const char*>(file_.data()) + kLengthBytes, static_cast<size_t>(header_bytes_)};
+  return {reinterpret_cast<const char*>(file_.data()) + kSafetensorsLengthBytes, static_cast<size_t>(header_bytes_)};
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -199,7 +179,7 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
-  return {file_.data() + kLengthBytes + header_bytes_ + entry.begin_byte,
+  return {file_.data() + kSafetensorsLengthBytes + header_bytes_ + entry.begin_byte,
           static_cast<size_t>(entry.end_byte - entry.begin_byte)};
 }
 
@@ -211,14 +191,14 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t begin, int64_t
 }
 
 void SafetensorsFile::parse_header() {
-  CHECK_INPUT(size_bytes() >= kLengthBytes, "{}: is {} bytes long, too short for a safetensors file", path(),
+  CHECK_INPUT(size_bytes() >= kSafetensorsLengthBytes, "{}: is {} bytes long, too short for a safetensors file", path(),
               size_bytes());
   uint64_t length = 0;
   std::memcpy(&length, file_.data(), sizeof(length));
   CHECK_INPUT(length <= kMaxHeaderBytes,
               "{}: is not a safetensors file: its first 8 bytes announce a header of {} bytes", path(), length);
   header_bytes_ = static_cast<int64_t>(length);
-  CHECK_INPUT(kLengthBytes + header_bytes_ <= size_bytes(),
+  CHECK_INPUT(kSafetensorsLengthBytes + header_bytes_ <= size_bytes(),
               "{}: is truncated or not a safetensors file: {} bytes, but its header alone should have {}", path(),
               size_bytes(), header_bytes_);
   const nlohmann::json json = parse_json(header(), path() + ": its header");
@@ -244,29 +224,34 @@ void SafetensorsFile::check_ranges() const {
                 entry->name, entry->begin_byte, next, entry->begin_byte < next ? "overlap" : "gap");
     next = entry->end_byte;
   }
-  const int64_t data_bytes = size_bytes() - kLengthBytes - header_bytes_;
+  const int64_t data_bytes = size_bytes() - kSafetensorsLengthBytes - header_bytes_;
   CHECK_INPUT(next == data_bytes, "{}: {}: its tensors take {} bytes, the file has {} for them", path(),
               next > data_bytes ? "is truncated" : "has bytes after its last tensor", next, data_bytes);
 }
 
 std::string begin_safetensors(std::vector<SafetensorsEntry>& entries) {
-  int64_t data_bytes = 0;
-  const std::string header = make_header(entries, data_bytes);
-  const uint64_t length = header.size();
-  std::string text(kLengthBytes, '\0');
+  // An ordered JSON object, so that the tensors appear in the order of their offsets, as other programs write them.
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}, {kProducerKey, kProducer}};
+  int64_t end = 0;
+  for (SafetensorsEntry& entry : entries) {
+    CHECK(!header.contains(entry.name), "tensor {} is written twice to one safetensors file", entry.name);
+    entry.begin_byte = end;
+    end += entry.numel() * element_bytes(entry.dtype);
+    entry.end_byte = end;
+    header[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin_byte, entry.end_byte}}};
+  }
+  std::string text = std::string(kSafetensorsLengthBytes, '\0') + header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size() - kSafetensorsLengthBytes;
   std::memcpy(text.data(), &length, sizeof(length));
-  return text + header;
+  return text;
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries)
-    : header_(make_header(entries, data_bytes_)), file_(path) {
-  const uint64_t length = header_.size();
-  file_.write(&length, sizeof(length));
-  file_.write(header_);
-}
-
-int64_t SafetensorsWriter::size_bytes() const {
-  return kLengthBytes + static_cast<int64_t>(header_.size()) + data_bytes_;
+    : beginning_(begin_safetensors(entries)), data_bytes_(entries.empty() ? 0 : entries.back().end_byte), file_(path) {
+  file_.write(beginning_);
 }
 
 void SafetensorsWriter::write(const void* bytes, int64_t count) {

@@ -27,8 +27,7 @@ struct SafetensorsEntry {
   int64_t numel() const;
 };
 
-// Return the format's name of a dtype ("F32"), and the dtype of a name. The latter throws an InputError for a dtype
-// that Octavo does not support.
+// Returns the format's name of a dtype, such as "F32".
 const char* safetensors_dtype(DType dtype);
 
 // Converts `count` elements of `dtype` (F64, F32, F16, BF16, integers) at `source`, which need not be aligned, to
@@ -81,8 +80,9 @@ class SafetensorsWriter {
   // be created.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries);
 
-  std::string_view header() const { return header_; }
-  int64_t size_bytes() const;  // Returns the size of the whole file.
+  // Returns the JSON text of the header, padding included.
+  std::string_view header() const { return std::string_view(beginning_).substr(kSafetensorsLengthBytes); }
+  int64_t size_bytes() const { return std::ssize(beginning_) + data_bytes_; }  // Returns the size of the whole file.
 
   // Appends bytes to the data section. Throws an Error that names the file if the system refuses (a full disk).
   void write(const void* bytes, int64_t count);
@@ -97,8 +97,8 @@ class SafetensorsWriter {
   }
 
  private:
-  int64_t data_bytes_ = 0;  // Declared before header_, whose initialization sets it.
-  std::string header_;
+  std::string beginning_;  // Beginning of the file, before the data.
+  int64_t data_bytes_;
   OutputFile file_;
   int64_t written_bytes_ = 0;
 };

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/tensor.h"
-#include "model/architecture/column_range.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 

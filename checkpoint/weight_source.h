@@ -14,8 +14,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_format.h"
 #include "checkpoint/safetensors.h"
-#include "model/architecture/column_range.h"
 #include "model/architecture/config.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 

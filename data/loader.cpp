@@ -9,7 +9,6 @@
 #include "core/files/json_input.h"
 #include "core/suggestions.h"
 #include "core/thread.h"
-#include "data/sample_batch.h"
 
 namespace octavo {
 namespace {
@@ -37,6 +36,59 @@ std::vector<SampleRange> ranges_from_json(const Json& json) {
 
 }  // namespace
 
+void check_windows(const SampleStream& stream, std::span<const DatasetSource> sources) {
+  for (size_t d = 0; d < sources.size(); ++d) {
+    const int64_t tokens = stream.num_tokens(static_cast<int64_t>(d));
+    CHECK_INPUT(sources[d].weight == 0 || tokens > stream.seq_len(),
+                "{}: has {} tokens, expected at least data.seq_len + 1 = {}; use more text or a smaller data.seq_len",
+                sources[d].paths.front(), tokens, stream.seq_len() + 1);
+  }
+}
+
+void resize(Batch& batch, int64_t rows, int64_t share) {
+  for (std::vector<int32_t>* array : {&batch.inputs, &batch.targets, &batch.document_start}) {
+    array->resize(static_cast<size_t>(rows * share));
+  }
+}
+
+void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, const ContextRank& context,
+                 SampleScratch& scratch, Batch& batch) {
+  const auto& [tokens, document_start] = scratch;
+  stream.read(sample, scratch.tokens, scratch.document_start);
+  const int64_t length = stream.seq_len() / context.whole_chunks();
+  int64_t next = row * context.share(stream.seq_len());
+  for (int64_t i = 0; i < context.chunks(); ++i) {
+    const int64_t begin = context.chunk(i) * length;
+    std::copy_n(tokens.begin() + begin, length, batch.inputs.begin() + next);
+    std::copy_n(tokens.begin() + begin + 1, length, batch.targets.begin() + next);
+    std::copy_n(document_start.begin() + begin, length, batch.document_start.begin() + next);
+    for (int64_t t = begin + 1; stream.document_mask() && t <= begin + length; ++t) {
+      const bool begins = document_start[static_cast<size_t>(t)] == t;
+      if (begins) batch.targets[static_cast<size_t>(next + t - begin - 1)] = -1;
+    }
+    next += length;
+  }
+}
+
+void append_share(const Batch& whole, const ContextRank& context, int64_t seq_len, Batch& batch) {
+  const int64_t share = context.share(seq_len);
+  for (int64_t row = 0; row < std::ssize(whole.inputs) / seq_len; ++row) {
+    for (int64_t t = 0; t < share; ++t) {
+      const auto token = static_cast<size_t>(row * seq_len + context.position(t, seq_len));
+      batch.inputs.push_back(whole.inputs[token]);
+      batch.targets.push_back(whole.targets[token]);
+      batch.document_start.push_back(whole.document_start[token]);
+    }
+  }
+}
+
+void pad_row(Batch& batch, int64_t row, int64_t share) {
+  const int64_t begin = row * share;
+  std::fill_n(batch.inputs.begin() + begin, share, 0);
+  std::fill_n(batch.targets.begin() + begin, share, -1);
+  std::fill_n(batch.document_start.begin() + begin, share, 0);
+}
+
 int64_t count_targets(std::span<const int32_t> targets) {
   return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
 }
@@ -58,14 +110,13 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
               "training.global_batch_size is {}, expected a multiple of the {} data-parallel ranks{}",
               options.global_batch_size, options.num_ranks,
               would_work(multiples_near(options.global_batch_size, options.num_ranks)));
-  CHECK(options.prefetch_depth >= 1, "prefetch_depth is {}, expected at least 1", options.prefetch_depth);
   CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
   check_windows(stream_, config.train);
   config_.skip = merged_ranges(config.skip);
   restore(state);
   initial_state_ = stream_.state();
-  // One more slot than batches prepared ahead, because the consumer holds one.
-  for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
+  constexpr int kSlots = 3;  // Two batches are prepared ahead, and the consumer holds one.
+  for (int i = 0; i < kSlots; ++i) {
     auto slot = std::make_unique<Slot>();
     resize(slot->batch, options_.global_batch_size / options_.num_ranks, options_.context.share(stream_.seq_len()));
     free_.push_back(std::move(slot));

@@ -30,8 +30,7 @@ struct LoaderOptions {
   int64_t steps_done = 0;                          // Number of steps before the first one that is loaded.
   int64_t rank = 0;                                // Data-parallel rank.
   int64_t num_ranks = 1;                           // Number of data-parallel ranks.
-  ContextRank context = {};    // Place among the ranks that share the samples of this data-parallel rank.
-  int64_t prefetch_depth = 2;  // Number of batches prepared ahead, at least 1.
+  ContextRank context = {};  // Place among the ranks that share the samples of this data-parallel rank.
   // Whether the state was saved in the previous stage, with other data. Then only the number of its next sample is
   // used.
   bool enters_stage = false;
@@ -60,6 +59,24 @@ struct SampleScratch {
   std::vector<int32_t> tokens, document_start;
 };
 
+// Throws an InputError that names the first file of a dataset of `sources`, those of `stream`, that has fewer than
+// seq_len + 1 tokens. A window would repeat its text. Datasets with weight 0 do not count, because they are never read.
+void check_windows(const SampleStream& stream, std::span<const DatasetSource> sources);
+
+// Resizes the batch to `rows` samples with `share` tokens each.
+void resize(Batch& batch, int64_t rows, int64_t share);
+
+// Reads the rank's share of `sample` into row `row` of the batch. With a document mask the target is -1 where it is the
+// first token of a document, because no earlier token belongs to that document.
+void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, const ContextRank& context,
+                 SampleScratch& scratch, Batch& batch);
+
+// Appends the rank's share of each row of `whole`, whose rows have seq_len tokens.
+void append_share(const Batch& whole, const ContextRank& context, int64_t seq_len, Batch& batch);
+
+// Makes a row of padding: inputs 0 and targets -1, which the loss ignores.
+void pad_row(Batch& batch, int64_t row, int64_t share);
+
 // Returns the number of targets that count in the loss.
 int64_t count_targets(std::span<const int32_t> targets);
 
@@ -71,7 +88,7 @@ class Loader {
  public:
   // Opens config.train, checks it against vocab_size, seeks to `state` (a state_json()) or to the first sample, and
   // starts the reading threads. If config.resume_from_sample is set, it seeks to that sample instead, unless the run
-  // that saved the state already did. Throws an InputError like SampleStream and check_windows (data/sample_batch.h),
+  // that saved the state already did. Throws an InputError like SampleStream and check_windows ,
   // and if the batch does not divide evenly.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
   // Stops the reading threads. Waits until each thread has finished the sample that it is reading.

@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -46,13 +45,6 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 }
 
 // Adds a sentence for each token that the documents of a dataset contain already.
-void add_repeated_note(const std::string& name, const std::vector<std::string>& repeated,
-                       std::vector<std::string>& notes) {
-  if (repeated.empty()) return;
-  notes.push_back(fmt::format("{} has {} token files under several names, such as {}, which are read once", name,
-                              repeated.size(), repeated.front()));
-}
-
 void add_stored_notes(const std::string& name, const TokenRow& row, const DataConfig& config,
                       std::vector<std::string>& notes) {
   const auto add = [&](int64_t files, const std::optional<int32_t>& id, const char* token) {
@@ -132,10 +124,12 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = origin.id});
-    add_repeated_note(names[d], repeated, notes_);
+    if (!repeated.empty()) {
+      notes_.push_back(fmt::format("{} has {} token files under several names, such as {}, which are read once",
+                                   names[d], repeated.size(), repeated.front()));
+    }
     add_stored_notes(names[d], row, config, notes_);
-    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), sampled_files(files), std::move(row),
-                         order, origin.draws});
+    datasets_.push_back({names[d], fingerprint_of(files), sampled_files(files), std::move(row), order, origin.draws});
   }
   const std::vector<std::string> overrides = sidecars.overrides();
   notes_.insert(notes_.end(), overrides.begin(), overrides.end());
@@ -231,7 +225,7 @@ void SampleStream::check_belongs(const Json& json) const {
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
-  const auto& [name, weight, fingerprint, sampled, row, order, draws_before] = datasets_[dataset];
+  const auto& [name, fingerprint, sampled, row, order, draws_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
   CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
            row.path(0), row.num_tokens(), tokens);

@@ -100,7 +100,6 @@ class SampleStream {
  private:
   struct Dataset {
     std::string name;
-    double weight = 1;
     std::string fingerprint;
     std::vector<SampledFile> sampled;  // Files that the fingerprint samples.
     TokenRow row;

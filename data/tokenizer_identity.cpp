@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -1,9 +1,7 @@
 #include "data/validation_set.h"
 
-#include <algorithm>
-
 #include "core/error.h"
-#include "data/sample_batch.h"
+#include "data/loader.h"
 
 namespace octavo {
 
@@ -37,13 +35,9 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
   resize(batch_, options.micro_batch_size, options.context.share(config.seq_len));
 }
 
-int64_t ValidationSet::num_micro_batches(size_t dataset) const {
-  const int64_t rows = options_.num_ranks * options_.micro_batch_size;
-  return (datasets_[dataset].num_samples + rows - 1) / rows;
-}
-
 const Batch* ValidationSet::next(size_t dataset) {
-  if (next_micro_batch_ == num_micro_batches(dataset)) {
+  const int64_t samples = datasets_[dataset].num_samples;
+  if (next_micro_batch_ * options_.num_ranks * options_.micro_batch_size >= samples) {
     next_micro_batch_ = 0;
     return nullptr;
   }
@@ -51,7 +45,7 @@ const Batch* ValidationSet::next(size_t dataset) {
   batch_.step = next_micro_batch_;
   const int64_t first = (next_micro_batch_ * options_.num_ranks + options_.rank) * options_.micro_batch_size;
   for (int64_t row = 0; row < options_.micro_batch_size; ++row) {
-    if (first + row >= datasets_[dataset].num_samples) {
+    if (first + row >= samples) {
       pad_row(batch_, row, options_.context.share(stream.seq_len()));
       continue;
     }

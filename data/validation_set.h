@@ -31,8 +31,7 @@ struct ValidationOptions {
 // Set of validation samples, used by one thread.
 class ValidationSet {
  public:
-  // Opens the datasets with a weight above 0. Throws an InputError like SampleStream and check_windows
-  // (data/sample_batch.h).
+  // Opens the datasets with a weight above 0. Throws an InputError like SampleStream and check_windows.
   ValidationSet(const DataConfig& config, const ValidationOptions& options);
 
   struct Dataset {
@@ -48,8 +47,6 @@ class ValidationSet {
   const Batch* next(size_t dataset);
 
  private:
-  int64_t num_micro_batches(size_t dataset) const;
-
   ValidationOptions options_;
   std::vector<Dataset> datasets_;
   std::vector<SampleStream> streams_;  // Streams of samples, one per dataset.

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/layers/embedding.h"
-#include "kernels/math/reduce.h"
 #include "kernels/math/sum_terms.h"
 
 namespace octavo {

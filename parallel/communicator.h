@@ -18,7 +18,6 @@
 // addition. On both, repeating a call gives the same bits, and all ranks get the same bits.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>

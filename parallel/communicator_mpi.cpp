@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <exception>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"

@@ -276,7 +276,7 @@ void Fsdp::clear_padding(size_t unit) {
 void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
   if (observer_) observer_(unit);
   const State& s = states_[unit];
-  const bool reduces = s.reduction && s.reduction->is_due(place);
+  const bool reduces = s.reduction && (s.tokens != nullptr || is_complete(unit, place));
   const bool replicates = options_.groups.replicated() && place.last;
   if (!reduces && !replicates) return;
   written_.record(*compute_);

@@ -18,26 +18,13 @@ int64_t terms_at_once(const ReducedUnit& unit) {
   return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }
 
-class KeptGradient : public GradientReduction {
+class ScatteredGradient : public GradientReduction {
  public:
-  explicit KeptGradient(const ReducedUnit& unit) : unit_(unit) {}
-
-  bool is_due(const MicroBatchPlace& at) const override { return at.last; }
-  void run(const MicroBatchPlace& /*at*/, Stream& stream) override {
-    unit_.ranks->reduce_scatter_sum(unit_.shard, unit_.gradient, stream, unit_.name);
-  }
-
- private:
-  ReducedUnit unit_;
-};
-
-class RotatingGradient : public GradientReduction {
- public:
-  RotatingGradient(const ReducedUnit& unit, const Tensor& arrived)
+  ScatteredGradient(const ReducedUnit& unit, const Tensor& arrived)
       : unit_(unit), arrived_(arrived.raw(), unit.gradient.dtype(), {unit.shard.numel()}) {}
 
   void run(const MicroBatchPlace& at, Stream& stream) override {
-    const bool direct = at.first && unit_.gradient.dtype() == DType::kFloat32;
+    const bool direct = unit_.keeps || (at.first && unit_.gradient.dtype() == DType::kFloat32);
     unit_.ranks->reduce_scatter_sum(direct ? unit_.shard : arrived_, unit_.gradient, stream, unit_.name);
     if (!direct) sum_terms({.out = unit_.shard, .terms = arrived_, .accumulate = !at.first}, stream);
   }
@@ -76,9 +63,8 @@ int64_t arrived_bytes(const ReducedUnit& unit) {
 }
 
 std::unique_ptr<GradientReduction> make_reduction(const ReducedUnit& unit, const Tensor& arrived) {
-  if (unit.keeps) return std::make_unique<KeptGradient>(unit);
   if (unit.as_terms) return std::make_unique<GradientTerms>(unit, arrived);
-  return std::make_unique<RotatingGradient>(unit, arrived);
+  return std::make_unique<ScatteredGradient>(unit, arrived);
 }
 
 }  // namespace octavo

@@ -28,9 +28,8 @@ struct MicroBatchPlace {
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
-  // Returns whether run() has something to do after this micro-batch.
-  virtual bool is_due(const MicroBatchPlace& /*at*/) const { return true; }
-  // Reduces the full gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
+  // Reduces the full gradient of the micro-batch, or of all micro-batches of the step if the gradient is kept. After
+  // the last micro-batch the slice holds the sum of the step.
   virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
 };
 

@@ -43,8 +43,8 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "data/loader.h"
 #include "data/overlap.h"
-#include "data/sample_batch.h"
 #include "data/validation_set.h"
 #include "parallel/ranks/process_group.h"
 

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/median.h"
 #include "core/table.h"
-#include "data/sample_batch.h"
+#include "data/loader.h"
 
 namespace octavo {
 

@@ -36,10 +36,6 @@ struct Source {
   bool named = false;  // Whether the user named the file, as opposed to a file found in a directory.
 };
 
-Source make_source(const std::string& path, FilePlace place, bool named) {
-  return {path, kind_of_file(path), place, named};
-}
-
 // Returns a text that is equal for sources with equal bytes after unpacking.
 std::string content_of(const Source& source) {
   try {
@@ -156,7 +152,7 @@ class Packer {
       if (is_directory) {
         append_directory(input, files);
       } else {
-        files.push_back(make_source(input, *place, true));
+        files.push_back({input, kind_of_file(input), *place, true});
       }
     }
     return each_once(std::move(files));
@@ -197,7 +193,7 @@ class Packer {
   void append_directory(const std::string& directory, std::vector<Source>& files) {
     const FileTree tree = list_tree(directory);
     for (const FileInTree& file : tree.files) {
-      if (!is_own_output(file.path)) files.push_back(make_source(file.path, file.place, false));
+      if (!is_own_output(file.path)) files.push_back({file.path, kind_of_file(file.path), file.place});
     }
     summary_.unreadable.insert(summary_.unreadable.end(), tree.unreadable.begin(), tree.unreadable.end());
     for (const auto& [kind, paths] : tree.left_out) summary_.skipped_files[kind] += static_cast<int64_t>(paths.size());
@@ -361,8 +357,7 @@ class Packer {
       summary_.held_out_tokens = held_out_writer_->num_tokens();
       writers.push_back(held_out_writer_.get());
     }
-    for (TokenFileWriter* writer : writers) writer->close();
-    TokenFileWriter::publish(writers);
+    TokenFileWriter::finish_together(writers);
   }
 
   PackOptions options_;

@@ -194,8 +194,7 @@ std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, 
   return tokens;
 }
 
-TokenFile::TokenFile(const std::string& path, const DocumentTokens& tokens, bool checks_index)
-    : one_sequence_each_(checks_index) {
+TokenFile::TokenFile(const std::string& path, const DocumentTokens& tokens, bool checks_index) {
   const std::string prefix = token_file_prefix(path);
   if (is_megatron(prefix)) {
     open_megatron(prefix, checks_index);
@@ -217,10 +216,6 @@ void TokenFile::open_megatron(const std::string& prefix, bool checks_index) {
   if (!checks_index) return;
   check_sequences();
   check_document_index();
-  one_sequence_each_ = num_documents_ == num_sequences_;
-  for (int64_t d = 0; one_sequence_each_ && d < num_documents_; ++d) {
-    one_sequence_each_ = load<int64_t>(document_index_, d) == d;
-  }
   find_document_begins();
 }
 
@@ -304,7 +299,7 @@ void TokenFile::find_llm_c_documents(const DocumentTokens& tokens, T leading_tok
 }
 
 int64_t TokenFile::first_sequence(int64_t document) const {
-  if (one_sequence_each_) return document;
+  if (document_index_ == nullptr) return document;
   const auto first = load<int64_t>(document_index_, document);
   CHECK_INPUT(first >= 0 && first <= num_sequences_,
               "{}: document {} begins with sequence {} of {}: the index has been changed", idx_.path(), document, first,
@@ -337,7 +332,6 @@ int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const
 }
 
 int64_t TokenFile::document_length(int64_t document) const {
-  if (one_sequence_each_) return sequence_length(document);
   const int64_t end = first_sequence(document + 1);
   int64_t length = 0;
   for (int64_t s = first_sequence(document); s < end; ++s) length += sequence_length(s);

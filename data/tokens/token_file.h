@@ -137,12 +137,10 @@ class TokenFile {
   MappedFile bin_;
   TokenDtype dtype_ = TokenDtype::kU16;
   int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
-  // The three unaligned arrays inside idx_ of a Megatron dataset.
+  // The three unaligned arrays inside idx_ of a Megatron dataset. Null for a shard, whose documents are its sequences.
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* document_index_ = nullptr;
-  // Whether document d is sequence d, which holds for the files of most writers. Saves a look-up in the document index.
-  bool one_sequence_each_;
   // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets tell how many tokens come
   // before a sequence.
   bool in_order_ = true;

@@ -1,8 +1,6 @@
 #include "data/tokens/token_writer.h"
 
-#include <algorithm>
-#include <array>
-#include <limits>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,18 +8,6 @@
 
 namespace octavo {
 namespace {
-
-template <typename T>
-void write_narrowed(OutputFile& file, std::span<const int32_t> tokens) {
-  std::array<T, 4096> buffer;
-  while (!tokens.empty()) {
-    const size_t count = std::min(buffer.size(), tokens.size());
-    std::transform(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count), buffer.begin(),
-                   [](int32_t id) { return static_cast<T>(id); });
-    file.write(std::span<const T>(buffer).first(count));
-    tokens = tokens.subspan(count);
-  }
-}
 
 template <typename T>
 void write_value(OutputFile& file, T value) {
@@ -37,27 +23,15 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
   const int64_t bad = find_outside_vocabulary(tokens, max_token_id(dtype_) + 1);
   CHECK_INPUT(bad < 0, "{}: token id {} at position {} of document {} does not fit {}", bin_.path(),
               tokens[static_cast<size_t>(bad)], bad, num_documents(), token_dtype_name(dtype_));
-  switch (dtype_) {
-    case TokenDtype::kU8:
-      write_narrowed<uint8_t>(bin_, tokens);
-      break;
-    case TokenDtype::kU16:
-      write_narrowed<uint16_t>(bin_, tokens);
-      break;
-    case TokenDtype::kI32:
-      write_narrowed<int32_t>(bin_, tokens);
-      break;
-  }
-  // The length of a sequence is an int32 on disk. A longer document becomes several sequences.
-  constexpr int64_t kLongest = std::numeric_limits<int32_t>::max();
-  auto remaining = static_cast<int64_t>(tokens.size());
-  do {
-    const int64_t length = std::min(remaining, kLongest);
-    sequence_lengths_.push_back(static_cast<int32_t>(length));
-    remaining -= length;
-  } while (remaining > 0);
-  document_ends_.push_back(static_cast<int64_t>(sequence_lengths_.size()));
-  num_tokens_ += static_cast<int64_t>(tokens.size());
+  CHECK_INPUT(std::in_range<int32_t>(tokens.size()), "{}: document {} has {} tokens, which its index cannot describe",
+              bin_.path(), num_documents(), tokens.size());
+  // The host is little-endian, like the file, so an id in a narrower type is the first bytes of the int32.
+  const auto width = static_cast<size_t>(token_size_bytes(dtype_));
+  std::string bytes(tokens.size() * width, '\0');
+  for (size_t i = 0; i < tokens.size(); ++i) std::memcpy(&bytes[i * width], &tokens[i], width);
+  bin_.write(bytes);
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  num_tokens_ += std::ssize(tokens);
 }
 
 void TokenFileWriter::write_index() {
@@ -65,30 +39,25 @@ void TokenFileWriter::write_index() {
   idx.write(std::string_view("MMIDIDX\0\0", 9));
   write_value<uint64_t>(idx, 1);
   write_value(idx, static_cast<uint8_t>(dtype_));
-  write_value<uint64_t>(idx, sequence_lengths_.size());
-  write_value<uint64_t>(idx, document_ends_.size() + 1);
-  idx.write(std::span<const int32_t>(sequence_lengths_));
+  write_value<uint64_t>(idx, lengths_.size());
+  write_value<uint64_t>(idx, lengths_.size() + 1);
+  idx.write(std::span<const int32_t>(lengths_));
   int64_t offset = 0;
-  for (const int32_t length : sequence_lengths_) {
+  for (const int32_t length : lengths_) {
     write_value(idx, offset);
     offset += length * token_size_bytes(dtype_);
   }
-  write_value<int64_t>(idx, 0);
-  idx.write(std::span<const int64_t>(document_ends_));
+  for (int64_t document = 0; document <= num_documents(); ++document) write_value(idx, document);
 }
 
 std::string TokenFileWriter::sidecar() const {
-  nlohmann::ordered_json json;
-  json["tokenizer"] = nullptr;
-  if (!info_.tokenizer.empty()) json["tokenizer"] = info_.tokenizer;
-  json["vocab_size"] = nullptr;
-  if (info_.vocab_size > 0) json["vocab_size"] = info_.vocab_size;
-  json["bos"] = nullptr;
-  if (info_.bos) json["bos"] = *info_.bos;
-  json["eos"] = nullptr;
-  if (info_.eos) json["eos"] = *info_.eos;
-  json["documents"] = num_documents();
-  json["tokens"] = num_tokens_;
+  using Json = nlohmann::ordered_json;
+  const Json json = {{"tokenizer", info_.tokenizer.empty() ? Json() : Json(info_.tokenizer)},
+                     {"vocab_size", info_.vocab_size > 0 ? Json(info_.vocab_size) : Json()},
+                     {"bos", info_.bos ? Json(*info_.bos) : Json()},
+                     {"eos", info_.eos ? Json(*info_.eos) : Json()},
+                     {"documents", num_documents()},
+                     {"tokens", num_tokens_}};
   return json.dump(2) + "\n";
 }
 
@@ -102,7 +71,8 @@ void TokenFileWriter::close() {
   json_->finish();
 }
 
-void TokenFileWriter::publish(std::span<TokenFileWriter* const> writers) {
+void TokenFileWriter::finish_together(std::span<TokenFileWriter* const> writers) {
+  for (TokenFileWriter* writer : writers) writer->close();
   std::vector<OutputFile*> files;
   // The index is last in this order, so rename_together() moves an older index away first. Otherwise, if the process
   // died between two renames, the index of an older dataset could stand next to the new tokens.

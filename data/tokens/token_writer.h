@@ -20,34 +20,33 @@ struct TokenFileInfo {
   std::optional<int32_t> bos = {}, eos = {};
 };
 
-// Used by one thread. Writes under temporary names until publish() gives the files their names, .idx last. So an
+// Used by one thread. Writes under temporary names until finish() gives the files their names, .idx last. So an
 // interrupted writer leaves no incomplete dataset, and an older dataset of the same name stays until then. Documents
-// are streamed to disk; memory grows by 12 bytes per document.
+// are streamed to disk; memory grows by 4 bytes per document.
 class TokenFileWriter {
  public:
   // Throws an InputError if PREFIX.bin cannot be created.
   TokenFileWriter(const std::string& prefix, TokenDtype dtype, TokenFileInfo info = {});
 
-  // Appends one document, which may be empty. Throws an InputError if an id does not fit the dtype, and an Error if the
-  // disk is full.
+  // Appends one document, which may be empty. Throws an InputError if an id does not fit the dtype or the document has
+  // more than 2^31 - 1 tokens, and an Error if the disk is full.
   void add_document(std::span<const int32_t> tokens);
 
-  // Writes PREFIX.idx and PREFIX.json, and all three files to the device, still under temporary names. Must be called
-  // once, after the last document. Throws an Error if the disk is full.
-  void close();
-  // Gives the closed files of all writers their names, or leaves all older ones as they were. Throws an Error if the
-  // system refuses a name.
-  static void publish(std::span<TokenFileWriter* const> writers);
+  // Writes the files of all writers to the device, and then gives them their names, or leaves all older files as they
+  // were. Must be called once, after the last document. Throws an Error if the disk is full or the system refuses a
+  // name.
+  static void finish_together(std::span<TokenFileWriter* const> writers);
   void finish() {
-    close();
     TokenFileWriter* const self = this;
-    publish({&self, 1});
+    finish_together({&self, 1});
   }
 
-  int64_t num_documents() const { return static_cast<int64_t>(document_ends_.size()); }
+  int64_t num_documents() const { return std::ssize(lengths_); }
   int64_t num_tokens() const { return num_tokens_; }
 
  private:
+  // Writes PREFIX.idx and PREFIX.json, and all three files to the device, still under temporary names.
+  void close();
   void write_index();
   std::string sidecar() const;
 
@@ -56,8 +55,7 @@ class TokenFileWriter {
   TokenFileInfo info_;
   OutputFile bin_;
   std::optional<OutputFile> idx_, json_;  // Index and sidecar, set by close().
-  std::vector<int32_t> sequence_lengths_;
-  std::vector<int64_t> document_ends_;  // Number of sequences up to and including each document.
+  std::vector<int32_t> lengths_;          // Length of each document, which is one sequence.
   int64_t num_tokens_ = 0;
 };
 

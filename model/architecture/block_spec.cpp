@@ -2,6 +2,8 @@
 
 namespace octavo {
 
+namespace {
+
 HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
   const int64_t kv_width = c.num_kv_heads * c.head_dim;
   std::vector<NormSpec> norms{{kAttentionNorm, c.hidden_size}};
@@ -39,6 +41,8 @@ HalfSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
                .output_gradient = Producer::kNormBackward,
                .gradient_slot = 1}}};
 }
+
+}  // namespace
 
 std::vector<HalfSpec> block_halves(const ModelConfig& config, const BatchShape& shape) {
   return {attention_spec(config, shape), mlp_spec(config, shape)};

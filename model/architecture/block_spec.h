@@ -2,14 +2,62 @@
 // FP8 weights, the tables of amaxes and statistics, plans and reports iterate over these lists.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "core/sequence_chunks.h"
+#include "model/architecture/activation_checkpointing.h"
 #include "model/architecture/config.h"
-#include "model/architecture/linear_spec.h"
-#include "parallel/context_group.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
+
+struct LinearShape {
+  int64_t tokens = 0;  // Tokens of all tensor-parallel ranks.
+  int64_t in = 0;      // Width of the inputs that this rank has.
+  int64_t out = 0;     // Width of the outputs that this rank has.
+  Divided divided = Divided::kOutputs;
+  // Returns the width that is not divided. Tokens are exchanged between ranks at this width.
+  int64_t whole_width() const { return divided == Divided::kOutputs ? in : out; }
+};
+
+// Names of the matmuls in profiles, as string literals. The name of the forward identifies the linear everywhere.
+struct LinearNames {
+  const char* forward = "linear";
+  const char* d_x = "linear_d_x";
+  const char* d_w = "linear_d_w";
+};
+
+// A parameter that is some rows of W.
+struct MatrixSpec {
+  const char* name;          // Name without its prefix, such as "model.layers.3.".
+  int64_t rows;              // Rows of the whole parameter.
+  bool of_kv_heads = false;  // Whether the rows are kv heads, of which several ranks may have copies.
+};
+
+struct LinearSpec {
+  LinearNames names = {};
+  LinearShape shape = {};
+  std::vector<MatrixSpec> matrices = {};               // Parameters of which W consists, in the order of its rows.
+  Producer input = Producer::kNorm;                    // Op that computes x.
+  Producer output_gradient = Producer::kNormBackward;  // Op that computes the gradient of y.
+  // Index in LinearScratch::columns, into which the output gradient is cast. Two linears that follow each other in
+  // backward have different slots, because LinearBackward::between of the first may cast the output gradient of the
+  // second before the weight gradient of the first is computed.
+  size_t gradient_slot = 0;
+};
+
+struct NormSpec {
+  const char* name;  // Name without its prefix, such as "model.layers.3.".
+  int64_t width;
+};
+
+// The norms and linears of a half of a block.
+struct HalfSpec {
+  std::vector<NormSpec> norms;
+  std::vector<LinearSpec> linears;
+};
 
 inline constexpr const char* kAttentionNorm = "input_layernorm.weight";
 inline constexpr const char* kQueryNorm = "self_attn.q_norm.weight";
@@ -28,11 +76,8 @@ struct BatchShape {
   int64_t whole_seq_len() const { return seq_len * context.size; }
 };
 
-// Return the halves of a block. `config` is the config of the whole model, or the local_config of a rank.
-HalfSpec attention_spec(const ModelConfig& config, const BatchShape& shape);
-HalfSpec mlp_spec(const ModelConfig& config, const BatchShape& shape);
-
-// Returns both halves in the order of forward.
+// Returns both halves in the order of forward. `config` is the config of the whole model, or the local_config of a
+// rank.
 std::vector<HalfSpec> block_halves(const ModelConfig& config, const BatchShape& shape = {});
 // Returns the linears of both halves in the order of forward.
 std::vector<LinearSpec> block_linears(const ModelConfig& config, const BatchShape& shape = {});

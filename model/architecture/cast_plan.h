@@ -21,7 +21,7 @@
 #include <array>
 #include <cstdint>
 
-#include "model/architecture/activations.h"
+#include "model/architecture/activation_checkpointing.h"
 #include "model/architecture/precision.h"
 #include "model/architecture/tensor_parallel.h"
 

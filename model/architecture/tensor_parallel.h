@@ -30,6 +30,16 @@ enum class Divided : uint8_t {
   kInputs,   // columns of W
 };
 
+// Columns [begin, end) of a tensor of two dimensions, such as those of the weight of a row-parallel linear that a rank
+// has. The range (0, 0) means a whole tensor of any dimensions.
+struct ColumnRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool none() const { return begin == 0 && end == 0; }
+  bool operator==(const ColumnRange& other) const = default;
+};
+
 struct DividedSize {
   std::string name;
   int64_t size = 0;

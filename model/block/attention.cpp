@@ -29,25 +29,21 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
       config.qk_norm && memory.recompute && made_in(Activation::kRotated, *memory.recompute) == BlockPass::kBackward;
 }
 
-SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
-                       Arena& arena) {
-  if (shape.context.size == 1) return;
-  const int64_t width = sdpa_shape(config, shape).kv_width();
-  const int64_t tokens = shape.tokens() * shape.context.size;
-  scratch = ContextScratch(shape.context, shape.tokens(), width, compute, arena);
-  kv = arena.allocate("keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
-  if (gradients) {
-    d_kv = arena.allocate("gradient of keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
-  }
-}
-
 AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
-                                   Arena& arena)
-    : shared(config, shape, compute, gradients, arena) {
+                                   Arena& arena) {
+  const auto allocate = [&](const char* name, int64_t rows, int64_t columns) {
+    return arena.allocate(name, compute, {rows, columns}, Lifetime::kBlock);
+  };
+  if (shape.context.size > 1) {
+    const int64_t width = sdpa_shape(config, shape).kv_width();
+    const int64_t tokens = shape.tokens() * shape.context.size;
+    context = ContextScratch(shape.context, shape.tokens(), width, compute, arena);
+    kv = allocate("keys and values of whole sequences", tokens, width);
+    if (gradients) d_kv = allocate("gradient of keys and values of whole sequences", tokens, width);
+  }
   if (!gradients) return;
-  d_qkv = arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()}, Lifetime::kBlock);
-  d_attention =
-      arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()}, Lifetime::kBlock);
+  d_qkv = allocate("gradient of qkv", shape.tokens(), config.qkv_width());
+  d_attention = allocate("gradient of attention", shape.tokens(), config.attention_width());
 }
 
 QkNormParameters::QkNormParameters(const HalfParts& parts) {
@@ -138,34 +134,32 @@ void Attention::attend(const BlockContext& c, const AttentionActivations& a) con
                 .out = a.attention,
                 .lse = a.lse,
                 .qkv = a.qkv,
-                .kv = scratch_.shared.kv,
+                .kv = scratch_.kv,
                 .documents = c.documents},
                c.stream);
 }
 
 // Gathers the columns of k and v, which follow the columns of q.
 void Attention::start_gather_keys(const BlockContext& c, const AttentionActivations& a) const {
-  const SharedKeys& shared = scratch_.shared;
-  c.sequences.start_gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch,
+  c.sequences.start_gather(scratch_.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, scratch_.context,
                            "keys and values");
 }
 
 void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
-  const SharedKeys& shared = scratch_.shared;
   if (!c.sequences.alone()) c.sequences.wait();
   sdpa_backward({.shape = c.attention,
                  .d_qkv = scratch_.d_qkv,
-                 .d_kv = shared.d_kv,
+                 .d_kv = scratch_.d_kv,
                  .d_out = scratch_.d_attention,
                  .out = a.attention,
                  .lse = a.lse,
                  .qkv = a.qkv,
-                 .kv = shared.kv,
+                 .kv = scratch_.kv,
                  .documents = c.documents},
                 c.stream);
   if (c.sequences.alone()) return;
-  c.sequences.start_reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch,
-                                   shared.scratch, "gradients of keys and values");
+  c.sequences.start_reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, scratch_.d_kv, c.attention.batch,
+                                   scratch_.context, "gradients of keys and values");
 }
 
 void Attention::start_backward(const BlockContext& c, const AttentionActivations& a) const {

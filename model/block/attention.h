@@ -23,16 +23,6 @@ struct AttentionActivations {
   bool recomputes_rotation = false;  // Whether backward computes `qkv` again from `projected`.
 };
 
-// Keys and values of whole sequences, if ranks share the sequences (kernels/attention/sdpa.h). They are gathered in
-// forward and again in backward. To save them for every layer would take more memory than all other activations.
-struct SharedKeys {
-  SharedKeys() = default;  // If this rank has whole sequences.
-  SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
-
-  Tensor kv, d_kv;  // [batch * whole_seq_len, kv_width]
-  ContextScratch scratch;
-};
-
 // Memory that is used within one forward or backward. All blocks share it.
 struct AttentionScratch {
   // `gradients`: whether there is a backward.
@@ -40,7 +30,11 @@ struct AttentionScratch {
 
   Tensor d_qkv;        // [tokens, qkv_width]
   Tensor d_attention;  // [tokens, heads * head_dim]
-  SharedKeys shared;
+  // [batch * whole_seq_len, kv_width] keys and values of whole sequences, if ranks share the sequences
+  // (kernels/attention/sdpa.h). They are gathered in forward and again in backward. To save them for every layer would
+  // take more memory than all other activations.
+  Tensor kv, d_kv;
+  ContextScratch context;  // buffers for their transfers
 };
 
 // The weights of qk-norm and their gradients, [head_dim]. Undefined without qk-norm.

@@ -10,14 +10,14 @@ namespace octavo {
 
 BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
                            Arena& arena)
-    : mlp(config, shape, compute, arena) {
+    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size}, Lifetime::kBlock)) {
   if (gradients)
     d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
   attention.emplace(config, shape, compute, gradients, arena);
 }
 
 Block::Block(const HalfParts& parts, const BlockScratch& scratch)
-    : attention_(parts, *scratch.attention), mlp_(parts, scratch.mlp), d_norm_(scratch.d_norm) {}
+    : attention_(parts, *scratch.attention), mlp_(parts, scratch.swiglu), d_norm_(scratch.d_norm) {}
 
 void Block::forward(const BlockContext& c, const BlockActivations& a, const Tensor& residual,
                     const Tensor& delta) const {

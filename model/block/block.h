@@ -35,7 +35,7 @@ struct BlockScratch {
   // `gradients`: whether there is a backward.
   BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
-  MlpScratch mlp;
+  Tensor swiglu;  // [tokens, intermediate]
   Tensor d_norm;  // [share, hidden]
   std::optional<AttentionScratch> attention;
 };

@@ -16,39 +16,34 @@ MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shap
   down = memory.of_linear("down");
 }
 
-MlpScratch::MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size}, Lifetime::kBlock)) {}
-
-Mlp::Mlp(const HalfParts& parts, const MlpScratch& scratch)
-    : norm_(parts, kMlpNorm), gate_up_(parts.linear("gate_up")), down_(parts.linear("down")), scratch_(scratch) {}
+Mlp::Mlp(const HalfParts& parts, const Tensor& swiglu)
+    : norm_(parts, kMlpNorm), gate_up_(parts.linear("gate_up")), down_(parts.linear("down")), swiglu_(swiglu) {}
 
 void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
                   BlockPass pass) const {
-  const Tensor& swiglu = scratch_.swiglu;
   norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
   gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
   if (pass != BlockPass::kForward) return;
   const Target target = down_.input_target(a.down, pass);
   swiglu_forward(
-      {.out = swiglu, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast, .slope = a.norm.linear.slope},
+      {.out = swiglu_, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast, .slope = a.norm.linear.slope},
       c.stream);
   if (c.observer != nullptr) {
-    c.observer->on_result({.op = "swiglu_forward", .results = {swiglu}, .inputs = {a.gate_up}});
+    c.observer->on_result({.op = "swiglu_forward", .results = {swiglu_}, .inputs = {a.gate_up}});
   }
-  down_.forward(a.down, {.y = delta, .x = swiglu, .pass = pass}, c.stream);
+  down_.forward(a.down, {.y = delta, .x = swiglu_, .pass = pass}, c.stream);
 }
 
 // Backward of down and swiglu. swiglu_backward overwrites gate_up with its gradient, because no later op reads gate_up.
 // It also writes the input of down, if the recipe can cast it in one pass. The input of a linear is recomputed before
 // its output gradient is computed, because both may be cast into the same LinearScratch.
 void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
-  const Tensor& swiglu = scratch_.swiglu;
   const bool by_product = down_.recomputes_input() && down_.input_is_by_product();
   if (down_.recomputes_input() && !by_product) {
-    swiglu_forward({.out = swiglu, .gate_up = a.gate_up}, c.stream);
-    down_.recompute_input(a.down, swiglu, c.stream);
+    swiglu_forward({.out = swiglu_, .gate_up = a.gate_up}, c.stream);
+    down_.recompute_input(a.down, swiglu_, c.stream);
   }
-  const Tensor& d_swiglu = swiglu;
+  const Tensor& d_swiglu = swiglu_;
   const auto swiglu_gradient = [&] {
     norm_.recompute_input(c, a.norm, gate_up_);
     gate_up_.bound_gradient(a.norm.linear, d_swiglu, c.stream);
@@ -58,7 +53,7 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
                      .gate_up = a.gate_up,
                      .amax = target.amax,
                      .cast = target.cast,
-                     .out = by_product ? swiglu : Tensor(),
+                     .out = by_product ? swiglu_ : Tensor(),
                      .out_cast = by_product ? down_.input_target(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
     if (c.observer == nullptr) return;
@@ -67,7 +62,7 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
   down_.backward(a.down,
                  {.d_x = d_swiglu,
                   .d_y = args.d_h,
-                  .x = swiglu,
+                  .x = swiglu_,
                   .weight_gradient = args.weight_gradient,
                   .between = swiglu_gradient},
                  c.stream);

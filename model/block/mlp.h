@@ -16,16 +16,10 @@ struct MlpActivations {
   LinearActivations down;
 };
 
-// Memory that is used within one forward or backward. All blocks share it.
-struct MlpScratch {
-  MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
-
-  Tensor swiglu;  // [tokens, intermediate] input of down. In backward first its gradient, then the input again.
-};
-
 class Mlp {
  public:
-  Mlp(const HalfParts& parts, const MlpScratch& scratch);
+  // `swiglu` [tokens, intermediate] is memory that all blocks share.
+  Mlp(const HalfParts& parts, const Tensor& swiglu);
 
   // `delta` [share, hidden] is added to the residual, and is then overwritten with the output of down. Recomputation
   // ends with gate_up, from which backward makes the input of down.
@@ -43,7 +37,7 @@ class Mlp {
 
   HalfNorm norm_;
   LinearLayer gate_up_, down_;
-  MlpScratch scratch_;
+  Tensor swiglu_;  // Input of down. In backward first its gradient, then the input again.
 };
 
 }  // namespace octavo

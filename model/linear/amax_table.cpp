@@ -1,6 +1,5 @@
 #include "model/linear/amax_table.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 

@@ -2,7 +2,7 @@
 
 #include "core/mix_bits.h"
 #include "kernels/optimizer/adamw.h"
-#include "model/optimizer/parameter_update.h"
+#include "model/optimizer/optimizer.h"
 
 namespace octavo {
 

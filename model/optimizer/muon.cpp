@@ -9,7 +9,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/optimizer/muon.h"
 #include "kernels/optimizer/newton_schulz.h"
-#include "model/optimizer/parameter_update.h"
+#include "model/optimizer/optimizer.h"
 #include "model/optimizer/whole_matrices.h"
 
 namespace octavo {

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "kernels/math/random_normal.h"
 #include "kernels/math/random_numbers.h"
-#include "model/architecture/block_spec.h"
 
 namespace octavo {
 
@@ -61,26 +60,13 @@ void ParameterLayout::add(ParameterSpec spec) {
   specs_.push_back(std::move(spec));
 }
 
-ParameterLayout::Part ParameterLayout::rows_part(int64_t rows, int64_t columns) const {
-  const int64_t share = rows / tensor_.size;
-  return {tensor_.rank * share, share, 0, columns, true};
-}
-
-ParameterLayout::Part ParameterLayout::columns_part(int64_t rows, int64_t columns) const {
-  const int64_t share = columns / tensor_.size;
-  return {0, rows, tensor_.rank * share, share, true};
-}
-
-void ParameterLayout::add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
-                                 int64_t linear) {
-  add({.name = std::move(name),
-       .shape = {part.rows, part.columns},
-       .init_std = init_std,
-       .linear = linear,
-       .whole_shape = std::move(whole_shape),
-       .row_begin = part.row_begin,
-       .column_begin = part.column_begin,
-       .counts = part.counts});
+ParameterSpec ParameterLayout::share_of(Divided divided, std::string name, int64_t rows, int64_t columns) const {
+  ParameterSpec spec{
+      .name = std::move(name), .shape = {rows, columns}, .init_std = kInitStd, .whole_shape = {rows, columns}};
+  int64_t& share = spec.shape[divided == Divided::kOutputs ? 0 : 1];
+  share /= tensor_.size;
+  (divided == Divided::kOutputs ? spec.row_begin : spec.column_begin) = tensor_.rank * share;
+  return spec;
 }
 
 void ParameterLayout::align_next() {
@@ -122,11 +108,12 @@ void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c,
     const std::string name = layer_parameter(layer, matrix.name);
     if (matrix.of_kv_heads) {
       add_kv_heads(name, c, index);
-    } else if (linear.shape.divided == Divided::kOutputs) {
-      add_matrix(name, {matrix.rows, columns}, rows_part(matrix.rows, columns), kInitStd, index);
-    } else {
-      add_matrix(name, {matrix.rows, columns}, columns_part(matrix.rows, columns), residual_std, index);
+      continue;
     }
+    ParameterSpec spec = share_of(linear.shape.divided, name, matrix.rows, columns);
+    if (linear.shape.divided == Divided::kInputs) spec.init_std = residual_std;
+    spec.linear = index;
+    add(std::move(spec));
   }
   align_next();
 }
@@ -139,8 +126,13 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
     while (end < heads.size() && heads[end].head == heads[end - 1].head + 1 && heads[end].counts == heads[first].counts)
       ++end;
     const int64_t rows = static_cast<int64_t>(end - first) * c.head_dim;
-    add_matrix(name, {c.num_kv_heads * c.head_dim, c.hidden_size},
-               {heads[first].head * c.head_dim, rows, 0, c.hidden_size, heads[first].counts}, kInitStd, linear);
+    add({.name = name,
+         .shape = {rows, c.hidden_size},
+         .init_std = kInitStd,
+         .linear = linear,
+         .whole_shape = {c.num_kv_heads * c.head_dim, c.hidden_size},
+         .row_begin = heads[first].head * c.head_dim,
+         .counts = heads[first].counts});
     first = end;
   }
 }
@@ -158,9 +150,9 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, S
   const auto add_table = [&](const char* unit, const char* name, bool counts) {
     begin_unit(unit);
     lm_head_ = specs_.size();
-    Part part = rows_part(config.vocab_size, config.hidden_size);
-    part.counts = counts;
-    add_matrix(name, {config.vocab_size, config.hidden_size}, part, kInitStd);
+    ParameterSpec spec = share_of(Divided::kOutputs, name, config.vocab_size, config.hidden_size);
+    spec.counts = counts;
+    add(std::move(spec));
     end_unit();
   };
   const bool tied = config.tie_word_embeddings;

@@ -17,9 +17,9 @@
 
 #include "core/stream.h"
 #include "kernels/math/matrix_range.h"
-#include "model/architecture/column_range.h"
+#include "model/architecture/block_spec.h"
 #include "model/architecture/config.h"
-#include "model/architecture/linear_spec.h"
+#include "model/architecture/tensor_parallel.h"
 
 namespace octavo {
 
@@ -114,16 +114,9 @@ class ParameterLayout {
  private:
   void begin_unit(std::string name, int64_t layer = -1);
   void end_unit();
-  // Part of a matrix [rows, columns].
-  struct Part {
-    int64_t row_begin, rows, column_begin, columns;
-    bool counts;
-  };
-  Part rows_part(int64_t rows, int64_t columns) const;     // Returns this rank's share of the rows.
-  Part columns_part(int64_t rows, int64_t columns) const;  // Returns this rank's share of the columns.
+  // Returns this rank's share of the rows, or of the columns, of a matrix.
+  ParameterSpec share_of(Divided divided, std::string name, int64_t rows, int64_t columns) const;
   void add(ParameterSpec spec);
-  void add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
-                  int64_t linear = -1);
   void align_next();
   void add_norms(const ModelConfig& config);
   void add_block(const std::vector<LinearSpec>& linears, const ModelConfig& config, int64_t layer);

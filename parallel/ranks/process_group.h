@@ -3,7 +3,7 @@
 // MPI.
 //
 // Every method except the accessors is a collective: all ranks call the same methods in the same order from the main
-// thread. Messages are small, except for the text of broadcast(); tensors use a Communicator. The watchdog watches all
+// thread. Messages are small, except for texts; tensors use a Communicator. The watchdog watches all
 // collectives once watchdog() has been given a time limit.
 #pragma once
 
@@ -55,15 +55,15 @@ class ProcessGroup {
   // Returns root's text on every rank. The text may have any length.
   std::string broadcast(std::string text, int root = 0);
   // Returns, on every rank, the non-empty text of the lowest rank that has one. Empty if all texts are empty. Texts are
-  // transferred only if there is one.
-  std::string broadcast_first(std::string text);
+  // transferred only if there is one. `what` names the collective in messages.
+  std::string broadcast_first(std::string text, const char* what = "broadcast_first");
   // Returns every rank's text on rank 0, and an empty list on other ranks. Texts may have any length.
   std::vector<std::string> gather(const std::string& text);
-  // Returns every rank's text on every rank. The texts must have less than 1 GiB in total.
+  // Returns every rank's text on every rank.
   std::vector<std::string> all_gather(const std::string& text);
   // Returns every rank's number on every rank.
   std::vector<uint64_t> all_gather(uint64_t number);
-  int64_t all_reduce_max(int64_t value);
+  int64_t all_reduce_max(int64_t value, const char* what = "all_reduce_max");
   double all_reduce_sum(double value);
   // Returns the bitwise OR of every rank's bits.
   uint64_t all_reduce_or(uint64_t bits);
@@ -93,8 +93,6 @@ class ProcessGroup {
 
  private:
   void start_mpi();
-  int64_t reduce_max(int64_t value, const char* op);
-  std::string first_text(std::string text, const char* op);
   // Throws the error of the lowest rank whose outcome of agree() is a failure.
   void settle(std::string outcome);
 

@@ -38,11 +38,6 @@ int number_from(std::initializer_list<const char*> variables, int missing) {
 // processes.
 int launched_processes() { return number_from({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1); }
 
-int checked_size(const std::string& text) {
-  CHECK(text.size() < (size_t{1} << 30), "a control message of {} bytes is too large", text.size());
-  return static_cast<int>(text.size());
-}
-
 // Returns the board that the ranks of this machine share, or a board of this rank only if there is no shared memory.
 RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
   // Makes the name different from that of any other run on this machine.
@@ -65,46 +60,13 @@ RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
   return is_open == 1 ? std::move(board) : RankBoard();
 }
 
-// Buffer for one text per rank, one after the other. Empty on ranks that do not receive texts.
-class Texts {
- public:
-  explicit Texts(std::vector<int> counts) : counts_(std::move(counts)) {
-    int total = 0;
-    for (const int count : counts_) {
-      offsets_.push_back(total);
-      CHECK(total <= (1 << 30) - count, "the control messages of {} ranks are too large", counts_.size());
-      total += count;
-    }
-    all_.resize(static_cast<size_t>(total));
-  }
-
-  char* data() { return all_.data(); }
-  const int* counts() const { return counts_.data(); }
-  const int* offsets() const { return offsets_.data(); }
-
-  std::vector<std::string> split() const {
-    std::vector<std::string> texts;
-    for (size_t i = 0; i < counts_.size(); ++i) {
-      texts.push_back(all_.substr(static_cast<size_t>(offsets_[i]), static_cast<size_t>(counts_[i])));
-    }
-    return texts;
-  }
-
- private:
-  std::vector<int> counts_;
-  std::vector<int> offsets_;
-  std::string all_;
-};
-
 constexpr int64_t kMessageBytes = int64_t{1} << 26;  // Maximum number of bytes per call, because MPI counts are ints.
-// Bytes of all ranks per call. Longer texts are sent separately.
-constexpr int64_t kGatherBytes = int64_t{1} << 28;
 constexpr int kGatherTag = 2;
 
-// Calls call(offset, count) for each message that the bytes of a text from `begin` on are divided into.
+// Calls call(offset, count) for each message that the bytes of a text are divided into.
 template <typename Call>
-void by_messages(int64_t begin, int64_t bytes, Call call) {
-  for (; begin < bytes; begin += kMessageBytes) {
+void by_messages(int64_t bytes, Call call) {
+  for (int64_t begin = 0; begin < bytes; begin += kMessageBytes) {
     call(begin, static_cast<int>(std::min(kMessageBytes, bytes - begin)));
   }
 }
@@ -183,30 +145,29 @@ std::string ProcessGroup::broadcast(std::string text, int root) {
   int64_t bytes = std::ssize(text);
   check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, MPI_COMM_WORLD), "MPI_Bcast");
   text.resize(static_cast<size_t>(bytes));
-  by_messages(0, bytes, [&](int64_t offset, int count) {
+  by_messages(bytes, [&](int64_t offset, int count) {
     check(MPI_Bcast(text.data() + offset, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
   });
   return text;
 }
 
-std::string ProcessGroup::broadcast_first(std::string text) { return first_text(std::move(text), "broadcast_first"); }
-
 // A text is transferred only if a rank has one. Otherwise the reduction of one number suffices.
-std::string ProcessGroup::first_text(std::string text, const char* op) {
-  const int64_t highest = reduce_max(text.empty() ? 0 : size_ - rank_, op);
+std::string ProcessGroup::broadcast_first(std::string text, const char* what) {
+  const int64_t highest = all_reduce_max(text.empty() ? 0 : size_ - rank_, what);
   return highest == 0 ? "" : broadcast(std::move(text), static_cast<int>(size_ - highest));
 }
 
 std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
-  if (size_ == 1) return {text};
-  const Watchdog::Scope scope(*watchdog_, {"all_gather"});
-  const int bytes = checked_size(text);
-  std::vector<int> counts(static_cast<size_t>(size_));
-  check(MPI_Allgather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
-  Texts all(counts);
-  check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, MPI_COMM_WORLD),
-        "MPI_Allgatherv");
-  return all.split();
+  const std::vector<uint64_t> sizes = all_gather(uint64_t{text.size()});
+  std::string all;
+  for (const std::string& one : gather(text)) all += one;
+  all = broadcast(std::move(all));
+  std::vector<std::string> texts;
+  for (size_t begin = 0; const uint64_t size : sizes) {
+    texts.push_back(all.substr(begin, size));
+    begin += size;
+  }
+  return texts;
 }
 
 std::vector<uint64_t> ProcessGroup::all_gather(uint64_t number) {
@@ -221,36 +182,26 @@ std::vector<std::string> ProcessGroup::gather(const std::string& text) {
   if (size_ == 1) return {text};
   const Watchdog::Scope scope(*watchdog_, {"gather"});
   const int64_t bytes = std::ssize(text);
-  const int64_t share = kGatherBytes / size_;
   std::vector<int64_t> sizes(is_root() ? static_cast<size_t>(size_) : 0);
   check(MPI_Gather(&bytes, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, 0, MPI_COMM_WORLD), "MPI_Gather");
-  std::vector<int> counts;
-  counts.reserve(sizes.size());
-  for (const int64_t size : sizes) counts.push_back(static_cast<int>(std::min(size, share)));
-  Texts first(counts);
-  check(MPI_Gatherv(text.data(), static_cast<int>(std::min(bytes, share)), MPI_CHAR, first.data(), first.counts(),
-                    first.offsets(), MPI_CHAR, 0, MPI_COMM_WORLD),
-        "MPI_Gatherv");
-  std::vector<std::string> texts = first.split();
   if (!is_root()) {
-    by_messages(share, bytes, [&](int64_t offset, int count) {
+    by_messages(bytes, [&](int64_t offset, int count) {
       check(MPI_Send(text.data() + offset, count, MPI_CHAR, 0, kGatherTag, MPI_COMM_WORLD), "MPI_Send");
     });
-    return texts;
+    return {};
   }
+  std::vector<std::string> texts(sizes.size());
   texts[0] = text;
   for (int rank = 1; rank < size_; ++rank) {
     std::string& whole = texts[static_cast<size_t>(rank)];
     whole.resize(static_cast<size_t>(sizes[static_cast<size_t>(rank)]));
-    by_messages(share, std::ssize(whole), [&](int64_t offset, int count) {
+    by_messages(std::ssize(whole), [&](int64_t offset, int count) {
       check(MPI_Recv(whole.data() + offset, count, MPI_CHAR, rank, kGatherTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
             "MPI_Recv");
     });
   }
   return texts;
 }
-
-int64_t ProcessGroup::all_reduce_max(int64_t value) { return reduce_max(value, "all_reduce_max"); }
 
 uint64_t ProcessGroup::all_reduce_or(uint64_t bits) {
   if (size_ == 1) return bits;
@@ -259,9 +210,9 @@ uint64_t ProcessGroup::all_reduce_or(uint64_t bits) {
   return bits;
 }
 
-int64_t ProcessGroup::reduce_max(int64_t value, const char* op) {
+int64_t ProcessGroup::all_reduce_max(int64_t value, const char* what) {
   if (size_ == 1) return value;
-  const Watchdog::Scope scope(*watchdog_, {op});
+  const Watchdog::Scope scope(*watchdog_, {what});
   check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
   return value;
 }
@@ -285,7 +236,7 @@ void ProcessGroup::agree_on_files(const char* what, const std::function<void()>&
 }
 
 void ProcessGroup::settle(std::string outcome) {
-  const std::string first = first_text(std::move(outcome), "agreement");
+  const std::string first = broadcast_first(std::move(outcome), "agreement");
   if (first.empty()) return;
   if (first[0] == kBadInput) throw AgreedInputError(first.substr(1));
   throw AgreedError(first.substr(1));

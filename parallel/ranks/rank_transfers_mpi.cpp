@@ -37,22 +37,13 @@ void RankTransfers::send(int to, std::span<const std::span<const std::byte>> par
   int64_t bytes = 0;
   for (const auto& part : parts) bytes += std::ssize(part);
   check(MPI_Send(&bytes, 1, MPI_INT64_T, to, 0, channel_->comm.get()), "MPI_Send");
-  // The receiver does not know the lengths of the parts, so blocks may span several parts.
-  std::vector<std::byte> block;
-  block.reserve(static_cast<size_t>(std::min(bytes, kBlockBytes)));
-  const auto send_block = [&] {
-    check(MPI_Send(block.data(), static_cast<int>(block.size()), MPI_BYTE, to, 0, channel_->comm.get()), "MPI_Send");
-    block.clear();
-  };
   for (std::span<const std::byte> part : parts) {
     while (!part.empty()) {
-      const size_t count = std::min(part.size(), static_cast<size_t>(kBlockBytes) - block.size());
-      block.insert(block.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(count));
-      part = part.subspan(count);
-      if (std::ssize(block) == kBlockBytes) send_block();
+      const int count = static_cast<int>(std::min(std::ssize(part), kBlockBytes));
+      check(MPI_Send(part.data(), count, MPI_BYTE, to, 0, channel_->comm.get()), "MPI_Send");
+      part = part.subspan(static_cast<size_t>(count));
     }
   }
-  if (!block.empty()) send_block();
 }
 
 void RankTransfers::send_failure(int to) {
@@ -65,13 +56,16 @@ void RankTransfers::receive(int from, const std::function<void(std::span<const s
   CHECK(bytes != kFailure, "rank {} failed to read what it should send to rank {}", from, channel_->rank);
   std::vector<std::byte> block(static_cast<size_t>(std::min(bytes, kBlockBytes)));
   std::exception_ptr failure;
-  for (int64_t received = 0; received < bytes; received += kBlockBytes) {
-    const auto count = static_cast<size_t>(std::min(kBlockBytes, bytes - received));
-    check(MPI_Recv(block.data(), static_cast<int>(count), MPI_BYTE, from, 0, channel_->comm.get(), MPI_STATUS_IGNORE),
+  for (int64_t received = 0; received < bytes;) {
+    MPI_Status status;
+    int count = 0;
+    check(MPI_Recv(block.data(), static_cast<int>(block.size()), MPI_BYTE, from, 0, channel_->comm.get(), &status),
           "MPI_Recv");
+    check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+    received += count;
     if (failure) continue;
     try {
-      take({block.data(), count});
+      take({block.data(), static_cast<size_t>(count)});
     } catch (...) {
       failure = std::current_exception();
     }

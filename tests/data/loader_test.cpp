@@ -218,7 +218,7 @@ TEST_F(LoaderTest, AStageContinuesItsDatasets) {
 
 TEST_F(LoaderTest, StateIsThatOfTheConsumedStep) {
   for (const int64_t consumed : {0, 1, 7}) {
-    Loader whole(config_, {.global_batch_size = 4, .prefetch_depth = 5});
+    Loader whole(config_, {.global_batch_size = 4});
     for (int64_t step = 0; step < consumed; ++step) whole.next();
     // The thread reads ahead in this time, but the state must not advance.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -236,7 +236,7 @@ TEST_F(LoaderTest, StateIsThatOfTheConsumedStep) {
 }
 
 TEST_F(LoaderTest, BuffersAreReused) {
-  Loader loader(config_, {.global_batch_size = 2, .prefetch_depth = 2});
+  Loader loader(config_, {.global_batch_size = 2});
   std::vector<const int32_t*> addresses;
   for (int step = 0; step < 50; ++step) {
     const int32_t* address = loader.next().inputs.data();
@@ -245,19 +245,17 @@ TEST_F(LoaderTest, BuffersAreReused) {
   EXPECT_LE(addresses.size(), 3u);
 }
 
-// The token file is damaged after the loader has checked it. With a prefetch depth of 1 at most two batches are read
-// before the first next().
+// The token file is damaged after the loader has checked it. At most three batches are read before the first next().
 TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
-  write_tokens(dir_ / "bad", {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4}});
+  write_tokens(dir_ / "bad", {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {1, 2, 3, 4}});
   config_ = {.train = {{.paths = {dir_ / "bad"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 3};
-  Loader loader(config_, {.global_batch_size = 1, .prefetch_depth = 1, .vocab_size = 256});
-  overwrite(dir_ / "bad.bin", 10 * sizeof(int32_t), Bytes().add<int32_t>(300).str());
-  loader.next();
-  loader.next();
+  Loader loader(config_, {.global_batch_size = 1, .vocab_size = 256});
+  overwrite(dir_ / "bad.bin", 14 * sizeof(int32_t), Bytes().add<int32_t>(300).str());
+  for (int step = 0; step < 3; ++step) loader.next();
   for (int again = 0; again < 2; ++again) {
     expect_mentions(message_of<Error>([&] { loader.next(); }), {"bad.bin", "token id 300", "position 2", "document 1"});
   }
-  EXPECT_EQ(loader.state_json().at("next_sample"), 2);
+  EXPECT_EQ(loader.state_json().at("next_sample"), 3);
 }
 
 // The threads read ahead, but the error is reported only after the steps before it, and the state stays that of the
@@ -265,7 +263,7 @@ TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
 TEST_F(LoaderTest, AFailureSurfacesAtItsStep) {
   write_tokens(dir_ / "t", counting_documents({8, 4, 8}));
   config_ = {.train = {{.paths = {dir_ / "t"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 4};
-  Loader loader(config_, {.global_batch_size = 1, .prefetch_depth = 1});
+  Loader loader(config_, {.global_batch_size = 1});
   loader.next();
   overwrite(dir_ / "t.idx", 34 + 8, Bytes().add<int32_t>(-1).str());
   const auto read_on = [&] {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/run/weights.h"
-#include "data/sample_batch.h"
+#include "data/loader.h"
 #include "model/parameters/pipeline_stages.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "data/sample_batch.h"
+#include "data/loader.h"
 #include "model/parameters/pipeline_stages.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
