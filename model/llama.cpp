@@ -106,7 +106,8 @@ Tensor Llama::forward_blocks(const Work& work, const BlockContext& c) {
     } else if (work.chunk.has_head) {
       fsdp_->gather(layout().head_unit());
     }
-    weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
+    const bool gathered = fsdp_->use(unit);
+    weights_[layer].prepare_forward(gathered, *stream_);
     blocks_[layer].forward(c, a.block(layer), residual, a.delta);
     fsdp_->release(unit);
     residual = a.block(layer).h1();
@@ -250,7 +251,10 @@ void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");
   constexpr size_t kNorms = ParameterLayout::kNorms;
   const BlockContext c = context(work.batch.documents);
-  if (is_first(work.chunk) && !fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
+  if (is_first(work.chunk)) {
+    const bool accumulate = fsdp_->begin_gradient(kNorms, work.place);
+    if (!accumulate) stream_->zero(fsdp_->gradient(kNorms));
+  }
   const Tensor residual = forward_blocks(work, c);
   if (work.chunk.has_head) return run_head(work, c, residual, scale);
   add_residual(work.a, residual);
@@ -294,6 +298,7 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
   const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
+  const bool accumulate = fsdp_->begin_gradient(head, work.place);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
                          .activations = *head_activations_,
@@ -301,7 +306,7 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
                          .d_h = a.delta,
                          .d_h_amax = blocks_.back().output_gradient_amax(a.blocks.back()),
                          .scale = scale,
-                         .accumulate = fsdp_->begin_gradient(head, work.place),
+                         .accumulate = accumulate,
                          .z_loss = options_.z_loss,
                          .z_losses = z_losses_});
   fsdp_->release(head);
@@ -364,8 +369,9 @@ void Llama::backward_embedding(const Work& work) {
   // embedding_backward only writes the rows of tokens that occur, so the table must be zeroed first. With a tied table
   // that has the head's gradient already, the embedding adds to it instead.
   const bool has_heads = layout().has_head() && options_.config.tie_word_embeddings;
-  if (!has_heads && !fsdp_->begin_gradient(kUnit, work.place) && !takes_tokens) {
-    stream_->zero(d_embedding_);
+  if (!has_heads) {
+    const bool accumulate = fsdp_->begin_gradient(kUnit, work.place);
+    if (!accumulate && !takes_tokens) stream_->zero(d_embedding_);
   }
   const Tensor& d_h0 = work.a.delta;
   const Tensor d_out = tensor_.alone() ? d_h0 : all_tokens();

@@ -99,15 +99,15 @@ void Attention::rotate(const BlockContext& c, const AttentionActivations& a) con
 // Replaces the gradient of `qkv` with the gradient of `projected`, or writes the cast of the latter.
 void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
   const ModelConfig& model = c.config;
-  const Target target = qkv_.gradient_target(a.norm.linear);
+  const ProducerWork work = qkv_.gradient_work(a.norm.linear);
   if (!model.qk_norm) {
     return rope({.qkv = scratch_.d_qkv,
                  .table = c.rope_table,
                  .num_heads = model.num_heads,
                  .num_kv_heads = model.num_kv_heads,
                  .inverse = true,
-                 .amax = target.amax,
-                 .cast = target.cast},
+                 .amax = work.amax,
+                 .cast = work.cast},
                 c.stream);
   }
   qk_norm_rope_backward({.d_qkv = scratch_.d_qkv,
@@ -120,8 +120,8 @@ void Attention::rotate_backward(const BlockContext& c, const AttentionActivation
                          .num_heads = model.num_heads,
                          .num_kv_heads = model.num_kv_heads,
                          .eps = static_cast<float>(model.rms_norm_eps),
-                         .amax = target.amax,
-                         .cast = target.cast},
+                         .amax = work.amax,
+                         .cast = work.cast},
                         c.stream);
 }
 

@@ -61,8 +61,8 @@ class Attention {
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const;
 
-  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_target).
-  Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_target(a.o).amax; }
+  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_work).
+  Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_work(a.o).amax; }
   // Returns the gradient of the weight of qkv.
   const Tensor& qkv_gradient() const { return qkv_.gradient(); }
 

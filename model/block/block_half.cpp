@@ -24,9 +24,9 @@ void HalfNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormF
   args.out = a.out;
   args.rstd = a.rstd;
   args.eps = static_cast<float>(c.config.rms_norm_eps);
-  const Target target = linear.input_target(a.linear, pass);
-  args.amax = target.amax;
-  args.cast = target.cast;
+  const ProducerWork work = linear.input_work(a.linear, pass);
+  args.amax = work.amax;
+  args.cast = work.cast;
   rms_norm_forward(args, c.stream);
   if (c.observer == nullptr) return;
   c.observer->on_result({.op = "rms_norm_forward",

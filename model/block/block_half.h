@@ -80,8 +80,8 @@ class HalfNorm {
   HalfNorm(const HalfParts& parts, const char* name)
       : name_(name), weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
 
-  // Computes a.h = x + residual, or a.h = x if `residual` is undefined, and a.out = norm(a.h). If the target of
-  // `linear` has a cast, the kernel writes it in place of a.out.
+  // Computes a.h = x + residual, or a.h = x if `residual` is undefined, and a.out = norm(a.h). If `linear` wants
+  // a cast from this kernel (LinearLayer::input_work), the kernel writes it in place of a.out.
   void forward(const BlockContext& context, const NormActivations& a, const Tensor& x, const Tensor& residual,
                const LinearLayer& linear, BlockPass pass) const;
   // Computes norm(a.h) again and makes LinearInput, if `linear` recomputes its input in backward.

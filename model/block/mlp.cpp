@@ -24,9 +24,9 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
   gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
   if (pass != BlockPass::kForward) return;
-  const Target target = down_.input_target(a.down, pass);
+  const ProducerWork work = down_.input_work(a.down, pass);
   swiglu_forward(
-      {.out = swiglu_, .gate_up = a.gate_up, .amax = target.amax, .cast = target.cast, .slope = a.norm.linear.slope},
+      {.out = swiglu_, .gate_up = a.gate_up, .amax = work.amax, .cast = work.cast, .slope = a.norm.linear.slope},
       c.stream);
   if (c.observer != nullptr) {
     c.observer->on_result({.op = "swiglu_forward", .results = {swiglu_}, .inputs = {a.gate_up}});
@@ -47,14 +47,14 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
   const auto swiglu_gradient = [&] {
     norm_.recompute_input(c, a.norm, gate_up_);
     gate_up_.bound_gradient(a.norm.linear, d_swiglu, c.stream);
-    const Target target = gate_up_.gradient_target(a.norm.linear);
+    const ProducerWork work = gate_up_.gradient_work(a.norm.linear);
     swiglu_backward({.d_gate_up = a.gate_up,
                      .d_out = d_swiglu,
                      .gate_up = a.gate_up,
-                     .amax = target.amax,
-                     .cast = target.cast,
+                     .amax = work.amax,
+                     .cast = work.cast,
                      .out = by_product ? swiglu_ : Tensor(),
-                     .out_cast = by_product ? down_.input_target(a.down, BlockPass::kBackward).cast : Fp8Cast()},
+                     .out_cast = by_product ? down_.input_work(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
     if (c.observer == nullptr) return;
     c.observer->on_result({.op = "swiglu_backward", .results = {a.gate_up}, .inputs = {d_swiglu, a.gate_up}});

@@ -29,8 +29,8 @@ class Mlp {
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const MlpActivations& a, bool accumulate, Stream& stream) const;
 
-  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_target).
-  Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_target(a.down).amax; }
+  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_work).
+  Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_work(a.down).amax; }
 
  private:
   void down_backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;

@@ -174,17 +174,17 @@ void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, St
   agree(a.gradient_amax, stream);
 }
 
-Target LinearLayer::target(const LinearActivations& a, Kind kind, BlockPass pass) const {
-  const TensorCast& work = work_on(kind, pass);
-  Target target;
-  if (work.measure == Measurer::kProducer) target.amax = amax_slot(a, kind);
-  if (work.cast != Caster::kProducer) return target;
-  target.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
+ProducerWork LinearLayer::producer_work(const LinearActivations& a, Kind kind, BlockPass pass) const {
+  const TensorCast& planned = work_on(kind, pass);
+  ProducerWork work;
+  if (planned.measure == Measurer::kProducer) work.amax = amax_slot(a, kind);
+  if (planned.cast != Caster::kProducer) return work;
+  work.cast = kind == AmaxTable::kInput ? input_operands(a, pass) : gradient_operands(a);
   if (exchange_of(kind) == Exchange::kBytes) {
-    target.cast.rows = share_rows(target.cast.rows);
-    target.cast.columns = {};
+    work.cast.rows = share_rows(work.cast.rows);
+    work.cast.columns = {};
   }
-  return target;
+  return work;
 }
 
 // Returns memory for the cast of this rank's share of the tokens. `rows` is gathered from the shares.

@@ -136,7 +136,7 @@ struct LinearOptions {
 
 // The work that the producer of x or d_y (LinearSpec::input, LinearSpec::output_gradient) does for the linear. The
 // linear does the rest when it is given the tensor.
-struct Target {
+struct ProducerWork {
   Tensor amax;   // [1] float32: = max(itself, amax of the tensor). If undefined, the producer does not measure.
   Fp8Cast cast;  // Operands to write in place of the tensor. If undefined, the producer writes the tensor.
 };
@@ -169,23 +169,23 @@ class LinearLayer {
 
   // Return the work of the producer of x before forward or recompute_input, and of the producer of d_y before backward.
   // All linears cast into the same memory, so no other linear may be called between the producer and this linear.
-  Target input_target(const LinearActivations& a, BlockPass pass = BlockPass::kForward) const {
-    return target(a, AmaxTable::kInput, pass);
+  ProducerWork input_work(const LinearActivations& a, BlockPass pass = BlockPass::kForward) const {
+    return producer_work(a, AmaxTable::kInput, pass);
   }
-  Target gradient_target(const LinearActivations& a) const {
-    return target(a, AmaxTable::kOutputGradient, BlockPass::kForward);
+  ProducerWork gradient_work(const LinearActivations& a) const {
+    return producer_work(a, AmaxTable::kOutputGradient, BlockPass::kForward);
   }
 
   // Makes the scale of d_y from an upper bound of its amax, if LinearActivations::slope is defined. The producer of d_y
-  // computes d_y from a gradient `d`, and each |d_y| is at most slope * max |d|. Called before gradient_target.
+  // computes d_y from a gradient `d`, and each |d_y| is at most slope * max |d|. Called before gradient_work.
   void bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const;
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  // Makes LinearInput within backward, after the producer of x did the work of input_target(kBackward).
+  // Makes LinearInput within backward, after the producer of x did the work of input_work(kBackward).
   void recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const;
   // Returns whether backward must make LinearInput: it calls recompute_input, or lets a kernel write the operands.
   bool recomputes_input() const { return options_.input_pass == BlockPass::kBackward; }
-  // Returns whether the backward kernel of the op that computes x can also write input_target(kBackward), so that
+  // Returns whether the backward kernel of the op that computes x can also write input_work(kBackward), so that
   // recompute_input is not needed. A rowwise cast cannot be written so, because its scales come from all tokens.
   bool input_is_by_product() const { return casts_in_one_pass(options_.recipe); }
   // Computes d_x, and treats the weight gradient as args.weight_gradient says.
@@ -219,7 +219,7 @@ class LinearLayer {
   Exchange exchange_of(Kind kind) const;
   Fp8Cast input_operands(const LinearActivations& a, BlockPass pass) const;
   Fp8Cast gradient_operands(const LinearActivations& a) const;
-  Target target(const LinearActivations& a, Kind kind, BlockPass pass) const;
+  ProducerWork producer_work(const LinearActivations& a, Kind kind, BlockPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   void agree(const Tensor& maximum, Stream& stream) const;

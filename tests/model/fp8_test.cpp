@@ -159,9 +159,9 @@ class OneLinear {
     Array x = values(kLinear.in, 0.3);
     Array d_y = values(kLinear.out, 0.7);
     const LinearActivations& a = activations_;
-    quantize_away(layer_.input_target(a).cast, x);
+    quantize_away(layer_.input_work(a).cast, x);
     layer_.forward(a, {.y = y, .x = x}, stream);
-    quantize_away(layer_.gradient_target(a).cast, d_y);
+    quantize_away(layer_.gradient_work(a).cast, d_y);
     layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x}, stream);
   }
 

@@ -160,11 +160,11 @@ class TestedLayer {
     Array x = data_.x;
     Array d_y = data_.d_y;
     const LinearActivations& a = activations_;
-    make(x, layer_.input_target(a));
+    make(x, layer_.input_work(a));
     layer_.forward(a, {.y = y, .x = x}, stream_);
     if (a.slope.defined()) a.slope.data<float>()[0] = slope_of_part_;
     layer_.bound_gradient(a, d_y, stream_);
-    make(d_y, layer_.gradient_target(a));
+    make(d_y, layer_.gradient_work(a));
     WeightGradient weight_gradient = use_.accumulate ? WeightGradient::kAdd : WeightGradient::kWrite;
     if (use_.splits) weight_gradient = WeightGradient::kSave;
     layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .weight_gradient = weight_gradient}, stream_);
@@ -212,10 +212,10 @@ class TestedLayer {
   }
 
   // Does what the producer of x or d_y does: updates the amax and writes the cast. If it casts, x becomes NaN.
-  void make(Array& x, const Target& target) {
+  void make(Array& x, const ProducerWork& work) {
     const Tensor& values = x;
-    const Fp8Cast& cast = target.cast;
-    if (target.amax.defined()) amax({.out = target.amax, .x = values.view({values.numel()})}, stream_);
+    const Fp8Cast& cast = work.cast;
+    if (work.amax.defined()) amax({.out = work.amax, .x = values.view({values.numel()})}, stream_);
     if (!cast.defined()) return;
     quantize({.cast = cast, .x = x}, stream_);
     x.fill(std::nan(""));
