@@ -57,6 +57,22 @@ std::string no_such(const std::string& what, const std::string& written, const s
   return fmt::format("{}, expected {}", message, fmt::join(known, ", "));
 }
 
+// Names that other programs have for commands, and what to use here.
+constexpr std::pair<const char*, const char*> kOtherCommands[] = {
+    {"convert", "octavo import, or octavo export"},
+    {"pretrain", "octavo train"},
+    {"preprocess", "octavo pack for bytes, or scripts/tokenize_hf.py for a Hugging Face tokenizer"},
+    {"sample", "octavo generate"},
+    {"tokenize", "octavo pack for bytes, or scripts/tokenize_hf.py for a Hugging Face tokenizer"},
+};
+
+std::string no_such_command(const std::string& written, const std::vector<std::string>& known) {
+  for (const auto& [name, replacement] : kOtherCommands) {
+    if (written == name) return fmt::format("there is no command {}; use {}", written, replacement);
+  }
+  return no_such("command", written, known);
+}
+
 // Returns the name of the argument without an option for which `option` was probably meant, such as config for
 // --config, --config-file or --job.config_file. Empty if there is none.
 std::string argument_meant(const CLI::App& command, const std::string& option) {
@@ -188,7 +204,7 @@ std::string CommandLine::describe(const CLI::ParseError& error, const std::strin
   }
   const std::vector<std::string> names = command_names(app_);
   return (first_argument.empty() ? fmt::format("there is no command, expected {}", fmt::join(names, ", "))
-                                 : no_such("command", first_argument, names)) +
+                                 : no_such_command(first_argument, names)) +
          " (see octavo --help)";
 }
 
@@ -199,7 +215,7 @@ void add_help(CommandLine& line) {
     const CLI::App& app = line.app();
     const std::vector<std::string> names = command_names(app);
     const bool is_known = std::find(names.begin(), names.end(), name) != names.end();
-    CHECK_INPUT(name.empty() || is_known, "{} (see octavo --help)", no_such("command", name, names));
+    CHECK_INPUT(name.empty() || is_known, "{} (see octavo --help)", no_such_command(name, names));
     std::cout << (name.empty() ? app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal)
                                : app.get_subcommand(name)->help("octavo"));
     return kExitDone;
