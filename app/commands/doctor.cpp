@@ -106,7 +106,7 @@ void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGr
 
 // Prints what is known without measuring. A collective.
 DoctorReport report_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
-  DoctorReport report{.ranks = gather_facts(planned_ranks, disk, group), .findings = {}, .rates = {}};
+  DoctorReport report{.ranks = gather_facts(planned_ranks, disk, group)};
   report.findings = find_problems(report.ranks);
   return report;
 }

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <limits>
+#include <regex>
 #include <vector>
 
 #include "app/commands/commands.h"
@@ -33,21 +33,18 @@ struct InspectArguments {
   bool json = false;  // Print JSON for a run even on a terminal.
 };
 
-int64_t parse_index(std::string_view text, const std::string& whole) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  CHECK_INPUT(error == std::errc() && end == text.data() + text.size() && !text.empty(),
-              "--samples is '{}', expected A:B with 0 <= A <= B", whole);
-  return value;
+// Parses the value "A:B" of --samples.
+SampleRange parse_samples(const std::string& text) {
+  static const std::regex pattern(R"((\d{1,18}):(\d{1,18}))");
+  std::smatch ends;
+  const bool is_range = std::regex_match(text, ends, pattern);
+  const SampleRange range{is_range ? std::stoll(ends[1]) : 1, is_range ? std::stoll(ends[2]) : 0};
+  CHECK_INPUT(range.begin <= range.end, "--samples is '{}', expected A:B with 0 <= A <= B", text);
+  return range;
 }
 
 void inspect_samples(const InspectArguments& arguments) {
-  const size_t colon = arguments.samples.find(':');
-  CHECK_INPUT(colon != std::string::npos, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
-  const std::string_view range = arguments.samples;
-  const int64_t begin = parse_index(range.substr(0, colon), arguments.samples);
-  const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
-  CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
+  const auto [begin, end] = parse_samples(arguments.samples);
   Config config = load_config(arguments.target, arguments.overrides);
   const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
   resolve_document_tokens(config, Purpose::kTrain, resumed);

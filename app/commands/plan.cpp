@@ -87,12 +87,7 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   Config config = load_planned_config(arguments.target.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
-  PlanReport report{.target = target,
-                    .plan = largest_plan(config, target, group),
-                    .mesh_reason = mesh.reason,
-                    .advice = {},
-                    .advice_wps = 0,
-                    .found = {}};
+  PlanReport report{.target = target, .plan = largest_plan(config, target, group), .mesh_reason = mesh.reason};
   if (!arguments.html.empty()) write_memory_page(arguments.html, report.plan, target);
   const bool fits = report.plan.memory.fits();
   if (arguments.search) {
@@ -128,11 +123,11 @@ void add_plan(CommandLine& line) {
       ->default_str("the memory of the machine's GPU");
   plan->add_option("--machine", target.machine, "rates: h200, h100 or a FILE that octavo doctor --save wrote")
       ->default_str("plan.machine of the config");
-  plan->add_option("--gpus-per-node", target.gpus_per_node, "number of GPUs per node, which NVLink connects")
+  plan->add_option("--gpus-per-node", target.cluster.gpus_per_node, "number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20));
-  plan->add_option("--network-gbps", target.network_gbps, "network bandwidth of each GPU in Gbit/s")
+  plan->add_option("--network-gbps", target.cluster.network_gbps, "network bandwidth of each GPU in Gbit/s")
       ->check(number(1e-6, 1e9));
-  plan->add_option("--network-latency-us", target.network_latency_us,
+  plan->add_option("--network-latency-us", target.cluster.network_latency_us,
                    "latency of one hop between nodes in microseconds")
       ->check(number(0, 1e9));
   plan->add_option("--document-length", target.document_length,

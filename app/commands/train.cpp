@@ -426,7 +426,7 @@ void add_train(CommandLine& line) {
       ->default_str("as octavo plan")
       ->needs(dry_run);
   train
-      ->add_option("--gpus-per-node", target.gpus_per_node,
+      ->add_option("--gpus-per-node", target.cluster.gpus_per_node,
                    "with --dry-run: number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20))
       ->needs(dry_run);

@@ -41,8 +41,8 @@ std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
 
 struct DoctorReport {
   std::vector<RankFacts> ranks;
-  std::vector<Finding> findings;
-  std::vector<MachineRates> rates;  // Rates by rank. Empty if measuring failed.
+  std::vector<Finding> findings = {};
+  std::vector<MachineRates> rates = {};  // Rates by rank. Empty if measuring failed.
 
   // Returns whether no finding prevents training.
   bool is_ok() const;

@@ -72,9 +72,9 @@ class Reader {
     return at(key).get<double>();
   }
   double rate(const std::string& key) const {
-    expect(at(key).is_number() && std::isfinite(at(key).get<double>()) && at(key).get<double>() > 0, key,
-           "a positive number");
-    return at(key).get<double>();
+    const double value = number(key);
+    expect(value > 0, key, "a positive number");
+    return value;
   }
   const Json& json() const { return json_; }
 
@@ -182,18 +182,14 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
               where, r.text("format"), kFormat);
   CHECK_INPUT(r.count("version", 1) == kVersion, "{}: version is {}, expected {}", where, r.count("version", 1),
               kVersion);
-  MachineRates rates{.name = r.text("name"),
-                     .device = r.text("device"),
-                     .gpu_memory_bytes = r.count("gpu_memory_bytes", 0),
-                     .multiprocessors = r.count("multiprocessors", 0),
-                     .product_flops = {},
-                     .products = {},
-                     .attention = read_attention(r),
-                     .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
-                     .collectives = std::nullopt,
-                     .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
-                     .not_measured = {},
-                     .versions = {}};
+  MachineRates rates;
+  rates.name = r.text("name");
+  rates.device = r.text("device");
+  rates.gpu_memory_bytes = r.count("gpu_memory_bytes", 0);
+  rates.multiprocessors = r.count("multiprocessors", 0);
+  rates.attention = read_attention(r);
+  rates.memory_bytes_per_s = r.rate("memory_bytes_per_s");
+  rates.disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s");
   const Reader product_flops = r.object("product_flops");
   for (const auto& item : product_flops.json().items()) {
     rates.product_flops[item.key()] = product_flops.rate(item.key());

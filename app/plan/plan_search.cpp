@@ -278,17 +278,6 @@ int64_t stated_gpus(const Config& config) {
   return gpus;
 }
 
-// Machine to plan for, and the option or key that names it in messages.
-struct MachineChoice {
-  std::string name;
-  const char* option;
-};
-
-MachineChoice machine_of(const TargetArguments& arguments, const Config& config) {
-  if (!arguments.machine.empty()) return {arguments.machine, "--machine"};
-  return {config.plan.machine, "plan.machine"};
-}
-
 // Sets the number of CPU threads. Ranks on the CPU share its cores, as in a run, and the size of workspaces depends on
 // the threads.
 void set_threads(int64_t ranks, ProcessGroup& group) {
@@ -304,19 +293,19 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
   PlanTarget target;
   target.document_length = arguments.document_length;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
-  target.device.gpus_per_node = arguments.gpus_per_node;
+  target.cluster = arguments.cluster;
+  target.device.gpus_per_node = arguments.cluster.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;
-  const MachineChoice chosen = machine_of(arguments, config);
-  const MachineRates machine = find_machine(chosen.name, chosen.option);
-  target.cluster = {.gpus_per_node = arguments.gpus_per_node,
-                    .network_gbps = arguments.network_gbps,
-                    .network_latency_us = arguments.network_latency_us};
+  const bool is_given = !arguments.machine.empty();
+  const std::string& name = is_given ? arguments.machine : config.plan.machine;
+  const char* const option = is_given ? "--machine" : "plan.machine";
+  const MachineRates machine = find_machine(name, option);
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
   target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
   CHECK_INPUT(
       on_cpu || machine.device != "cpu",
       "{} {} describes a CPU, but the plan is for GPUs, expected the file of a machine with GPUs, or device=cpu",
-      chosen.option, chosen.name);
+      option, name);
   if (on_cpu) {
     set_threads(target.gpus, group);
   } else {

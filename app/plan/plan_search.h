@@ -30,9 +30,7 @@ struct TargetArguments {
   int64_t gpus = 0;        // Number of GPUs. 0 means plan.gpus.
   std::string gpu_memory;  // Text such as "80GiB". Empty means the memory of the machine's GPU.
   std::string machine;     // Name in machines/, or path of a machine file. Empty means plan.machine.
-  int64_t gpus_per_node = 8;
-  double network_gbps = 400;
-  double network_latency_us = 14;
+  Cluster cluster;
   int64_t document_length = 0;  // Mean length of a document in tokens. 0 means no document mask.
 };
 

@@ -251,10 +251,9 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
                    [](const StepCost& a, const StepCost& b) { return a.seconds > b.seconds; });
   for (const StepCost& cost : p.costs) p.step_s += cost.seconds;
   p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
-  p.tokens_per_step = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
-  p.wps = p.tokens_per_step / p.step_s / as_double(mesh.ranks());
+  const double tokens = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
+  p.wps = tokens / p.step_s / as_double(mesh.ranks());
   const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens(run));
-  p.flops_per_token = flops.palm;
   p.use = utilization_of(flops, p.wps);
   p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),
                               [&](CostKind a, CostKind b) { return p.seconds(a) < p.seconds(b); });

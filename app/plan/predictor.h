@@ -60,10 +60,8 @@ struct StepPrediction {
   double floor_s = 0;          // Time of matmuls and attention only.
   double communication_s = 0;  // Time of all collectives, exposed or not.
   double step_s = 0;
-  double tokens_per_step = 0;  // Number of tokens per step on all ranks.
-  double wps = 0;              // Tokens per second and GPU.
+  double wps = 0;  // Tokens per second and GPU.
   Utilization use;
-  double flops_per_token = 0;  // Training FLOPs per token as mfu counts them.
   CostKind bound = CostKind::kProduct;
   std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
   double stage_transfer_s = 0;          // Time of a transfer between two stages. Other work may hide it.
