@@ -269,6 +269,10 @@ void add_generate(CommandLine& line) {
                    "draw only from the most likely tokens that together have this probability; 1 means all")
       ->check(number(0, 1));
   generate
+      ->add_option("--min-p", sampling.min_p,
+                   "draw only from tokens at least this many times as likely as the most likely one; 0 means all")
+      ->check(number(0, 1));
+  generate
       ->add_option("--stop", arguments.stop, "TEXT that ends a sample and is not printed; may be given several times")
       ->expected(1)
       ->take_all()

@@ -52,12 +52,17 @@ void Sampler::keep_top_p() {
   }
 }
 
+void Sampler::keep_min_p() {
+  std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < options_.min_p; });
+}
+
 int32_t Sampler::draw(std::span<const float> logits) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   if (options_.temperature <= 0) return static_cast<int32_t>(likeliest - logits.begin());
   weigh(logits);
   keep_top_k();
   keep_top_p();
+  keep_min_p();
   double left = std::uniform_real_distribution<double>(0, total_weight(candidates_))(random_);
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;

@@ -238,7 +238,7 @@ class GenerateTest(Corpus):
         self.assertTrue(out.startswith("--flag-like"), out)
         self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
         for options in (("--temperature", "-1"), ("--temperature", "nan"), ("--top-p", "nan"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
-                        ("--samples", "0"), ("--samples", "257"), ("--stop", ""),
+                        ("--min-p", "2"), ("--samples", "0"), ("--samples", "257"), ("--stop", ""),
                         ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many"),
                         ("--max-tokens", "9223372036854775807"), ("--max-tokens", str(2**24))):
             with self.subTest(options):
@@ -257,7 +257,7 @@ class GenerateTest(Corpus):
         # The prompt has 8 tokens with bos.
         self.assertEqual([int(n) for n in re.match(SPEED, greedy.err).groups()], [8, 30])
         text = greedy.out.removesuffix("\n")
-        self.assertEqual(self.run_octavo(*line, "--top-k", "1").out, greedy.out)
+        self.assertEqual(self.run_octavo(*line, "--min-p", "1").out, greedy.out)
         same = self.run_octavo(*line, "--temperature", "0", "--samples", "3")
         self.assertEqual(same.out, "\n---\n".join([text] * 3) + "\n")
         self.assertEqual(int(re.match(SPEED, same.err).group(2)), 90)

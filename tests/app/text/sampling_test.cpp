@@ -63,6 +63,14 @@ TEST(Sampling, TopP) {
   expect_shares({.temperature = 1, .top_k = 2, .top_p = 0.57}, {{1, 1.0}});
 }
 
+TEST(Sampling, MinP) {
+  expect_shares({.temperature = 1, .min_p = 1}, {{1, 1.0}});
+  expect_shares({.temperature = 1, .min_p = 0.74}, {{1, 4.0 / 7}, {3, 3.0 / 7}});
+  expect_shares({.temperature = 1, .min_p = 0.3}, {{0, 0.15 / 0.85}, {1, 0.4 / 0.85}, {3, 0.3 / 0.85}});
+  // At half the temperature the ratio of 0.3 to 0.4 is squared, so it falls below 0.74.
+  expect_shares({.temperature = 0.5, .min_p = 0.74}, {{1, 1.0}});
+}
+
 TEST(Sampling, TopPOfManyTokensThatAreAlike) {
   const std::vector<double> alike(1000, 0.001);
   for (const auto& [token, share] : shares({.temperature = 1, .top_p = 0.5}, alike)) {
@@ -79,7 +87,7 @@ TEST(Sampling, TheLikeliestWithoutTemperature) {
 
 TEST(Sampling, ExtremeLogits) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  Sampler sampler({.temperature = 1e-6, .top_p = 0.9}, 1);
+  Sampler sampler({.temperature = 1e-6, .top_p = 0.9, .min_p = 0.1}, 1);
   EXPECT_EQ(sampler.draw(std::vector<float>{1, -kInfinity, 3e38f, -3e38f}), 2);
   EXPECT_EQ(sampler.draw(std::vector<float>{4}), 0);
 }
