@@ -113,7 +113,6 @@ Checkpoint::Checkpoint(const ManifestFile& manifest)
   CHECK_AS(DamagedCheckpoint, step_of_directory(path_).value_or(step()) == step(),
            "{}: has step {}, expected the step in its directory's name", (path_ / kManifestName).string(), step());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
-  for (size_t i = 0; i < manifest_.shards.size(); ++i) shard_index_.emplace(manifest_.shards[i].name, i);
 }
 
 std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
@@ -174,22 +173,21 @@ TensorReader Checkpoint::reader(std::string_view name, ColumnRange columns, int6
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
-  const auto number = shard_index_.find(name);
-  CHECK_INPUT(number != shard_index_.end(), "{}: names the shard {}, which it does not list",
+  const auto listed = std::ranges::find(manifest_.shards, name, &ListedFile::name);
+  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
-  const ListedFile& listed = manifest_.shards[number->second];
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   CHECK_AS(DamagedCheckpoint, error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
            "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed.bytes,
-           "{}: is {} bytes long, but its manifest says {}", path.string(), bytes, listed.bytes);
+  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed->bytes,
+           "{}: is {} bytes long, but its manifest says {}", path.string(), bytes, listed->bytes);
   SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
-  CHECK_AS(DamagedCheckpoint, checksum == listed.checksum,
-           "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum, listed.checksum);
+  CHECK_AS(DamagedCheckpoint, checksum == listed->checksum,
+           "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum, listed->checksum);
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
@@ -210,12 +208,11 @@ std::string Checkpoint::read_file(const ListedFile& file) const {
   CHECK_INPUT(fs::status_known(status), "{}: cannot be accessed: {}", path, error.message());
   CHECK_AS(DamagedCheckpoint, fs::is_regular_file(status), "{}: is missing or not a regular file, but {} names it",
            path, (path_ / kManifestName).string());
-  const MappedFile mapped(path);
-  const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
-  const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
-  CHECK_AS(DamagedCheckpoint, mapped.size_bytes() == file.bytes && checksum == file.checksum,
-           "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
-           checksum, file.bytes, file.checksum);
+  std::string content = read_input_file(path);
+  const std::string checksum = checksum_hex(content.data(), std::ssize(content));
+  CHECK_AS(DamagedCheckpoint, std::ssize(content) == file.bytes && checksum == file.checksum,
+           "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, content.size(), checksum,
+           file.bytes, file.checksum);
   return content;
 }
 

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -176,8 +175,7 @@ class Checkpoint {
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;
-  std::map<std::string, size_t, std::less<>> index_;     // Index in manifest_.tensors by name.
-  std::unordered_map<std::string, size_t> shard_index_;  // Index in manifest_.shards by file.
+  std::map<std::string, size_t, std::less<>> index_;  // Index in manifest_.tensors by name.
   std::map<std::string, SafetensorsFile> shards_;
   std::unordered_set<const CheckpointPiece*> verified_;  // Pieces whose checksums this process has verified.
 };
