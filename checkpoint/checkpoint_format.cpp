@@ -34,7 +34,7 @@ DType dtype_from_name(const std::string& name) {
   throw InputError(fmt::format("unknown dtype {}", name));
 }
 
-// Converts files whose checksums have the key `checksum`.
+// Converts a list of files whose checksums have the key `checksum`.
 Json files_to_json(const std::vector<ListedFile>& files, const char* checksum) {
   Json json = Json::array();
   for (const ListedFile& file : files) {
@@ -43,7 +43,7 @@ Json files_to_json(const std::vector<ListedFile>& files, const char* checksum) {
   return json;
 }
 
-// Reads the files under `key`. `what` names one of them in messages.
+// Reads such a list. `what` names one of the files in messages.
 std::vector<ListedFile> files_from_json(const Json& list, const char* what, const char* checksum) {
   std::vector<ListedFile> files;
   for (const Json& json : list) {
