@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/files/checksum.h"
 #include "core/files/input_file.h"
-#include "core/files/json_input.h"
 #include "core/files/mapped_file.h"
 #include "core/thread.h"
 #include "model/optimizer/optimizer_config.h"
@@ -114,7 +113,6 @@ Checkpoint::Checkpoint(const ManifestFile& manifest)
   CHECK_AS(DamagedCheckpoint, step_of_directory(path_).value_or(step()) == step(),
            "{}: has step {}, expected the step in its directory's name", (path_ / kManifestName).string(), step());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
-  for (size_t i = 0; i < manifest_.shards.size(); ++i) shard_index_.emplace(manifest_.shards[i].file, i);
 }
 
 std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
@@ -136,11 +134,6 @@ std::string Checkpoint::identity() const {
   return fmt::format("{} of step {}, manifest {}", path_.string(), step(), manifest_.checksum);
 }
 
-bool Checkpoint::exists(const fs::path& path) {
-  std::error_code error;
-  return has_manifest(path) || (fs::is_directory(path, error) && newest(path).has_value());
-}
-
 bool Checkpoint::has_average() const {
   const std::string prefix = fmt::format("{}.", kEmaState);
   return std::any_of(tensors().begin(), tensors().end(),
@@ -158,18 +151,6 @@ std::string Checkpoint::prefix(SavedWeights which) const {
 const CheckpointTensorInfo* Checkpoint::find(std::string_view name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &manifest_.tensors[found->second];
-}
-
-void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, float* out) {
-  read(name, {}, begin, end, out);
-}
-
-void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, const Tensor& out) {
-  read(name, {}, begin, end, out);
-}
-
-void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
-  read(name, columns, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
 }
 
 void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out) {
@@ -192,23 +173,21 @@ TensorReader Checkpoint::reader(std::string_view name, ColumnRange columns, int6
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
-  const auto number = shard_index_.find(name);
-  CHECK_INPUT(number != shard_index_.end(), "{}: names the shard {}, which it does not list",
+  const auto listed = std::ranges::find(manifest_.shards, name, &ListedFile::name);
+  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
-  const CheckpointShard& listed = manifest_.shards[number->second];
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   CHECK_AS(DamagedCheckpoint, error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
            "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed.bytes,
-           "{}: is {} bytes long, but its manifest says {}", path.string(), bytes, listed.bytes);
+  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed->bytes,
+           "{}: is {} bytes long, but its manifest says {}", path.string(), bytes, listed->bytes);
   SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
-  CHECK_AS(DamagedCheckpoint, checksum == listed.header_checksum,
-           "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum,
-           listed.header_checksum);
+  CHECK_AS(DamagedCheckpoint, checksum == listed->checksum,
+           "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum, listed->checksum);
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
@@ -222,19 +201,18 @@ PieceCheck Checkpoint::piece_check(const CheckpointTensorInfo& tensor, const Che
   return {piece, (path_ / piece.file).string(), file.bytes(*entry)};
 }
 
-std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
+std::string Checkpoint::read_file(const ListedFile& file) const {
   const std::string path = (path_ / file.name).string();
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   CHECK_INPUT(fs::status_known(status), "{}: cannot be accessed: {}", path, error.message());
   CHECK_AS(DamagedCheckpoint, fs::is_regular_file(status), "{}: is missing or not a regular file, but {} names it",
            path, (path_ / kManifestName).string());
-  const MappedFile mapped(path);
-  const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
-  const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
-  CHECK_AS(DamagedCheckpoint, mapped.size_bytes() == file.bytes && checksum == file.checksum,
-           "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
-           checksum, file.bytes, file.checksum);
+  std::string content = read_input_file(path);
+  const std::string checksum = checksum_hex(content.data(), std::ssize(content));
+  CHECK_AS(DamagedCheckpoint, std::ssize(content) == file.bytes && checksum == file.checksum,
+           "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, content.size(), checksum,
+           file.bytes, file.checksum);
   return content;
 }
 
@@ -268,14 +246,14 @@ void Checkpoint::verify(std::span<const TensorPart> parts) {
 }
 
 void Checkpoint::verify() {
-  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  for (const ListedFile& listed : manifest_.shards) shard(listed.name);
   std::vector<TensorPart> all;
   all.reserve(manifest_.tensors.size());
   for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
     all.push_back({tensor.name, tensor.shape, {}, 0, tensor.numel()});
   }
   verify(all);
-  for (const CarriedFileInfo& file : files()) read_file(file);
+  for (const ListedFile& file : files()) read_file(file);
 }
 
 std::set<std::string> Checkpoint::shards_with(std::span<const TensorPart> parts) const {
@@ -286,9 +264,9 @@ std::set<std::string> Checkpoint::shards_with(std::span<const TensorPart> parts)
 
 nlohmann::json Checkpoint::describe() {
   int64_t bytes = 0;
-  for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;
+  for (const ListedFile& listed : manifest_.shards) bytes += listed.bytes;
   nlohmann::json carried = nlohmann::json::array();
-  for (const CarriedFileInfo& file : files()) carried.push_back(file.name);
+  for (const ListedFile& file : files()) carried.push_back(file.name);
   nlohmann::json json = {{"checkpoint", path_.string()},
                          {"step", step()},
                          {"model", model_config_to_json(model_config())},

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -113,8 +112,6 @@ class Checkpoint {
   // Returns `path` if it is a checkpoint, and otherwise the newest complete checkpoint in it. Throws an InputError if
   // there is none.
   static std::filesystem::path resolve(const std::filesystem::path& path);
-  // Returns whether the path is a checkpoint or a directory that contains one.
-  static bool exists(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   int64_t step() const { return manifest_.step; }
@@ -124,12 +121,12 @@ class Checkpoint {
   const ModelConfig& model_config() const { return manifest_.model; }
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
-  const std::vector<CheckpointShard>& shards() const { return manifest_.shards; }
+  const std::vector<ListedFile>& shards() const { return manifest_.shards; }
   // Returns the files that the checkpoint carries in addition to its tensors.
-  const std::vector<CarriedFileInfo>& files() const { return manifest_.files; }
+  const std::vector<ListedFile>& files() const { return manifest_.files; }
   // Returns the content of a carried file after comparing its checksum. A link is refused, because it could lead out of
   // the checkpoint.
-  std::string read_file(const CarriedFileInfo& file) const;
+  std::string read_file(const ListedFile& file) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const CheckpointTensorInfo* find(std::string_view name) const;  // Returns null if there is no such tensor. Borrowed.
   // Returns whether the checkpoint has a moving average of the weights.
@@ -137,15 +134,15 @@ class Checkpoint {
   // Returns the prefix of parameter names for these weights. Throws an InputError if the checkpoint does not have them.
   std::string prefix(SavedWeights which) const;
 
-  // Reads elements [begin, end) of the flattened tensor into host memory as float32, or as the dtype of `out` (float32,
-  // bfloat16, or the stored dtype). Every piece that the range touches is compared with its checksum, completely and
-  // once. Throws an InputError that names the element if one is NaN or infinite.
-  void read(std::string_view name, int64_t begin, int64_t end, float* out);
-  void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
-  // Reads elements [begin, end) of some columns of a 2-dimensional tensor, flattened row by row, whatever columns the
-  // tensor is stored in. If the columns differ, each row is copied separately from each stored range of columns.
-  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
+  // Reads elements [begin, end) of some columns of a 2-dimensional tensor, flattened row by row, or of a whole tensor
+  // if there are no columns, into host memory as the dtype of `out` (float32, bfloat16, or the stored dtype). The
+  // tensor may be stored in other columns; each row is then copied separately from each stored range of columns. Every
+  // piece that the range touches is compared with its checksum, completely and once. Throws an InputError that names
+  // the element if one is NaN or infinite.
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
+  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+    read(name, columns, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
+  }
 
   // Returns a reader of the elements [begin, end) of some columns, or of a whole tensor if there are no columns. It
   // compares the checksums of the pieces that verify() has not compared before.
@@ -178,8 +175,7 @@ class Checkpoint {
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;
-  std::map<std::string, size_t, std::less<>> index_;     // Index in manifest_.tensors by name.
-  std::unordered_map<std::string, size_t> shard_index_;  // Index in manifest_.shards by file.
+  std::map<std::string, size_t, std::less<>> index_;  // Index in manifest_.tensors by name.
   std::map<std::string, SafetensorsFile> shards_;
   std::unordered_set<const CheckpointPiece*> verified_;  // Pieces whose checksums this process has verified.
 };

@@ -149,7 +149,7 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
   fs::remove_all(aside, ignored);
 }
 
-CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file) {
+ListedFile write_carried_file(const fs::path& dir, const CarriedFile& file) {
   write_output_file((dir / file.name).string(), file.content);
   const auto bytes = static_cast<int64_t>(file.content.size());
   return {file.name, bytes, checksum_hex(file.content.data(), bytes)};
@@ -231,10 +231,6 @@ std::vector<fs::path> put_interrupted_back(const fs::path& dir) {
     }
   }
   return left;
-}
-
-void clean_up_interrupted(const fs::path& dir) {
-  for (const fs::path& path : put_interrupted_back(dir)) remove_directory(path);
 }
 
 }  // namespace octavo

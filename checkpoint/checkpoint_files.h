@@ -62,7 +62,7 @@ void sync_directory(const std::filesystem::path& dir);
 void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
 
 // Writes a file into `dir` and returns its description for the manifest.
-CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
+ListedFile write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
 
 // The text of a checkpoint's manifest, which was read from the file or received from another rank.
 struct ManifestFile {
@@ -85,7 +85,5 @@ void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& 
 // Completes or undoes an interrupted replacement. Returns what else crashed runs left in `dir`, which the caller should
 // remove.
 std::vector<std::filesystem::path> put_interrupted_back(const std::filesystem::path& dir);
-// Calls put_interrupted_back() and removes what it returns.
-void clean_up_interrupted(const std::filesystem::path& dir);
 
 }  // namespace octavo

@@ -24,6 +24,8 @@ using Json = nlohmann::json;
 constexpr const char* kFormatName = "octavo checkpoint";
 constexpr int kFormatVersion = 1;
 constexpr const char* kTensorsKey = "tensors";
+constexpr const char* kChecksumKey = "xxh3";
+constexpr const char* kHeaderChecksumKey = "header_xxh3";
 
 DType dtype_from_name(const std::string& name) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8, DType::kFloat8E4M3}) {
@@ -32,12 +34,24 @@ DType dtype_from_name(const std::string& name) {
   throw InputError(fmt::format("unknown dtype {}", name));
 }
 
-Json shards_to_json(const std::vector<CheckpointShard>& shards) {
+// Converts a list of files whose checksums have the key `checksum`.
+Json files_to_json(const std::vector<ListedFile>& files, const char* checksum) {
   Json json = Json::array();
-  for (const CheckpointShard& shard : shards) {
-    json.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"header_xxh3", shard.header_checksum}});
+  for (const ListedFile& file : files) {
+    json.push_back({{"file", file.name}, {"bytes", file.bytes}, {checksum, file.checksum}});
   }
   return json;
+}
+
+// Reads such a list. `what` names one of the files in messages.
+std::vector<ListedFile> files_from_json(const Json& list, const char* what, const char* checksum) {
+  std::vector<ListedFile> files;
+  for (const Json& json : list) {
+    ListedFile& file = files.emplace_back(ListedFile{.name = json.at("file"), .checksum = json.at(checksum)});
+    file.bytes = integer_at(json, "bytes", fmt::format("{} {}", what, file.name));
+    CHECK_INPUT(is_plain_file_name(file.name), "{} '{}' is not a plain file name", what, file.name);
+  }
+  return files;
 }
 
 Json piece_to_json(const CheckpointPiece& piece) {
@@ -54,34 +68,6 @@ Json tensor_to_json(const CheckpointTensorInfo& tensor) {
           {"shape", tensor.shape},
           {"dtype", dtype_name(tensor.dtype)},
           {"pieces", std::move(pieces)}};
-}
-
-void check_plain_name(const char* what, const std::string& name) {
-  CHECK_INPUT(is_plain_file_name(name), "{} '{}' is not a plain file name", what, name);
-}
-
-Json files_to_json(const std::vector<CarriedFileInfo>& files) {
-  Json json = Json::array();
-  for (const CarriedFileInfo& file : files) {
-    json.push_back({{"file", file.name}, {"bytes", file.bytes}, {"xxh3", file.checksum}});
-  }
-  return json;
-}
-
-CarriedFileInfo file_from_json(const Json& json) {
-  CarriedFileInfo file{.name = json.at("file"), .checksum = json.at("xxh3")};
-  file.bytes = integer_at(json, "bytes", "file " + file.name);
-  check_plain_name("file", file.name);
-  return file;
-}
-
-CheckpointShard shard_from_json(const Json& json) {
-  CheckpointShard shard;
-  json.at("file").get_to(shard.file);
-  shard.bytes = integer_at(json, "bytes", "shard " + shard.file);
-  json.at("header_xxh3").get_to(shard.header_checksum);
-  check_plain_name("shard", shard.file);
-  return shard;
 }
 
 CheckpointPiece piece_from_json(const Json& json) {
@@ -262,8 +248,8 @@ Json members_before_tensors(const CheckpointManifest& manifest) {
                {"model", model_config_to_json(manifest.model)},
                {"mesh", {{"ranks", manifest.ranks}}},
                {"meta", manifest.meta},
-               {"shards", shards_to_json(manifest.shards)}};
-  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files);
+               {"shards", files_to_json(manifest.shards, kHeaderChecksumKey)}};
+  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files, kChecksumKey);
   return json;
 }
 
@@ -359,7 +345,7 @@ void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, con
 Json manifest_part_to_json(const CheckpointManifest& part) {
   Json tensors = Json::array();
   for (const CheckpointTensorInfo& tensor : part.tensors) tensors.push_back(tensor_to_json(tensor));
-  return {{"shards", shards_to_json(part.shards)}, {"tensors", std::move(tensors)}};
+  return {{"shards", files_to_json(part.shards, kHeaderChecksumKey)}, {"tensors", std::move(tensors)}};
 }
 
 ManifestParts::ManifestParts(CheckpointManifest& manifest) : manifest_(&manifest) {
@@ -367,7 +353,8 @@ ManifestParts::ManifestParts(CheckpointManifest& manifest) : manifest_(&manifest
 }
 
 void ManifestParts::add(const Json& part) {
-  for (const Json& shard : part.at("shards")) manifest_->shards.push_back(shard_from_json(shard));
+  const std::vector<ListedFile> shards = files_from_json(part.at("shards"), "shard", kHeaderChecksumKey);
+  manifest_->shards.insert(manifest_->shards.end(), shards.begin(), shards.end());
   for (const Json& tensor : part.at("tensors")) add_tensor(tensor);
 }
 
@@ -387,9 +374,9 @@ void ManifestParts::add_tensor(const Json& json) {
 
 void check_complete(CheckpointManifest& manifest) {
   std::unordered_set<std::string_view> shards;
-  for (const CheckpointShard& shard : manifest.shards) {
-    CHECK(!shard.header_checksum.empty(), "shard {} has no checksum", shard.file);
-    shards.insert(shard.file);
+  for (const ListedFile& shard : manifest.shards) {
+    CHECK(!shard.checksum.empty(), "shard {} has no checksum", shard.name);
+    shards.insert(shard.name);
   }
   for (CheckpointTensorInfo& tensor : manifest.tensors) {
     sort_pieces(tensor);
@@ -438,8 +425,8 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
     manifest.step = integer_at(json, "step", "the manifest");
     manifest.ranks = static_cast<int>(integer_at(json.at("mesh"), "ranks", "mesh", 1, std::numeric_limits<int>::max()));
     manifest.meta = meta_from_json(json.at("meta"));
-    for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
-    for (const Json& shard : json.at("shards")) manifest.shards.push_back(shard_from_json(shard));
+    manifest.files = files_from_json(json.value("files", Json::array()), "file", kChecksumKey);
+    manifest.shards = files_from_json(json.at("shards"), "shard", kHeaderChecksumKey);
     check_complete(manifest);
     manifest.model = model_config_from_json(json.at("model"));
     check_layers(manifest);

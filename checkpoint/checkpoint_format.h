@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -59,10 +58,11 @@ struct CheckpointTensorInfo {
   int64_t numel() const;
 };
 
-struct CheckpointShard {
-  std::string file;
-  int64_t bytes = 0;            // Size of the shard file.
-  std::string header_checksum;  // Checksum of the safetensors header.
+// A shard of a checkpoint, or a file that it carries, as the manifest lists it.
+struct ListedFile {
+  std::string name;  // File name in the checkpoint directory.
+  int64_t bytes = 0;
+  std::string checksum;  // Checksum of the safetensors header of a shard, or of the whole content of a carried file.
 };
 
 // A file that a checkpoint carries in addition to its tensors, such as a tokenizer, so that the checkpoint is complete
@@ -72,21 +72,15 @@ struct CarriedFile {
   std::string content;
 };
 
-struct CarriedFileInfo {
-  std::string name;
-  int64_t bytes = 0;
-  std::string checksum;
-};
-
 struct CheckpointManifest {
   int64_t step = 0;
   ModelConfig model;
   int ranks = 1;        // Number of ranks that wrote the checkpoint.
   nlohmann::json meta;  // Data of the trainer: config, loader and random state, tokens seen.
-  std::vector<CheckpointShard> shards;
+  std::vector<ListedFile> shards;
   std::vector<CheckpointTensorInfo> tensors;
   // Carried files. The JSON has the key "files" only if there are some.
-  std::vector<CarriedFileInfo> files = {};
+  std::vector<ListedFile> files = {};
   std::string checksum = {};  // Checksum of the manifest that was read.
 };
 

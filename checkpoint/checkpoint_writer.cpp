@@ -399,16 +399,16 @@ void CheckpointWriter::install() {
     if (!options_.memory->has_shard_of(rank)) elsewhere.insert(shard_name(rank));
   }
   const Clock::time_point lag_ends = Clock::now() + kLongestLag;
-  for (const CheckpointShard& shard : part_.shards) {
-    if (elsewhere.contains(shard.file)) continue;
+  for (const ListedFile& shard : part_.shards) {
+    if (elsewhere.contains(shard.name)) continue;
     std::error_code error;
-    const int64_t bytes = size_when_seen(temporary_ / shard.file, shard.bytes, lag_ends, error);
+    const int64_t bytes = size_when_seen(temporary_ / shard.name, shard.bytes, lag_ends, error);
     std::error_code ignored;
     CHECK(!error || fs::is_directory(temporary_, ignored), "{}: was removed while the checkpoint was being written",
           temporary_.string());
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
-          (temporary_ / shard.file).string(), error.message());
-    CHECK(bytes == shard.bytes, "{}: is {} bytes long, but its rank wrote {}", (temporary_ / shard.file).string(),
+          (temporary_ / shard.name).string(), error.message());
+    CHECK(bytes == shard.bytes, "{}: is {} bytes long, but its rank wrote {}", (temporary_ / shard.name).string(),
           bytes, shard.bytes);
   }
   for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
@@ -428,7 +428,9 @@ void CheckpointWriter::prune(int64_t newest_step) const {
     }
   };
   std::vector<FoundCheckpoint> found;
-  attempt([&] { clean_up_interrupted(options_.dir); });
+  attempt([&] {
+    for (const fs::path& path : put_interrupted_back(options_.dir)) remove_directory(path);
+  });
   attempt([&] { found = find_checkpoints(options_.dir); });
   std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > newest_step; });
   const size_t kept = options_.keep > 0 ? static_cast<size_t>(options_.keep) : found.size();

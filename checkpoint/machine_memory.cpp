@@ -19,7 +19,6 @@
 #include "checkpoint/directory_lock.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
-#include "core/files/json_input.h"
 #include "core/files/mapped_file.h"
 #include "core/files/output_file.h"
 #include "core/log.h"
@@ -60,6 +59,12 @@ void check_private(const fs::path& path, const struct stat& status) {
   CHECK_INPUT(::stat(path.parent_path().c_str(), &parent) == 0 &&
                   ((parent.st_mode & S_ISVTX) != 0 || (parent.st_mode & 022) == 0),
               "{}: other users may replace its contents, expected mode 1777", path.parent_path().string());
+}
+
+std::vector<ListedFile> all_files(const Checkpoint& checkpoint) {
+  std::vector<ListedFile> files = checkpoint.shards();
+  files.insert(files.end(), checkpoint.files().begin(), checkpoint.files().end());
+  return files;
 }
 
 // Writes what rank `from` sends to a file.
@@ -199,26 +204,18 @@ std::vector<MachineMemory::Files> MachineMemory::by_machine(const std::function<
 std::vector<MachineMemory::Files> MachineMemory::files_by_machine(const Checkpoint& checkpoint) {
   return by_machine([&] {
     Files files;
-    const auto add = [&](const std::string& name, int64_t bytes) {
+    for (const ListedFile& file : all_files(checkpoint)) {
       std::error_code error;
-      const auto size = fs::file_size(path_inside(checkpoint.path().string(), name), error);
-      if (!error && static_cast<int64_t>(size) == bytes) files.insert(name);
-    };
-    for (const CheckpointShard& shard : checkpoint.shards()) add(shard.file, shard.bytes);
-    for (const CarriedFileInfo& file : checkpoint.files()) add(file.name, file.bytes);
+      const auto size = fs::file_size(path_inside(checkpoint.path().string(), file.name), error);
+      if (!error && static_cast<int64_t>(size) == file.bytes) files.insert(file.name);
+    }
     return files;
   });
 }
 
 std::string MachineMemory::first_that_nobody_has(const Checkpoint& checkpoint, const std::vector<Files>& held) {
-  const auto is_held = [&](const std::string& name) {
-    return std::ranges::any_of(held, [&](const Files& files) { return files.contains(name); });
-  };
-  for (const CheckpointShard& shard : checkpoint.shards()) {
-    if (!is_held(shard.file)) return shard.file;
-  }
-  for (const CarriedFileInfo& file : checkpoint.files()) {
-    if (!is_held(file.name)) return file.name;
+  for (const ListedFile& file : all_files(checkpoint)) {
+    if (std::ranges::none_of(held, [&](const Files& files) { return files.contains(file.name); })) return file.name;
   }
   return "";
 }
@@ -263,7 +260,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     group_.agree_on_files("creating a directory in memory", [&] {
       files = checkpoint->shards_with(needed);
       if (group_.is_root()) {
-        for (const CarriedFileInfo& file : checkpoint->files()) files.insert(file.name);
+        for (const ListedFile& file : checkpoint->files()) files.insert(file.name);
       }
       if (!manages_directory() || is_there(manifest.checkpoint / kManifestName)) return;
       fs::create_directories(manifest.checkpoint);
@@ -273,7 +270,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     group_.agree_on_files("comparing the checksums of a checkpoint", [&] {
       checkpoint->verify(needed);
       if (!group_.is_root()) return;
-      for (const CarriedFileInfo& file : checkpoint->files()) checkpoint->read_file(file);
+      for (const ListedFile& file : checkpoint->files()) checkpoint->read_file(file);
     });
     return checkpoint;
   }

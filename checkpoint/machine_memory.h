@@ -7,7 +7,6 @@
 //   after a restart: memory.bring_together(...)   // fetches the shards that are read on other machines
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>

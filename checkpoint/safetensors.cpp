@@ -242,7 +242,8 @@ std::string begin_safetensors(std::vector<SafetensorsEntry>& entries) {
     header[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin_byte, entry.end_byte}}};
   }
-  std::string text = std::string(kSafetensorsLengthBytes, '\0') + header.dump();
+  std::string text(kSafetensorsLengthBytes, '\0');
+  text += header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size() - kSafetensorsLengthBytes;
   std::memcpy(text.data(), &length, sizeof(length));

@@ -22,17 +22,6 @@ ColumnRange columns_of_row(const TensorSlice& slice, int64_t row) {
           slice.columns.begin + std::min(slice.end - row_begin, width(slice))};
 }
 
-// The rows that two slices of different columns may have in common; first > last if there are none.
-struct RowRange {
-  int64_t first = 0;
-  int64_t last = -1;
-};
-RowRange common_rows(const TensorSlice& a, const TensorSlice& b) {
-  if (std::max(a.columns.begin, b.columns.begin) >= std::min(a.columns.end, b.columns.end)) return {};
-  if (a.begin == a.end || b.begin == b.end) return {};
-  return {std::max(a.begin / width(a), b.begin / width(b)), std::min((a.end - 1) / width(a), (b.end - 1) / width(b))};
-}
-
 // Returns the place in the tensor of element `index` of the columns, such as "[3, 17]".
 std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, int64_t index) {
   if (!columns.none()) {
@@ -99,13 +88,9 @@ TensorSlice checked_slice(const std::string& where, std::span<const int64_t> sha
 }
 
 bool overlap(const TensorSlice& a, const TensorSlice& b) {
-  if (a.columns == b.columns) return std::max(a.begin, b.begin) < std::min(a.end, b.end);
-  const RowRange rows = common_rows(a, b);
-  for (int64_t row = rows.first; row <= rows.last; ++row) {  // Every row except the first and the last is complete.
-    const ColumnRange of_a = columns_of_row(a, row), of_b = columns_of_row(b, row);
-    if (std::max(of_a.begin, of_b.begin) < std::min(of_a.end, of_b.end)) return true;
-  }
-  return false;
+  bool found = false;
+  for_each_run(a, b, [&](int64_t, int64_t, int64_t) { found = true; });
+  return found;
 }
 
 void check_finite(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
@@ -128,8 +113,11 @@ void for_each_run(const TensorSlice& source, const TensorSlice& target,
     if (first < last) visit(first - source.begin, first - target.begin, last - first);
     return;
   }
-  const RowRange rows = common_rows(source, target);
-  for (int64_t row = rows.first; row <= rows.last; ++row) {
+  if (source.begin == source.end || target.begin == target.end) return;
+  if (std::max(source.columns.begin, target.columns.begin) >= std::min(source.columns.end, target.columns.end)) return;
+  const int64_t first_row = std::max(source.begin / width(source), target.begin / width(target));
+  const int64_t last_row = std::min((source.end - 1) / width(source), (target.end - 1) / width(target));
+  for (int64_t row = first_row; row <= last_row; ++row) {
     const ColumnRange from = columns_of_row(source, row), to = columns_of_row(target, row);
     const int64_t first = std::max(from.begin, to.begin), last = std::min(from.end, to.end);
     if (first < last) visit(element(source, row, first), element(target, row, first), last - first);

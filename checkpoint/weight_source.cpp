@@ -188,13 +188,4 @@ void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64
   checkpoint_.read(name, columns, begin, end, out);
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) {
-  CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
-  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(Checkpoint(path));
-  CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
-              "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
-              path, kManifestName, kHfConfigName);
-  return std::make_unique<HfWeights>(path);
-}
-
 }  // namespace octavo

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <list>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -34,12 +33,9 @@ class WeightSource {
   virtual nlohmann::json hugging_face() const = 0;
   // Compares the checksums of the parts that will be read, if there are checksums (Checkpoint::verify).
   virtual void verify(std::span<const TensorPart> /*parts*/) {}
-  // Reads elements [begin, end) of the flattened parameter as float32. The name is one of ParameterLayout. Throws an
-  // InputError that names the element if one is NaN or infinite, or the piece if it is damaged.
-  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
-    read(parameter_name, {}, begin, end, out);
-  }
-  // Reads elements [begin, end) of some columns of a 2-dimensional parameter, flattened row by row.
+  // Reads elements [begin, end) of some columns of a 2-dimensional parameter, flattened row by row, or of a whole
+  // parameter if there are no columns, as float32. The name is one of ParameterLayout. Throws an InputError that names
+  // the element if one is NaN or infinite, or the piece if it is damaged.
   virtual void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) = 0;
 };
 
@@ -57,7 +53,6 @@ class HfWeights : public WeightSource {
   const ModelConfig& model_config() const override { return config_; }
   std::filesystem::path path() const override { return dir_; }
   std::string identity() const override;
-  using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   std::vector<std::string> notes() const override { return notes_; }
   nlohmann::json hugging_face() const override { return hugging_face_; }
@@ -94,15 +89,11 @@ class CheckpointWeights : public WeightSource {
   void verify(std::span<const TensorPart> parts) override { checkpoint_.verify(parts); }
   // Returns what an export of the checkpoint would write.
   nlohmann::json hugging_face() const override;
-  using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }
 
  private:
   Checkpoint checkpoint_;
 };
-
-// Opens the Hugging Face directory or checkpoint at `path`. Throws an InputError if it is neither.
-std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
 }  // namespace octavo

@@ -66,15 +66,6 @@ Mixture::Mixture(std::vector<int64_t> weights) : total_(std::accumulate(weights.
   behind_.resize(weights_.size());
 }
 
-Mixture::Range Mixture::behind() const {
-  Range range{behind_.front(), behind_.front()};
-  for (const int64_t behind : behind_) {
-    range.most = std::max(range.most, behind);
-    range.least = std::min(range.least, behind);
-  }
-  return range;
-}
-
 size_t Mixture::take_furthest(int64_t behind) {
   const auto share = static_cast<size_t>(std::find(behind_.begin(), behind_.end(), behind) - behind_.begin());
   ++taken_[share];
@@ -88,7 +79,7 @@ void Mixture::advance() {
 }
 
 int64_t Mixture::next() {
-  const size_t share = take_furthest(behind().most);
+  const size_t share = take_furthest(std::ranges::max(behind_));
   advance();
   if (next_sample_ == period_begin_ + total_) rewind();
   return datasets_[share];
@@ -112,7 +103,7 @@ bool Mixture::settle(int64_t begin, int64_t end) {
     excess += taken_[i];
   }
   for (next_sample_ = begin; excess > 0 && next_sample_ < end; advance()) {
-    const auto [most, least] = behind();
+    const auto [least, most] = std::ranges::minmax(behind_);
     if (most - least < total_) {
       --excess;
     } else {

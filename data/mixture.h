@@ -45,12 +45,6 @@ class Mixture {
   int64_t taken(int64_t dataset) const;
 
  private:
-  struct Range {
-    int64_t most = 0;
-    int64_t least = 0;
-  };
-  // Returns the largest and the smallest element of behind_.
-  Range behind() const;
   // Takes a sample from the first dataset whose behind_ is `behind`. Returns its index.
   size_t take_furthest(int64_t behind);
   // Adds one sample to g.

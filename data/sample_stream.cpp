@@ -114,7 +114,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
     }
     check_special_token("bos_id", config.bos_id, vocab_size);
     check_special_token("eos_id", config.eos_id, vocab_size);
-    TokenRow row(files, {config.bos_id, config.eos_id, vocab_size});
+    TokenRow row(files, {config.bos_id, config.eos_id}, vocab_size);
     CHECK_INPUT(!config.document_mask || !row.is_undivided(),
                 "{}: has no token that divides its documents, which data.document_mask needs; set data.eos_id or "
                 "data.bos_id to the token between them, or data.document_mask to false",

@@ -13,16 +13,6 @@ namespace {
 // Holds the product of two 64-bit integers.
 __extension__ typedef unsigned __int128 Wide;
 
-// Independent 64-bit draws from a key: SplitMix64.
-class Draws {
- public:
-  explicit Draws(uint64_t key) : state_(key) {}
-  uint64_t operator()() { return finalize_bits(state_ += kSplitMixIncrement); }
-
- private:
-  uint64_t state_;
-};
-
 // Returns the hash from which an epoch of a dataset draws. The additions keep (0, 0, 0) away from the fixed point 0 of
 // finalize_bits, and keep the three values from cancelling each other.
 uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch) {
@@ -37,7 +27,10 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t e
   mask_ = (uint64_t{1} << bits) - 1;
   shift_ = std::max(1, (bits + 1) / 2);
 
-  Draws draw(hash_of_epoch(seed, dataset, epoch));
+  // Independent 64-bit draws: SplitMix64.
+  auto draw = [state = hash_of_epoch(seed, dataset, epoch)]() mutable {
+    return finalize_bits(state += kSplitMixIncrement);
+  };
   // Choosing a = 5 mod 8 selects the half of a = 1 mod 4 in which a - 1 has no further factor of two (the greatest
   // potency: Knuth, The Art of Computer Programming 2, 3.2.1.3). The other half includes multipliers as poor as 1.
   one_step_ = {.a = (draw() & ~uint64_t{7}) | 5, .c = draw() | 1};

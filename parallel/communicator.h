@@ -18,6 +18,7 @@
 // addition. On both, repeating a call gives the same bits, and all ranks get the same bits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,10 +32,7 @@ namespace octavo {
 
 // Memory that stays registered with a communicator until this object is destroyed. The communicator must outlive the
 // object.
-class Registration {
- public:
-  virtual ~Registration() = default;
-};
+using Registration = std::unique_ptr<void, std::function<void(void* handle)>>;
 
 // Group of ranks, as one of its members sees the group. Ranks with equal `color` form a group, in which this rank has
 // the number `rank`.
@@ -88,7 +86,7 @@ class Communicator {
   // NCCL's own buffers (ParallelConfig::nccl_memory). A collective of the group, for which the host waits. Sizes must
   // be equal on all ranks, and later collectives must find each tensor at the same offset on all ranks. Returns null if
   // this communicator cannot register memory.
-  [[nodiscard]] virtual std::unique_ptr<Registration> register_memory(const Buffer&) { return nullptr; }
+  [[nodiscard]] virtual Registration register_memory(const Buffer&) { return {}; }
 
   // Returns a communicator of some of this communicator's ranks with the same settings. All ranks of this communicator
   // must call it, while none of its collectives is in progress.

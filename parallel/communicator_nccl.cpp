@@ -89,18 +89,6 @@ class NcclQueue final : public Watchdog::Queue {
   Watchdog::Clock::time_point progress_;
 };
 
-class NcclRegistration final : public Registration {
- public:
-  NcclRegistration(ncclComm_t comm, ncclWindow_t window) : comm_(comm), window_(window) {}
-  ~NcclRegistration() override { ncclCommWindowDeregister(comm_, window_); }
-  NcclRegistration(const NcclRegistration&) = delete;
-  NcclRegistration& operator=(const NcclRegistration&) = delete;
-
- private:
-  ncclComm_t comm_;
-  ncclWindow_t window_;
-};
-
 class NcclCommunicator final : public Communicator {
  public:
   // Creates the communicator of all ranks of `group`. `ids` are equal on all ranks.
@@ -130,14 +118,15 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  std::unique_ptr<Registration> register_memory(const Buffer& buffer) override {
+  Registration register_memory(const Buffer& buffer) override {
     const Watchdog::Scope scope(watchdog(), {"ncclCommWindowRegister", "", name().c_str()});
     ncclWindow_t window = nullptr;
     check(ncclCommWindowRegister(comm_, buffer.data(), static_cast<size_t>(buffer.bytes()), &window,
                                  NCCL_WIN_COLL_SYMMETRIC),
           "ncclCommWindowRegister");
-    if (window == nullptr) return nullptr;  // The GPUs cannot access each other's memory.
-    return std::make_unique<NcclRegistration>(comm_, window);
+    // The window is null if the GPUs cannot access each other's memory.
+    return {window,
+            [comm = comm_](void* handle) { ncclCommWindowDeregister(comm, static_cast<ncclWindow_t>(handle)); }};
   }
 
  private:

@@ -76,8 +76,8 @@ bool Mesh::are_same(std::string_view group, std::string_view other) const {
   });
 }
 
-std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& memory, NcclMemory how) {
-  std::vector<std::unique_ptr<Registration>> registrations;
+std::vector<Registration> Mesh::register_memory(const Buffer& memory, NcclMemory how) {
+  std::vector<Registration> registrations;
   for (const auto& communicator : communicators_) {
     const bool wanted = how == NcclMemory::kAuto ? communicator.get() == &shard() : how != NcclMemory::kPlain;
     // Pipeline stages have memory of different sizes.

@@ -87,7 +87,7 @@ class Mesh {
 
   // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective. The
   // registrations must be destroyed before the memory.
-  std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
+  std::vector<Registration> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
   // A receive that was started early occupies its multiprocessors until the data arrives. NCCL would take up to 32,

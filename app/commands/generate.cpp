@@ -56,7 +56,7 @@ struct GivenModel {
 
 // Returns the tokenizer of a checkpoint: the one that it contains, or else the one that its run was trained with.
 std::string tokenizer_of(Checkpoint& checkpoint) {
-  for (const CarriedFileInfo& file : checkpoint.files()) {
+  for (const ListedFile& file : checkpoint.files()) {
     if (file.name != kTokenizerName) continue;
     checkpoint.read_file(file);  // Verifies the checksum.
     return (checkpoint.path() / file.name).string();

@@ -90,7 +90,7 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const std:
   const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(DType::kFloat32));
   for (const ParameterSpec& spec : layout.specs()) {
     const int64_t bytes = spec.numel() * dtype_bytes(DType::kFloat32);
-    source.read(spec.name, 0, spec.numel(), static_cast<float*>(buffer.data()));
+    source.read(spec.name, {}, 0, spec.numel(), static_cast<float*>(buffer.data()));
     writer.write(buffer.data(), bytes);
     const CheckpointPiece piece{file, spec.name, 0, spec.numel(), checksum_hex(buffer.data(), bytes)};
     manifest.tensors.push_back({spec.name, spec.shape, DType::kFloat32, {piece}});
@@ -124,7 +124,7 @@ void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>
   const std::string prefix = checkpoint.prefix(options.weights);
   for (const ParameterSpec* spec : specs) {
     const Tensor values(buffer.data(), options.dtype, {spec->numel()});
-    checkpoint.read(prefix + spec->name, 0, spec->numel(), values);
+    checkpoint.read(prefix + spec->name, {}, 0, spec->numel(), values);
     writer.write(values.raw(), values.bytes());
   }
   writer.finish();
@@ -228,7 +228,7 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
   std::vector<CarriedFile> files;
   bool has_config = false;
-  for (const CarriedFileInfo& file : checkpoint.files()) {
+  for (const ListedFile& file : checkpoint.files()) {
     if (!is_tokenizer_file(file.name)) continue;
     files.push_back({file.name, checkpoint.read_file(file)});
     has_config = has_config || file.name == kTokenizerConfigName;

@@ -173,7 +173,7 @@ std::vector<std::string> adopt_initial_model(Config& config, const WeightSource&
 
 std::unique_ptr<WeightSource> open_planned_weights(const std::string& path) {
   const ModelPath model = resolve_model(path);
-  if (model.is_checkpoint) return open_weights(model.path);
+  if (model.is_checkpoint) return std::make_unique<CheckpointWeights>(Checkpoint(model.path));
   return std::make_unique<HfWeights>(model.path, false);
 }
 

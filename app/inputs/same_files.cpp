@@ -102,7 +102,7 @@ void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, c
   check_resumable(checkpoint);
   checkpoint.verify(needed);
   if (!group.is_root()) return;
-  for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);
+  for (const ListedFile& file : checkpoint.files()) checkpoint.read_file(file);
 }
 
 // Returns the newest checkpoint that every rank finds undamaged, or nothing if there are no checkpoints. Compares the
@@ -280,7 +280,7 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
     is_checkpoint = model.is_checkpoint;
     chosen = model.path;
     if (is_checkpoint) return;
-    source = open_weights(model.path);
+    source = std::make_unique<HfWeights>(model.path);
     chosen = source->path().string();
     found = source->identity();
   });

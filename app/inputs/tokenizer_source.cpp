@@ -65,10 +65,10 @@ bool differ(const std::string& hash, const ModelTokenizer& other) {
 }
 
 // Returns the tokenizer.json that a checkpoint contains, or null.
-const CarriedFileInfo* carried_tokenizer(const Checkpoint& checkpoint) {
+const ListedFile* carried_tokenizer(const Checkpoint& checkpoint) {
   const auto& files = checkpoint.files();
   const auto found =
-      std::find_if(files.begin(), files.end(), [](const CarriedFileInfo& file) { return file.name == kTokenizerName; });
+      std::find_if(files.begin(), files.end(), [](const ListedFile& file) { return file.name == kTokenizerName; });
   return found == files.end() ? nullptr : &*found;
 }
 
@@ -123,7 +123,7 @@ ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
       meta.is_object() ? meta.value(kTokenizerHashKey, nlohmann::json()) : nlohmann::json();
   ModelTokenizer tokenizer{kUnknownTokenizer, recorded_hash.is_string() ? recorded_hash.get<std::string>() : ""};
   if (meta.contains(key) && meta.at(key).is_string()) tokenizer.name = meta.at(key);
-  if (const CarriedFileInfo* carried = carried_tokenizer(checkpoint)) {
+  if (const ListedFile* carried = carried_tokenizer(checkpoint)) {
     const std::string path = carried_path(checkpoint);
     if (!is_file_name(tokenizer.name)) tokenizer.name = path;
     if (tokenizer.hash.empty()) {

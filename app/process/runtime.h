@@ -19,7 +19,7 @@ namespace octavo {
 // Memory of a run: one arena, which is registered with the mesh's communicators if parallel.nccl_memory requires it.
 struct RunMemory {
   Arena arena;
-  std::vector<std::unique_ptr<Registration>> registrations;
+  std::vector<Registration> registrations;
 };
 
 // Mesh of a run and the reason for it.

@@ -234,7 +234,7 @@ void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream
   std::vector<float> host(static_cast<size_t>(history.numel()));
   const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
   if (found != nullptr && found->shape == std::vector{history.dim(0), history.dim(1)}) {
-    checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+    checkpoint.read(kAmaxHistory, {}, 0, history.numel(), host.data());
   }
   stream.copy(history.raw(), host.data(), history.bytes());
   amaxes->restore(stream);

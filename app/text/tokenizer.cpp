@@ -211,7 +211,7 @@ std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const std:
   std::vector<CarriedFile> files = read_tokenizer_files(name);
   if (!files.empty() && tokenizer_hash(files.front().content, name) != config.tokenizer_hash) files.clear();
   if (files.empty() && resumed) {
-    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
+    for (const ListedFile& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
   if (files.empty()) log_warning("data.tokenizer {} cannot be read, so checkpoints contain no tokenizer", name);
   return files;

@@ -28,11 +28,11 @@ class FileRow {
     const auto count = static_cast<int64_t>(files_.size());
     checksum.add(&count, sizeof(count));
     for (const File& file : files_) checksum.add(&file.end, sizeof(file.end));
-    Reader reader{checksum};
-    if (bytes_ <= kFingerprintBytes) return add_range(reader, 0, bytes_);
+    std::optional<InputFile> open;  // Last file that was read, because neighbouring blocks are often in the same one.
+    if (bytes_ <= kFingerprintBytes) return add_range(checksum, open, 0, bytes_);
     for (int64_t i = 0; i < kFingerprintBlocks; ++i) {
       const int64_t begin = spread_block_begin(bytes_, kBlockBytes, kFingerprintBlocks, i);
-      add_range(reader, begin, begin + kBlockBytes);
+      add_range(checksum, open, begin, begin + kBlockBytes);
     }
   }
 
@@ -41,20 +41,15 @@ class FileRow {
     std::string path;
     int64_t begin = 0, end = 0;  // Range of a file in the sequence.
   };
-  // Keeps the last file open, because neighbouring blocks are often in the same one.
-  struct Reader {
-    Checksum& checksum;
-    std::optional<InputFile> open = {};
-  };
 
-  void add_range(Reader& reader, int64_t begin, int64_t end) const {
+  void add_range(Checksum& checksum, std::optional<InputFile>& open, int64_t begin, int64_t end) const {
     auto file = std::upper_bound(files_.begin(), files_.end(), begin,
                                  [](int64_t at, const File& candidate) { return at < candidate.end; });
     for (; begin < end; ++file) {
       if (file->begin == file->end) continue;
-      if (!reader.open || reader.open->path() != file->path) reader.open.emplace(file->path);
+      if (!open || open->path() != file->path) open.emplace(file->path);
       const int64_t until = std::min(end, file->end);
-      add_file_bytes(reader.checksum, *reader.open, begin - file->begin, until - file->begin);
+      add_file_bytes(checksum, *open, begin - file->begin, until - file->begin);
       begin = until;
     }
   }

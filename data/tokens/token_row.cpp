@@ -58,8 +58,8 @@ std::vector<std::string> find_token_files(const std::string& path, std::vector<s
   return found;
 }
 
-TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options) : options_(options) {
-  const DocumentTokens inserted{options.bos_id, options.eos_id};
+TokenRow::TokenRow(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size)
+    : inserted_(inserted), vocab_size_(vocab_size) {
   const bool inserts = inserted.bos || inserted.eos;
   int64_t index_bytes = 0;
   int64_t stored = 0, documents = 0;
@@ -75,14 +75,14 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
       const bool is_shard = file->file->format() == "llm.c";
       shards += is_shard ? 1 : 0;
       undivided += is_shard && file->file->num_documents() <= 1 ? 1 : 0;
-      if (options.vocab_size > 0) file->file->check_vocabulary(options.vocab_size);
+      if (vocab_size > 0) file->file->check_vocabulary(vocab_size);
       counts = {.tokens = file->file->num_tokens(), .documents = file->file->num_documents()};
     }
     const StoredTokens has = inserts ? find_stored_tokens(path, file->file.get(), inserted) : StoredTokens{};
     files_with_bos_ += has.bos ? 1 : 0;
     files_with_eos_ += has.eos ? 1 : 0;
-    if (!has.bos) file->bos = options.bos_id;
-    if (!has.eos) file->eos = options.eos_id;
+    if (!has.bos) file->bos = inserted.bos;
+    if (!has.eos) file->eos = inserted.eos;
     file->stored = counts.tokens;
     file->tokens = counts.tokens + counts.documents.value_or(0) * file->extra_tokens();
     stored += file->stored;
@@ -104,7 +104,7 @@ const std::string& TokenRow::path(int64_t file) const { return files_[static_cas
 const TokenFile& TokenRow::open(const File& file) const {
   std::call_once(file.opened, [&] {
     if (file.file) return;
-    auto opened = std::make_unique<TokenFile>(file.path, DocumentTokens{options_.bos_id, options_.eos_id});
+    auto opened = std::make_unique<TokenFile>(file.path, inserted_);
     CHECK_INPUT(opened->num_tokens() == file.stored,
                 "{}: its index describes {} tokens, but {} are stored; expected no gaps in a dataset of many files",
                 opened->path(), opened->num_tokens(), file.stored);
@@ -175,18 +175,18 @@ void TokenRow::read_document(const File& row, const StoredDocument& document, in
   if (!ids.empty()) {
     const TokenFile& file = open(row);
     file.copy(document.index, offset, ids);
-    if (options_.vocab_size > 0) check_ids(file, document.index, offset, ids);
+    if (vocab_size_ > 0) check_ids(file, document.index, offset, ids);
   }
   if (ids.size() < out.size()) out.back() = *row.eos;
 }
 
 void TokenRow::check_ids(const TokenFile& file, int64_t document, int64_t position,
                          std::span<const int32_t> ids) const {
-  const int64_t bad = find_outside_vocabulary(ids, options_.vocab_size);
+  const int64_t bad = find_outside_vocabulary(ids, vocab_size_);
   if (bad < 0) [[likely]]
     return;
   throw Error(fmt::format("{}: token id {} at position {} of document {} is outside the vocabulary of {}", file.path(),
-                          ids[static_cast<size_t>(bad)], position + bad, document, options_.vocab_size));
+                          ids[static_cast<size_t>(bad)], position + bad, document, vocab_size_));
 }
 
 }  // namespace octavo

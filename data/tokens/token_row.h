@@ -13,12 +13,6 @@
 
 namespace octavo {
 
-struct TokenRowOptions {
-  std::optional<int32_t> bos_id = {};  // Not inserted in files whose documents begin with it (find_stored_tokens).
-  std::optional<int32_t> eos_id = {};  // Not inserted in files whose documents end with it.
-  int64_t vocab_size = 0;              // Every token must lie in [0, vocab_size). 0 disables the check.
-};
-
 // Returns the token files that `path` names: the path itself, or all token files in a folder and below
 // (core/files/file_tree.h), in bytewise order of their paths and each once. Adds the other names of files that have
 // several to `repeated` (optional). Throws an InputError if a folder has none or cannot be listed.
@@ -29,8 +23,10 @@ class TokenRow {
  public:
   // Opens `paths` (each as TokenFile takes it). Files are opened and checked completely as long as that reads at most
   // kOpenedIndexBytes of their indexes. Only the headers of later files are read; the rest is checked when a file is
-  // first read. Throws an InputError like TokenFile, and if no file has a token.
-  TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options);
+  // first read. `inserted` is inserted around each document, except for tokens that the documents of a file have
+  // already (find_stored_tokens). Every token must lie in [0, vocab_size); 0 disables the check. Throws an InputError
+  // like TokenFile, and if no file has a token.
+  TokenRow(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size = 0);
   TokenRow(TokenRow&&) noexcept;
   TokenRow& operator=(TokenRow&&) noexcept;
   ~TokenRow();
@@ -70,7 +66,8 @@ class TokenRow {
   void read_document(const File& row, const StoredDocument& document, int64_t offset, std::span<int32_t> out) const;
   void check_ids(const TokenFile& file, int64_t document, int64_t position, std::span<const int32_t> ids) const;
 
-  TokenRowOptions options_;
+  DocumentTokens inserted_;
+  int64_t vocab_size_;
   std::vector<std::unique_ptr<File>> files_;
   int64_t num_tokens_ = 0;
   int64_t files_with_bos_ = 0;

@@ -1,6 +1,7 @@
 #include "data/tokens/token_writer.h"
 
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,8 +24,9 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
   const int64_t bad = find_outside_vocabulary(tokens, max_token_id(dtype_) + 1);
   CHECK_INPUT(bad < 0, "{}: token id {} at position {} of document {} does not fit {}", bin_.path(),
               tokens[static_cast<size_t>(bad)], bad, num_documents(), token_dtype_name(dtype_));
-  CHECK_INPUT(std::in_range<int32_t>(tokens.size()), "{}: document {} has {} tokens, which its index cannot describe",
-              bin_.path(), num_documents(), tokens.size());
+  constexpr size_t kLongest = std::numeric_limits<int32_t>::max();  // The index has an int32 per document.
+  CHECK_INPUT(tokens.size() <= kLongest, "{}: document {} has {} tokens, expected at most {}", bin_.path(),
+              num_documents(), tokens.size(), kLongest);
   // The host is little-endian, like the file, so an id in a narrower type is the first bytes of the int32.
   const auto width = static_cast<size_t>(token_size_bytes(dtype_));
   std::string bytes(tokens.size() * width, '\0');

@@ -1,6 +1,6 @@
 // The precision section of the config: the number formats of a step.
 //
-// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8. lm_head (model/lm_head.h) has its own key.
+// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8. lm_head (model/head.h) has its own key.
 // All other ops compute without FP8. The FP8 recipes of the linears (kernels/fp8/fp8.h has the arithmetic):
 //   fp8_tensorwise  one scale per tensor, from the amax of the tensor (torchao's float8 tensorwise)
 //   fp8_delayed     one scale per tensor, from its largest amax in the last steps (Transformer Engine's DelayedScaling)

@@ -108,8 +108,6 @@ class ParameterLayout {
   // is none.
   const ParameterSpec& find(std::string_view name) const;
   const std::vector<ParameterUnit>& units() const { return units_; }
-  // Returns the number of elements of all units, padding included.
-  int64_t total_elements() const { return total_elements_; }
 
  private:
   void begin_unit(std::string name, int64_t layer = -1);

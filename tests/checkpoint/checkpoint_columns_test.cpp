@@ -91,7 +91,7 @@ TEST_F(CheckpointColumns, ReadsWholeTensorsFromColumnSlices) {
       for (int64_t begin = 0; begin <= 35; ++begin) {
         for (int64_t end = begin; end <= 35; ++end) {
           std::vector<float> values(static_cast<size_t>(end - begin));
-          checkpoint.read("a.weight", begin, end, values.data());
+          checkpoint.read("a.weight", {}, begin, end, values.data());
           ASSERT_EQ(values, std::vector<float>(state.weight.begin() + begin, state.weight.begin() + end))
               << ranges.size() << " ranges, " << fsdp << " parts, elements " << begin << " to " << end;
         }
@@ -269,9 +269,9 @@ TEST_F(CheckpointColumns, FindsDamageOfColumns) {
   std::vector<float> values(35);
   EXPECT_THROW(checkpoint.read("a.weight", {2, 5}, 0, 21, values.data()), InputError);
   EXPECT_THROW(checkpoint.read("a.weight", {1, 5}, 1, 28, values.data()), InputError);
-  EXPECT_THROW(checkpoint.read("a.weight", 0, 35, values.data()), InputError);
+  EXPECT_THROW(checkpoint.read("a.weight", {}, 0, 35, values.data()), InputError);
   checkpoint.read("a.weight", {0, 2}, 0, 14, values.data());
-  EXPECT_THROW(checkpoint.read("a.weight", 0, 34, values.data()), InputError);
+  EXPECT_THROW(checkpoint.read("a.weight", {}, 0, 34, values.data()), InputError);
   EXPECT_THROW(checkpoint.read("a.weight", {1, 3}, 0, 3, values.data()), InputError);
   expect_mentions(damage(root()), {"a.weight[:, 2:5][0:21]"});
 }

@@ -58,14 +58,14 @@ TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
   flip_byte(shard_path(1).string(), 1);
   Checkpoint checkpoint(root());
   std::vector<float> values(35);
-  checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
+  checkpoint.read("exp_avg.a.weight", {}, 3, 7, values.data());
   for (const auto& [begin, end] : {std::pair{0, 1}, std::pair{3, 20}, std::pair{34, 35}}) {
     const std::string message =
-        input_error_of([&, b = begin, e = end] { checkpoint.read("exp_avg_sq.a.weight", b, e, values.data()); });
+        input_error_of([&, b = begin, e = end] { checkpoint.read("exp_avg_sq.a.weight", {}, b, e, values.data()); });
     expect_mentions(message, {"exp_avg_sq.a.weight is damaged"});
   }
   EXPECT_NE(input_error_of([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
-  checkpoint.read("a.weight", 0, 35, values.data());
+  checkpoint.read("a.weight", {}, 0, 35, values.data());
   EXPECT_EQ(values, state.weight);
   const nlohmann::json description = checkpoint.describe();
   EXPECT_EQ(description.at("intact"), false);
@@ -91,7 +91,7 @@ TEST_F(CheckpointTest, VerifiesThePiecesThatAreUsed) {
   there.verify(without);
   EXPECT_NE(input_error_of([&] { there.verify(std::span(&second_half, 1)); }), "");
   std::vector<float> values(35);
-  EXPECT_NE(input_error_of([&] { there.read("exp_avg_sq.a.weight", 0, 5, values.data()); }), "");
+  EXPECT_NE(input_error_of([&] { there.read("exp_avg_sq.a.weight", {}, 0, 5, values.data()); }), "");
 }
 
 TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
@@ -101,13 +101,13 @@ TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
   save(1, state);
   Checkpoint checkpoint(root());
   std::vector<float> values(35);
-  checkpoint.read("a.weight", 0, 17, values.data());
+  checkpoint.read("a.weight", {}, 0, 17, values.data());
   const std::string weight = root() + "/step_00000001: tensor a.weight is nan at [3, 2], expected finite numbers";
-  EXPECT_EQ(input_error_of([&] { checkpoint.read("a.weight", 10, 20, values.data()); }), weight);
+  EXPECT_EQ(input_error_of([&] { checkpoint.read("a.weight", {}, 10, 20, values.data()); }), weight);
   EXPECT_EQ(input_error_of([&] { checkpoint.read("a.weight", {1, 4}, 5, 15, values.data()); }), weight);
   std::vector<BFloat16> halves(35);
   const std::string moment = input_error_of(
-      [&] { checkpoint.read("exp_avg_sq.a.weight", 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
+      [&] { checkpoint.read("exp_avg_sq.a.weight", {}, 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
   expect_mentions(moment, {"exp_avg_sq.a.weight is -inf at [6, 3]"});
 }
 

@@ -72,11 +72,11 @@ class CheckpointTest : public testing::Test {
 
   static void expect_holds(Checkpoint& checkpoint, const State& state) {
     std::vector<float> values(35);
-    checkpoint.read("a.weight", 0, 35, values.data());
+    checkpoint.read("a.weight", {}, 0, 35, values.data());
     EXPECT_EQ(values, state.weight);
-    checkpoint.read("exp_avg.a.weight", 0, 35, values.data());
+    checkpoint.read("exp_avg.a.weight", {}, 0, 35, values.data());
     EXPECT_EQ(values, state.exp_avg);
-    checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data());
+    checkpoint.read("exp_avg_sq.a.weight", {}, 0, 35, values.data());
     for (size_t i = 0; i < 35; ++i) EXPECT_EQ(values[i], static_cast<float>(state.exp_avg_sq[i]));
   }
 

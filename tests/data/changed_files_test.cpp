@@ -101,7 +101,7 @@ TEST_F(RewrittenIndex, ARowOfItEndsWithASentence) {
 }
 
 TEST_F(RewrittenIndex, ADocumentBeginsInsideTheTokens) {
-  const TokenRow row({dir_ / "t"}, {.bos_id = 1, .eos_id = 2});
+  const TokenRow row({dir_ / "t"}, {.bos = 1, .eos = 2});
   const TokenFile file(dir_ / "t");
   std::vector<int32_t> tokens(20);
   for (const int64_t offset : {std::numeric_limits<int64_t>::min(), int64_t{-2}, std::numeric_limits<int64_t>::max()}) {

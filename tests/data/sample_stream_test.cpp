@@ -143,7 +143,7 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
     std::vector<TokenRow> rows;
     std::vector<WindowOrder> orders;
     for (const DatasetSource& source : config_.train) {
-      rows.emplace_back(source.paths, TokenRowOptions{.eos_id = 77});
+      rows.emplace_back(source.paths, DocumentTokens{.eos = 77});
       orders.emplace_back(WindowOrderOptions{rows.back().num_tokens(), 12, shuffle, config_.seed, std::ssize(orders)});
     }
     Mixture mixture({5, 2, 3});

@@ -45,12 +45,12 @@ void check_config(const std::string& text) {
 }
 
 void check_model(const std::string& path) {
-  const std::unique_ptr<WeightSource> weights = open_weights(path);
-  check_printed(printable(weights->identity()));
-  const ParameterLayout layout(weights->model_config());
+  HfWeights weights(path);
+  check_printed(printable(weights.identity()));
+  const ParameterLayout layout(weights.model_config());
   for (const ParameterSpec& spec : layout.specs()) {
     std::vector<float> values(static_cast<size_t>(spec.numel()));
-    weights->read(spec.name, 0, spec.numel(), values.data());
+    weights.read(spec.name, {}, 0, spec.numel(), values.data());
     check_values(values);
   }
 }

@@ -88,9 +88,9 @@ void check_tensors(Checkpoint& checkpoint) {
   for (const CheckpointTensorInfo& tensor : checkpoint.tensors()) {
     const int64_t count = std::min(tensor.numel(), kReadElements);
     std::vector<float> values(static_cast<size_t>(count));
-    if (accepts([&] { checkpoint.read(tensor.name, 0, count, values.data()); })) check_values(values);
+    if (accepts([&] { checkpoint.read(tensor.name, {}, 0, count, values.data()); })) check_values(values);
   }
-  for (const CarriedFileInfo& file : checkpoint.files()) {
+  for (const ListedFile& file : checkpoint.files()) {
     accepts([&] { require(checkpoint.read_file(file) == "inside", "a file that is carried lies inside"); });
   }
 }
@@ -102,7 +102,7 @@ void check_weights(const std::string& path) {
   for (const ParameterSpec& spec : layout.specs()) {
     const int64_t count = std::min(spec.numel(), kReadElements);
     std::vector<float> values(static_cast<size_t>(count));
-    if (accepts([&] { weights.read(spec.name, 0, count, values.data()); })) check_values(values);
+    if (accepts([&] { weights.read(spec.name, {}, 0, count, values.data()); })) check_values(values);
   }
 }
 

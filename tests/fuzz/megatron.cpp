@@ -113,7 +113,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (use & kVocabulary) check_vocabulary(file, 1 + static_cast<int64_t>(position));
     if ((use & kInspect) == kInspect) (void)inspect_token_file(path).dump(2);
     const std::vector<std::string> paths((use & kTwice) ? 2 : 1, path);
-    const TokenRow row(paths, row_options(use & kBos, use & kEos));
+    const TokenRow row(paths, inserted_tokens(use & kBos, use & kEos));
     check_windows(row, /*changes=*/false);
     if (!(use & kRewrite)) return;
     const size_t at = kHeaderBytes + position % (idx.size() - kHeaderBytes);

@@ -16,11 +16,11 @@ namespace octavo::fuzz {
 
 inline constexpr int64_t kReadTokens = 512;  // Maximum number of tokens that are read from a row.
 
-inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
-  TokenRowOptions options;
-  if (with_bos) options.bos_id = 1;
-  if (with_eos) options.eos_id = 2;
-  return options;
+inline DocumentTokens inserted_tokens(bool with_bos, bool with_eos) {
+  DocumentTokens tokens;
+  if (with_bos) tokens.bos = 1;
+  if (with_eos) tokens.eos = 2;
+  return tokens;
 }
 
 // Checks a file that does not change: documents are adjacent, and each is found at its tokens.

@@ -93,7 +93,7 @@ TEST_P(LlamaTest, GradientsAgreeWithDifferencesOfTheLoss) {
   constexpr float kScale = 0.5f;
   model.llama().forward_backward(tokens.views(), kScale, true, true);
   const std::vector<float> gradients(model.parameters().gradients().data<float>(),
-                                     model.parameters().gradients().data<float>() + model.layout().total_elements());
+                                     model.parameters().gradients().data<float>() + model.layout().units().back().end);
   for (const ParameterSpec& spec : model.layout().specs()) {
     const float* gradient = gradients.data() + spec.offset;
     for (int repeat = 0; repeat < 3; ++repeat) {

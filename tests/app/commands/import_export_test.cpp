@@ -33,6 +33,12 @@ namespace fs = std::filesystem;
 
 std::string golden(const std::string& name) { return fmt::format("{}/tests/golden/{}", OCTAVO_SOURCE_DIR, name); }
 
+// Opens a directory of a Hugging Face model, or a checkpoint.
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (fs::exists(fs::path(path) / kHfConfigName)) return std::make_unique<HfWeights>(path);
+  return std::make_unique<CheckpointWeights>(Checkpoint(path));
+}
+
 using Weights = std::map<std::string, std::vector<float>>;
 
 Weights read_all(const std::string& path) {
@@ -42,7 +48,7 @@ Weights read_all(const std::string& path) {
   for (const ParameterSpec& spec : layout.specs()) {
     std::vector<float>& values = weights[spec.name];
     values.resize(static_cast<size_t>(spec.numel()));
-    source->read(spec.name, 0, spec.numel(), values.data());
+    source->read(spec.name, {}, 0, spec.numel(), values.data());
   }
   return weights;
 }
@@ -156,7 +162,7 @@ TEST_P(ImportExport, ColumnsAreReadFromEither) {
       EXPECT_EQ(values, std::vector<float>(expected.begin() + 3, expected.begin() + end)) << spec.name;
       EXPECT_THROW(source->read(spec.name, columns, end, end + 3, values.data()), Error);
       EXPECT_THROW(source->read(spec.name, {1, width + 1}, 0, 1, values.data()), Error);
-      EXPECT_THROW(source->read(spec.name, spec.numel() - 1, spec.numel() + 1, values.data()), Error);
+      EXPECT_THROW(source->read(spec.name, {}, spec.numel() - 1, spec.numel() + 1, values.data()), Error);
     }
   }
 }
@@ -229,7 +235,7 @@ TEST(WeightSource, ReadsRanges) {
   const Weights all = read_all(golden("gqa"));
   const std::string name = "model.layers.1.mlp.up_proj.weight";
   std::vector<float> part(10);
-  source->read(name, 1003, 1013, part.data());
+  source->read(name, {}, 1003, 1013, part.data());
   EXPECT_EQ(part, std::vector<float>(all.at(name).begin() + 1003, all.at(name).begin() + 1013));
 }
 
@@ -311,7 +317,7 @@ TEST(WeightSource, APlanNeedsNoWeights) {
   for (const char* path : {"shape", "shape/config.json"}) {
     const auto source = open_planned_weights(dir / path);
     EXPECT_EQ(source->model_config(), expected);
-    EXPECT_THROW(source->read("model.norm.weight", 0, 1, std::vector<float>(1).data()), Error);
+    EXPECT_THROW(source->read("model.norm.weight", {}, 0, 1, std::vector<float>(1).data()), Error);
     EXPECT_EQ(load_config_or_shape({dir / path, {"data.seq_len=64"}}).init_from, dir / path);
   }
   // Some or all shards may be missing.

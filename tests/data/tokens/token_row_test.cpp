@@ -13,13 +13,13 @@ namespace octavo {
 namespace {
 
 // Returns the tokens of the whole row, computed from the definition.
-std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const TokenRowOptions& options) {
+std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const DocumentTokens& tokens) {
   std::vector<int32_t> row;
   for (const TokenLists& documents : files) {
     for (const auto& document : documents) {
-      if (options.bos_id) row.push_back(*options.bos_id);
+      if (tokens.bos) row.push_back(*tokens.bos);
       row.insert(row.end(), document.begin(), document.end());
-      if (options.eos_id) row.push_back(*options.eos_id);
+      if (tokens.eos) row.push_back(*tokens.eos);
     }
   }
   return row;
@@ -65,15 +65,15 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
       {counting_documents({0, 0, 3, 0})},
       {counting_documents({5, 1, 0, 7}), counting_documents({0}, 100), counting_documents({2, 9}, 200)},
       {counting_documents(varied_lengths(300, 20)), counting_documents(varied_lengths(41, 90, 3), 50'000)}};
-  const TokenRowOptions kinds[] = {{}, {.bos_id = 7'000'000}, {.eos_id = 8'000'000}, {7'000'000, 8'000'000}};
+  const DocumentTokens kinds[] = {{}, {.bos = 7'000'000}, {.eos = 8'000'000}, {7'000'000, 8'000'000}};
   for (const auto& files : corpora) {
     const std::vector<std::string> paths = write(files);
-    for (const TokenRowOptions& options : kinds) {
-      const TokenRow row(paths, options);
-      const std::vector<int32_t> expected = spelled_out(files, options);
+    for (const DocumentTokens& inserted : kinds) {
+      const TokenRow row(paths, inserted);
+      const std::vector<int32_t> expected = spelled_out(files, inserted);
       const auto size = static_cast<int64_t>(expected.size());
       ASSERT_EQ(row.num_tokens(), size);
-      const int64_t extra = int64_t{options.bos_id.has_value()} + int64_t{options.eos_id.has_value()};
+      const int64_t extra = int64_t{inserted.bos.has_value()} + int64_t{inserted.eos.has_value()};
       for (int64_t begin = 0; begin < size; begin += std::max<int64_t>(1, size / 97)) {
         for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{17}, size + 3}) {
           std::vector<int32_t> tokens(static_cast<size_t>(count));
@@ -93,8 +93,8 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
 // The dataset has many more documents than the search table has entries.
 TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
-  const TokenRow row(write({documents}), {.eos_id = 0});
-  const std::vector<int32_t> expected = spelled_out({documents}, {.eos_id = 0});
+  const TokenRow row(write({documents}), {.eos = 0});
+  const std::vector<int32_t> expected = spelled_out({documents}, {.eos = 0});
   for (size_t begin = 0; begin < expected.size(); begin += 137) {
     int32_t token = -1;
     row.read(static_cast<int64_t>(begin), {&token, 1}, {});
@@ -106,9 +106,9 @@ TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
 TEST_F(TokenRowTest, FilesWithEosInSomeDocumentsAreToldApart) {
   for (const int64_t documents : {17, 31, 32, 33, 500}) {
     TokenLists lists(static_cast<size_t>(documents), std::vector<int32_t>{'a', '$'});
-    EXPECT_EQ(TokenRow(write({lists}), {.eos_id = '$'}).files_with_eos(), 1) << documents;
+    EXPECT_EQ(TokenRow(write({lists}), {.eos = '$'}).files_with_eos(), 1) << documents;
     lists.back().pop_back();
-    EXPECT_EQ(TokenRow(write({lists}), {.eos_id = '$'}).files_with_eos(), 0) << documents;
+    EXPECT_EQ(TokenRow(write({lists}), {.eos = '$'}).files_with_eos(), 0) << documents;
   }
 }
 
@@ -129,7 +129,7 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
   };
   for (const Case& c : cases) {
     const std::vector<std::string> paths = write(c.files);
-    const TokenRow row(paths, {.bos_id = '^', .eos_id = '$'});
+    const TokenRow row(paths, {.bos = '^', .eos = '$'});
     int64_t with_bos = 0, with_eos = 0;
     for (const std::string& path : paths) {  // Files that are not opened completely.
       const StoredTokens stored = find_stored_tokens(path, nullptr, {.bos = '^', .eos = '$'});
@@ -153,7 +153,7 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
 TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
   write_file(dir_ / "other.idx", index_bytes(1, {2, 3, 1}, {4, 0, 3}, {0, 2, 3}));
   write_file(dir_ / "other.bin", "abcdef");
-  const TokenRow row({dir_ / "other"}, {.eos_id = '.'});
+  const TokenRow row({dir_ / "other"}, {.eos = '.'});
   std::vector<int32_t> tokens(static_cast<size_t>(row.num_tokens()));
   row.read(0, tokens, {});
   EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "efabc.d.");
@@ -211,13 +211,13 @@ TEST_F(TokenRowTest, IsReadByManyThreads) {
 TEST_F(TokenRowTest, FilesWithoutATokenAreRefused) {
   const std::vector<std::string> paths = write({counting_documents({0, 0})});
   expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}); }), {"f0", "empty dataset", "2 documents"});
-  EXPECT_THROW(TokenRow(paths, {.eos_id = 1}), InputError);
+  EXPECT_THROW(TokenRow(paths, {.eos = 1}), InputError);
   expect_mentions(message_of<InputError>([&] { TokenRow({dir_ / "nowhere"}, {}); }), {"nowhere.idx", "no such"});
 }
 
 TEST_F(TokenRowTest, TokensOutsideTheVocabularyAreFoundOnOpening) {
   const std::vector<std::string> paths = write({{{1, 2, 3}}, {{4}, {5, 300}}});
-  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {.vocab_size = 256}); }),
+  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}, 256); }),
                   {"f1.bin", "token id 300", "position 1", "document 1"});
 }
 

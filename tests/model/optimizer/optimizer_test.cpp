@@ -90,7 +90,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   // bits by up to 2^-3.
   const DType kept = GetParam().state_dtype;
   const double tolerance = kept == DType::kFloat8E4M3 ? 0x1p-4 : kept == DType::kBFloat16 ? 0x1p-8 : 2e-5;
-  Values master(static_cast<size_t>(layout.total_elements()));
+  Values master(static_cast<size_t>(layout.units().back().end));
   for (size_t p = 0; p < expected.size(); ++p) {
     const ParameterSpec& spec = layout.specs()[p];
     const float* weights = parameters.master().data<float>() + spec.offset;
@@ -106,7 +106,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
 
   EXPECT_EQ(optimizer.states()[0].shards.dtype(), kept);
   EXPECT_EQ(optimizer.states()[1].shards.dtype(), kept == DType::kFloat8E4M3 ? DType::kBFloat16 : kept);
-  for (int64_t i = 0; i < layout.total_elements(); ++i) {
+  for (int64_t i = 0; i < layout.units().back().end; ++i) {
     const float weight = parameters.master().data<float>()[i];
     ASSERT_EQ(static_cast<double>(weight), master[static_cast<size_t>(i)]) << "padding stays zero";
   }
@@ -171,7 +171,7 @@ TEST(OptimizerEmaTest, CostsNothingWithoutIt) {
     const Optimizer optimizer(config, parameters, nullptr, plan);
     return plan.used() - before;
   };
-  const int64_t average = layout.total_elements() * dtype_bytes(DType::kFloat32);
+  const int64_t average = layout.units().back().end * dtype_bytes(DType::kFloat32);
   EXPECT_EQ(bytes(0.9) - bytes(0), average);
 }
 
