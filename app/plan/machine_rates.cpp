@@ -182,6 +182,10 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
               where, r.text("format"), kFormat);
   CHECK_INPUT(r.count("version", 1) == kVersion, "{}: version is {}, expected {}", where, r.count("version", 1),
               kVersion);
+  CHECK_INPUT(!json.contains("network_oversubscription"),
+              "{}: network_oversubscription is not predicted any more; remove it, and give octavo plan --network-gbps "
+              "with the speed between leaf switches",
+              where);
   MachineRates rates;
   rates.name = r.text("name");
   rates.device = r.text("device");

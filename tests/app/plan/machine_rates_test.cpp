@@ -68,6 +68,7 @@ TEST(MachineRates, RefusesWhatIsWrong) {
   };
   expect_mentions(with("/format", "else"), {"expected \"octavo machine\""});
   expect_mentions(with("/version", 2), {"version is 2, expected 1"});
+  expect_mentions(with("/network_oversubscription", 4), {"network_oversubscription"});
   expect_mentions(with("/memory_bytes_per_s", 0), {"m.json: memory_bytes_per_s is 0, expected a positive number"});
   expect_mentions(with("/memory_bytes_per_s", "fast"), {"is \"fast\""});
   expect_mentions(with("/product_flops/bfloat16", -1), {"product_flops: bfloat16 is -1"});
