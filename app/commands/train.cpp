@@ -66,23 +66,24 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   const int64_t samples = samples_left(config, run.start().step);
   const TrainingOptions& options = run.training_model().options();
   const auto last = run.checkpoints().last_path();
-  StartFacts facts{.config = config,
-                   .runs_on = runtime.describe(),
-                   .mesh = runtime.mesh().shape(),
-                   .mesh_reason = runtime.mesh_reason(),
-                   .options = options,
-                   .planned_bytes = run.training_model().bytes(),
-                   .budget = budget,
-                   .datasets = run.data_report().datasets(),
-                   .data_notes = run.data_report().notes(),
-                   .next_sample = run.data_report().next_sample(),
-                   .validation = {},
-                   .resumes_from = last                   ? last->string()
-                                   : run.start().step > 0 ? "the checkpoint in memory"
-                                                          : "",
-                   .step = run.start().step,
-                   .tokens = run.start().tokens,
-                   .time = describe_time(config, runtime, options, samples)};
+  StartFacts facts{
+      .config = config,
+      .runs_on = runtime.describe(),
+      .mesh = runtime.mesh().shape(),
+      .mesh_reason = runtime.mesh_reason(),
+      .memory = {options.checkpointing, options.sharding.reshard_after_forward, options.sharding.accumulate_unsharded},
+      .planned_bytes = run.training_model().bytes(),
+      .budget = budget,
+      .datasets = run.data_report().datasets(),
+      .data_notes = run.data_report().notes(),
+      .next_sample = run.data_report().next_sample(),
+      .validation = {},
+      .resumes_from = last                   ? last->string()
+                      : run.start().step > 0 ? "the checkpoint in memory"
+                                             : "",
+      .step = run.start().step,
+      .tokens = run.start().tokens,
+      .time = describe_time(config, runtime, options, samples)};
   if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
   log_start_screen(facts);
 }
