@@ -143,23 +143,24 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   const int64_t samples = samples_left(config, run.start().step);
   const TrainingOptions& options = run.training_model().options();
   const auto last = run.checkpoints().last_path();
-  StartFacts facts{.config = config,
-                   .runs_on = runtime.describe(),
-                   .mesh = runtime.mesh().shape(),
-                   .mesh_reason = runtime.mesh_reason(),
-                   .options = options,
-                   .planned_bytes = run.training_model().bytes(),
-                   .budget = budget,
-                   .datasets = run.data_report().datasets(),
-                   .data_notes = run.data_report().notes(),
-                   .next_sample = run.data_report().next_sample(),
-                   .validation = {},
-                   .resumes_from = last                   ? last->string()
-                                   : run.start().step > 0 ? "the checkpoint in memory"
-                                                          : "",
-                   .step = run.start().step,
-                   .tokens = run.start().tokens,
-                   .time = describe_time(config, runtime, options, samples)};
+  StartFacts facts{
+      .config = config,
+      .runs_on = runtime.describe(),
+      .mesh = runtime.mesh().shape(),
+      .mesh_reason = runtime.mesh_reason(),
+      .memory = {options.checkpointing, options.sharding.reshard_after_forward, options.sharding.accumulate_unsharded},
+      .planned_bytes = run.training_model().bytes(),
+      .budget = budget,
+      .datasets = run.data_report().datasets(),
+      .data_notes = run.data_report().notes(),
+      .next_sample = run.data_report().next_sample(),
+      .validation = {},
+      .resumes_from = last                   ? last->string()
+                      : run.start().step > 0 ? "the checkpoint in memory"
+                                             : "",
+      .step = run.start().step,
+      .tokens = run.start().tokens,
+      .time = describe_time(config, runtime, options, samples)};
   if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
   log_start_screen(facts);
 }
@@ -343,32 +344,26 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
       log_info("the log and metrics of an earlier run in {} would be moved aside", config.logging.dir);
   }
   check_writable(kCheckpointDirectory, config.checkpoint.dir);
-  const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.mesh.tensor});
-  const TrainingOptions options{.config = config,
-                                .layout = layout,
-                                .local_batch = config.training.global_batch_size / mesh.mesh.data(),
-                                .sharding = plan.sharding,
-                                .checkpointing = plan.checkpointing};
   const PredictedRun run{
       .config = config, .mesh = mesh.mesh, .sharding = plan.sharding, .checkpointing = plan.checkpointing};
   if (!is_finished) {
-    log_start_screen({.config = config,
-                      .runs_on = describe_ranks(target),
-                      .mesh = mesh.mesh,
-                      .mesh_reason = mesh.reason,
-                      .options = options,
-                      .planned_bytes = plan.arena_bytes,
-                      .budget = plan.budget,
-                      .datasets = data.datasets(),
-                      .data_notes = data.notes(),
-                      .next_sample = data.next_sample(),
-                      .validation = validation_datasets(config),
-                      .resumes_from = resumed ? resumed->path().string() : "",
-                      .step = step,
-                      .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
-                      .time = target.machine
-                                  ? predicted_time(run, *target.machine, target.cluster, samples_left(config, step))
-                                  : time_on_cpu()});
+    log_start_screen(
+        {.config = config,
+         .runs_on = describe_ranks(target),
+         .mesh = mesh.mesh,
+         .mesh_reason = mesh.reason,
+         .memory = {plan.checkpointing, plan.sharding.reshard_after_forward, plan.sharding.accumulate_unsharded},
+         .planned_bytes = plan.arena_bytes,
+         .budget = plan.budget,
+         .datasets = data.datasets(),
+         .data_notes = data.notes(),
+         .next_sample = data.next_sample(),
+         .validation = validation_datasets(config),
+         .resumes_from = resumed ? resumed->path().string() : "",
+         .step = step,
+         .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
+         .time = target.machine ? predicted_time(run, *target.machine, target.cluster, samples_left(config, step))
+                                : time_on_cpu()});
   }
   const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
   if (is_finished) {

@@ -68,9 +68,16 @@ struct PresetRule {
   OrderedJson write(const Config& config) const { return OptionalText{}.write(config.preset); }
 };
 
-struct BetasRule : NumberPair {
+struct BetasRule {
+  std::string expected() const { return "two numbers [beta1, beta2], each at least 0 and below 1 as float32"; }
   bool read(const ConfigNode& found, Config& config) const {
-    return NumberPair::read(found, config.optimizer.beta1, config.optimizer.beta2);
+    if (found.kind != ConfigNode::Kind::kList || found.children.size() != 2) return false;
+    double* const targets[] = {&config.optimizer.beta1, &config.optimizer.beta2};
+    for (size_t i = 0; i < 2; ++i) {
+      if (!kBelowOne.read(found.children[i], *targets[i]))
+        refuse_value(found.children[i], "optimizer.betas", expected());
+    }
+    return true;
   }
   OrderedJson write(const Config& config) const {
     return OrderedJson::array({config.optimizer.beta1, config.optimizer.beta2});
@@ -266,7 +273,7 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Steps of wsd's decay. 0 means a tenth of the run.").of_schedule();
   optimizer.add("decay_type", &Optimizer::decay_type, OneOf{kDecayType}, "", "Shape of the decay of the wsd schedule. linear lowers the learning rate linearly. sqrt lowers it in proportion to one minus the square root of the completed share of the decay.").of_schedule();
   optimizer.add("momentum", &Optimizer::momentum, kBelowOne, "", "Muon's momentum: the factor by which the momentum decays per step.");
-  keys.push_back(make_key(KeyClass::kOptimizer, "optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and second moment."));
+  keys.push_back(make_key(KeyClass::kOptimizer, "optimizer.betas", kWhole, BetasRule{}, "", "AdamW's decay rates of the first and second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "Number that AdamW adds to the square root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay of tensors with two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; larger gradients are scaled down. 0 disables clipping.");

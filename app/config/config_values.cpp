@@ -214,15 +214,6 @@ OrderedJson OptionalText::write(const std::string& value) const {
   return value.empty() ? OrderedJson(nullptr) : OrderedJson(value);
 }
 
-bool NumberPair::read(const ConfigNode& node, double& first, double& second) const {
-  if (node.kind != Kind::kList || node.children.size() != 2) return false;
-  double* const targets[] = {&first, &second};
-  for (size_t i = 0; i < 2; ++i) {
-    if (!kBelowOne.read(node.children[i], *targets[i])) refuse_value(node.children[i], key, expected());
-  }
-  return true;
-}
-
 bool IntegerList::read(const ConfigNode& node, std::vector<int64_t>& values) const {
   std::vector<int64_t> found;
   for (const ConfigNode& item : node.items()) {

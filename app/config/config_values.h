@@ -203,14 +203,6 @@ struct OptionalPath : OptionalText {
   bool read(const ConfigNode& node, std::string& value) const;
 };
 
-// A list of two numbers, each at least 0 and below 1. A wrong item is an InputError for the key `key`.
-struct NumberPair {
-  const char* key;
-
-  std::string expected() const { return "two numbers [beta1, beta2], each at least 0 and below 1 as float32"; }
-  bool read(const ConfigNode& node, double& first, double& second) const;
-};
-
 // A list of datasets, or a single dataset. Each dataset is a map, or only its path. An empty node means an empty list.
 // A wrong item is an InputError for the key `key`.
 struct Datasets {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "app/config/config_names.h"
-#include "app/memory/memory_choice.h"
 #include "app/memory/mesh_choice.h"
 #include "build_config.h"
 #include "core/commit.h"
@@ -122,7 +121,7 @@ std::string schedule_text(const Config& config) {
 
 std::vector<std::string> mesh_texts(const StartFacts& facts) {
   const TrainingConfig& training = facts.config.training;
-  const int64_t micro_batches = facts.options.local_batch / training.micro_batch_size;
+  const int64_t micro_batches = training.global_batch_size / facts.mesh.data() / training.micro_batch_size;
   std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batch{} of {}", facts.runs_on, describe(facts.mesh),
                                                 micro_batches, micro_batches == 1 ? "" : "es",
                                                 training.micro_batch_size)};
@@ -148,9 +147,7 @@ std::string memory_text(const StartFacts& facts) {
   if (budget.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(budget.outside));
   const bool known = budget.available > 0 && budget.available < int64_t{1} << 60;
   if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(budget.available), gib(budget.margin));
-  const ShardingOptions& sharding = facts.options.sharding;
-  const MemoryChoice choice{facts.options.checkpointing, sharding.reshard_after_forward, sharding.accumulate_unsharded};
-  return text + "; activation checkpointing: " + describe(choice, facts.config.model.num_layers);
+  return text + "; activation checkpointing: " + describe(facts.memory, facts.config.model.num_layers);
 }
 
 std::string checkpoints_text(const CheckpointConfig& checkpoint) {

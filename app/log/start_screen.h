@@ -10,7 +10,7 @@
 #include "app/config/config.h"
 #include "app/log/data_report.h"
 #include "app/memory/memory_budget.h"
-#include "app/memory/plan_memory.h"
+#include "app/memory/memory_choice.h"
 #include "data/validation_set.h"
 #include "parallel/config.h"
 
@@ -21,10 +21,8 @@ struct StartFacts {
   std::string runs_on;  // Result of Runtime::describe().
   MeshShape mesh;
   std::string mesh_reason = {};  // Reason for the mesh. Empty if the config determines the mesh.
-  // Options that determine which activations one rank saves and recomputes. planned_bytes is what the rank allocates,
-  // and budget is its memory budget.
-  const TrainingOptions& options;
-  int64_t planned_bytes = 0;
+  MemoryChoice memory;           // Choice in force, without mode auto.
+  int64_t planned_bytes = 0;     // Memory that a rank allocates.
   MemoryBudget budget;
   std::vector<DatasetUse> datasets;
   std::vector<std::string> data_notes = {};  // Sentences about the tokens around documents.

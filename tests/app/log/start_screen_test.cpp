@@ -26,8 +26,7 @@ TEST(LabeledLines, CutsAtSpaces) {
 
 class StartScreenTest : public testing::Test {
  protected:
-  StartScreenTest()
-      : layout_(model(), {}), options_{.config = config_, .layout = layout_, .local_batch = 8, .sharding = {}} {
+  StartScreenTest() {
     config_.model = model();
     config_.training = {.steps = 900, .global_batch_size = 8, .micro_batch_size = 4};
     config_.data.seq_len = 256;
@@ -49,7 +48,7 @@ class StartScreenTest : public testing::Test {
     return {.config = config_,
             .runs_on = "1 rank on cpu, 1 thread each",
             .mesh = {},
-            .options = options_,
+            .memory = memory_,
             .planned_bytes = 3 * kGiB,
             .budget = {.available = 16 * kGiB, .outside = 0, .margin = kGiB},
             .datasets = {{"text", 683'000, 3, 0, 0.25}, {"a_longer_name", 1'025'997, 1, 0, 1.5}},
@@ -68,8 +67,7 @@ class StartScreenTest : public testing::Test {
   }
 
   Config config_;
-  ParameterLayout layout_;
-  TrainingOptions options_;
+  MemoryChoice memory_ = {.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone}};
 };
 
 TEST(StartTitle, HasTheEndOfALongPath) {
@@ -99,17 +97,19 @@ TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
   config_.training.batch_size_warmup[0].steps = 900;
   expect_mentions(screen(facts()), {" 1 to 900, in the end 4 x 256 = 1,024 tokens: "});
   config_.training.batch_size_warmup.clear();
-  options_.sharding = {.reshard_after_forward = true, .accumulate_unsharded = true};
+  memory_.reshard_after_forward = memory_.accumulate_unsharded = true;
   config_.checkpoint.keep = 0;
   config_.data.eos_id = 1;
   StartFacts resumed = facts();
   resumed.resumes_from = "checkpoints/step_00000300";
+  resumed.mesh.shard = 2;
   resumed.step = 300;
   resumed.tokens = 614'400;
   const std::string text = screen(resumed);
-  for (const char* part : {" weights gathered again in backward, gradients reduced once per step\n", "all are kept\n",
-                           "documents: bos none, eos 1\n", "  weights     of step 300, 614,400 tokens\n",
-                           "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
+  for (const char* part :
+       {" weights gathered again in backward, gradients reduced once per step\n", "all are kept\n",
+        "; 1 micro-batch of 4\n", "documents: bos none, eos 1\n", "  weights     of step 300, 614,400 tokens\n",
+        "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
     expect_mentions(text, {part});
   }
 }
