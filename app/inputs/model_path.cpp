@@ -62,6 +62,22 @@ fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
   return place.has_filename() ? place : place.parent_path();
 }
 
+// Returns the checkpoint directory of a run that was moved or copied together with the directory it was started in.
+// Both recorded paths, logging.dir and checkpoint.dir, must be relative to that directory. Its new place is `run`
+// without logging.dir at the end, and the checkpoints are at checkpoint.dir in the new place. Empty if there are none.
+fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
+  const fs::path folder = fs::path(places.logging_dir).lexically_normal();
+  if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
+  fs::path project = fs::weakly_canonical(run);
+  for (fs::path rest = folder; !rest.empty(); rest = rest.parent_path()) {
+    if (!rest.has_filename()) continue;  // The path had a trailing slash.
+    if (project.filename() != rest.filename()) return {};
+    project = project.parent_path();
+  }
+  const fs::path dir = project / places.checkpoint_dir;
+  return Checkpoint::newest(dir).has_value() ? dir : fs::path();
+}
+
 // Returns whether the checkpoint at `path` may belong to the run. Runs of earlier versions shared one directory by
 // default. A checkpoint inside the run's own folder always belongs to the run.
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
@@ -84,7 +100,8 @@ fs::path newest_complete(const fs::path& dir) {
 
 fs::path checkpoint_of_run(const fs::path& run) {
   const RecordedPlaces places = read_places(run);
-  const fs::path dir = run_checkpoint_dir(run, places);
+  const fs::path moved = checkpoint_dir_in_moved_project(run, places);
+  const fs::path dir = moved.empty() ? run_checkpoint_dir(run, places) : moved;
   const std::optional<fs::path> newest = Checkpoint::newest(dir);
   CHECK_INPUT(newest.has_value(), "{}: is the folder of a run that has no complete checkpoint, expected one in {}",
               run.string(), dir.string());

@@ -36,3 +36,6 @@ class EarlierVersionTest(Scratch):
         self.assertIn(f"{run['loss']:.4f}"[:4], (self.dir / "page.html").read_text())
         self.run_octavo("config", "config_dump.yaml")
         self.run_octavo("evaluate", CHECKPOINT, "data.validation=corpus", "validation.batches=1")
+        # The run folder was copied with its project, so it refers to the checkpoints of the copy.
+        out = self.run_octavo("evaluate", "runs/old", "data.validation=corpus", "validation.batches=1").out
+        self.assertIn(f"{self.dir.resolve()}/{CHECKPOINT}", out)
