@@ -88,7 +88,7 @@ class Loader {
  public:
   // Opens config.train, checks it against vocab_size, seeks to `state` (a state_json()) or to the first sample, and
   // starts the reading threads. If config.resume_from_sample is set, it seeks to that sample instead, unless the run
-  // that saved the state already did. Throws an InputError like SampleStream and check_windows ,
+  // that saved the state already did. Throws an InputError like SampleStream and check_windows,
   // and if the batch does not divide evenly.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
   // Stops the reading threads. Waits until each thread has finished the sample that it is reading.

@@ -164,9 +164,10 @@ void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool wit
   CHECK_INPUT(kHasFlashAttention || !kHasCuda,
               "data.document_mask needs FlashAttention on GPUs, and this program was built without it; build it again "
               "after scripts/setup.sh, or set data.document_mask: false");
-  CHECK_INPUT(head_dim != 32,
-              "data.document_mask is true and model.head_dim is 32, but attention within documents has kernels on GPUs "
-              "for 64 and 128; set data.document_mask: false");
+  CHECK_INPUT(flash_has_kernels_for(head_dim),
+              "data.document_mask is true and model.head_dim is {}, but attention within documents has kernels on GPUs "
+              "for 64 and 128; set data.document_mask: false",
+              head_dim);
 }
 
 std::string cudnn_version() {

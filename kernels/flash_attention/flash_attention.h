@@ -10,10 +10,12 @@
 
 namespace octavo {
 
+// Returns whether FlashAttention has kernels for this head size.
+constexpr bool flash_has_kernels_for(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Returns whether FlashAttention computes the attention of this shape on GPUs. A program without CUDA assumes
 // FlashAttention in its plans.
 inline bool flash_attends(const SdpaShape& shape) {
-  return (kHasFlashAttention || !kHasCuda) && (shape.head_dim == 64 || shape.head_dim == 128);
+  return (kHasFlashAttention || !kHasCuda) && flash_has_kernels_for(shape.head_dim);
 }
 
 // Buffers that a pass needs in addition to its tensors. The constructor places them in `memory`. If `memory` is null,

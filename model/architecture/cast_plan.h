@@ -2,17 +2,17 @@
 // have shares of their tokens exchange them. cast_plan() decides it once, when a linear is constructed
 // (model/linear/linear_layer.h), and the linear only reads it.
 //
-//   recipe                  tensor                              cast by                  measured by          ranks
-//   agree bfloat16                any                                 nobody                   nobody               no
-//   scales of rows          any                                 the linear               nobody               no
-//   scales of blocks        whole                               the producer if it can   nobody               no
-//                           share of the tokens                 the linear               nobody               no
-//   one scale per tensor    recomputation, backward             the producer if it can   nobody               no
-//                           forward and gradient:
-//                           scales of a history                 the producer if it can   producer, else cast  no
-//                           gradient with a bound               the producer             nobody               no
-//                           whole, own scale kTwice             the producer             the producer         no
-//                           otherwise                           the linear               producer, else it    yes
+//   recipe                tensor                    cast by                 measured by          ranks agree
+//   bfloat16              any                       nobody                  nobody               no
+//   scales of rows        any                       the linear              nobody               no
+//   scales of blocks      whole                     the producer if it can  nobody               no
+//                         share of the tokens       the linear              nobody               no
+//   one scale per tensor  recomputation, backward   the producer if it can  nobody               no
+//                         forward and gradient:
+//                         - scales of a history     the producer if it can  producer, else cast  no
+//                         - gradient with a bound   the producer            nobody               no
+//                         - whole, own scale kTwice the producer            the producer         no
+//                         - otherwise               the linear              producer, else it    yes
 //
 // While results are observed or statistics are measured, the linear casts what the producer would cast in the forward,
 // and the gradient.

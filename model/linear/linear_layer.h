@@ -26,8 +26,8 @@
 //   inputs divided    forward   y = scatter(sum of x W^T)
 //                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
 //
-// The scale of a tensor covers all ranks: the ranks that divide the layer and those that share the
-// sequences take the maximum of their amaxes. Sums over ranks are in the compute dtype.
+// The scale of a tensor covers all ranks: the ranks that divide the layer and those that share the sequences take the
+// maximum of their amaxes. Sums over ranks are in the compute dtype.
 #pragma once
 
 #include <functional>
