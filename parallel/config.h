@@ -38,6 +38,7 @@ struct MeshShape {
 // Value of a key that is true, false or auto. With auto a run decides by its available memory
 // (app/memory/memory_choice.h).
 enum class AutoBool : uint8_t { kAuto, kTrue, kFalse };
+constexpr AutoBool auto_bool(bool value) { return value ? AutoBool::kTrue : AutoBool::kFalse; }
 
 // Decides how NCCL accesses the tensors of a collective.
 enum class NcclMemory : uint8_t {

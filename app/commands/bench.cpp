@@ -9,7 +9,9 @@
 #include "app/commands/commands.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
+#include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
+#include "app/memory/resolve.h"
 #include "app/process/exit_codes.h"
 #include "app/run/step_trace.h"
 #include "core/error.h"
@@ -37,23 +39,22 @@ struct BenchArguments {
   bool json = false;
 };
 
-// Returns the config with the smallest possible batch: one micro-batch for each rank that has samples of its own.
-// Returns nothing if the config has this batch already, or has pipeline stages, which need several micro-batches.
-std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
-  Config one = config;
-  one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
-  if (one.training.global_batch_size == config.training.global_batch_size || config.parallel.pipeline_parallel > 1)
-    return std::nullopt;
-  return one;
+// Returns the job with the smallest possible batch: one micro-batch for each rank that has samples of its own. Returns
+// nothing if the job has this batch already, or has pipeline stages, which need several micro-batches. A collective.
+std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
+  if (job.micro_batches() == 1 || job.mesh.shape.pipeline > 1) return std::nullopt;
+  Config one = job.stated;
+  one.training.global_batch_size = one.training.micro_batch_size * job.mesh.shape.data();
+  return resolve(one, site);
 }
 
-// Adds the throughput of steps of `config`. Also measures power and clock of the GPUs if `energy` is not null.
-void add_steps(Table& table, const char* batch, Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
+// Adds the throughput of steps of the bench's job. Also measures power and clock of the GPUs if `energy` is not null.
+void add_steps(Table& table, const char* batch, Bench& bench, const Job& job, Runtime& runtime, GpuEnergy* energy,
                const BenchArguments& arguments) {
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   std::optional<GpuUse> use;
   if (energy != nullptr) use = bench.measure_use(*energy, median(times));
-  add_throughput(table, batch, config, runtime, times, bench.attended_tokens(), use);
+  add_throughput(table, batch, job.config, runtime, times, bench.attended_tokens(), use);
 }
 
 // Returns null unless --energy is given.
@@ -141,13 +142,16 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
+  const LiveSite site(config, runtime);
+  const Job job = resolve(config, site);
+  group.agree([&] { check_fits(job); });
   Table steps;
-  if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
+  if (const std::optional<Job> one = with_one_micro_batch(job, site)) {
     Bench bench(*one, runtime, document_length);
     add_steps(steps, "one micro-batch", bench, *one, runtime, energy.get(), arguments);
   }
-  Bench bench(config, runtime, document_length);
-  add_steps(steps, "of the config", bench, config, runtime, energy.get(), arguments);
+  Bench bench(job, runtime, document_length);
+  add_steps(steps, "of the config", bench, job, runtime, energy.get(), arguments);
   const std::string linear = precision_name(config.precision);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear}};
   result.update(steps.json().back());

@@ -27,10 +27,10 @@ struct PlanArguments {
 };
 
 // Adds a faster mesh or micro-batch to the report, if one is faster by more than kWorthwhile.
-void add_faster(PlanReport& report, ProcessGroup& group) {
+void add_faster(PlanReport& report) {
   constexpr double kWorthwhile = 1.08;  // Larger than the error of predictions.
   const double worthwhile_s = report.plan.prediction->step_s / kWorthwhile;
-  const std::vector<Plan> best = search_plans(report.plan.config, report.target, 1, group, worthwhile_s);
+  const std::vector<Plan> best = search_plans(report.plan.job.stated, report.target, 1, worthwhile_s);
   if (best.empty()) return;
   report.advice = differences(report.plan, best.front());
   report.advice_wps = best.front().prediction->wps;
@@ -46,32 +46,28 @@ void print(const PlanReport& report, const PlanArguments& arguments) {
   }
 }
 
-// Returns overrides for the command line that make the plan fit. Empty if none were found.
-std::string fitting_advice(const Config& config, const PlanTarget& target, ProcessGroup& group) {
-  const FittingChange change = find_fitting_change(config, target.gpus, target.device, group);
-  if (change.ranks <= target.gpus) return change.overrides;
+// Returns overrides for the command line that make the job fit. Empty if none were found.
+std::string fitting_advice(const Job& job) {
+  const FittingChange change = find_fitting_change(job);
+  if (change.ranks <= job.place.ranks) return change.overrides;
   return fmt::format("--gpus {}{}{}", change.ranks, change.overrides.empty() ? "" : " ", change.overrides);
 }
 
-std::string unfitting(const PlanReport& report) {
-  const Plan& plan = report.plan;
-  return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
-}
-
 // Returns the plan of the stage that needs the most memory.
-Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
+Plan largest_plan(const Config& config, const PlanTarget& target) {
+  const MeshChoice mesh = choose_mesh(config, target.place);
   std::optional<Plan> largest;
   for (const Config& stage : stage_configs(config)) {
-    Plan plan = make_plan(stage, target, group);
-    if (!largest || plan.memory.total_bytes() > largest->memory.total_bytes()) largest = std::move(plan);
+    Plan plan = make_plan(stage, mesh, target);
+    if (!largest || plan.job.memory.total_bytes() > largest->job.memory.total_bytes()) largest = std::move(plan);
   }
   return std::move(*largest);
 }
 
 // Writes the page even if the plan does not fit.
 void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
-  const PredictedRun run = predicted_run(plan, target);
-  write_output_file(path, kMemoryPage, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
+  const StepTimeline timeline = step_timeline(plan.job, *target.machine, target.cluster, target.document_length);
+  write_output_file(path, kMemoryPage, memory_page(plan, timeline));
 }
 
 int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
@@ -84,26 +80,26 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
               "--html draws the memory of a single pipeline stage, but parallel.pipeline_parallel is {}, expected 1",
               stated.parallel.pipeline_parallel);
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
-  Config config = load_planned_config(arguments.target.config, target);
-  const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
-  if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
-  PlanReport report{.target = target, .plan = largest_plan(config, target, group), .mesh_reason = mesh.reason};
+  const Config config = load_planned_config(arguments.target.config, target);
+  PlanReport report{.target = target, .plan = largest_plan(config, target)};
+  const Job& job = report.plan.job;
   if (!arguments.html.empty()) write_memory_page(arguments.html, report.plan, target);
-  const bool fits = report.plan.memory.fits();
+  const bool fits = job.memory.fits();
   if (arguments.search) {
     constexpr size_t kShown = 10;
-    report.found = search_plans(report.plan.config, target, kShown, group);
-    if (report.found.empty()) report.advice = fitting_advice(report.plan.config, target, group);
-    CHECK_INPUT(!report.found.empty(), "--search: nothing fits on {} GPUs; {}", target.gpus, unfitting(report));
+    report.found = search_plans(job.stated, target, kShown);
+    if (report.found.empty()) report.advice = fitting_advice(job);
+    CHECK_INPUT(!report.found.empty(), "--search: nothing fits on {} GPUs; {}", target.place.ranks,
+                unfitting_message(job, report.advice));
   } else if (!fits) {
-    report.advice = fitting_advice(report.plan.config, target, group);
+    report.advice = fitting_advice(job);
   } else if (report.plan.prediction) {
-    add_faster(report, group);
+    add_faster(report);
   }
   print(report, arguments);
   if (fits || arguments.search) return kExitDone;
   std::cout.flush();
-  throw InputError(unfitting(report));
+  throw InputError(unfitting_message(job, report.advice));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "app/memory/memory_advice.h"
 #include "app/memory/memory_budget.h"
 #include "app/memory/mesh_choice.h"
+#include "app/memory/resolve.h"
 #include "app/plan/machine_rates.h"
 #include "app/plan/plan_search.h"
 #include "app/plan/predictor.h"
@@ -79,22 +80,21 @@ void check_data(const Config& config, ProcessGroup& group) {
 
 // Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of
 // the machine.
-std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
-                           int64_t samples) {
+std::string predicted_time(const Job& job, const MachineRates& machine, const Cluster& cluster, int64_t samples) {
   try {
-    const StepPrediction step = predict_step(run, machine, cluster);
+    const StepPrediction step = predict_step(job, machine, cluster);
     const double seconds =
-        step.step_s * static_cast<double>(samples) / static_cast<double>(run.config.training.global_batch_size);
+        step.step_s * static_cast<double>(samples) / static_cast<double>(job.config.training.global_batch_size);
     std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
                                    format_duration(seconds), step.step_s * 1e3, machine.name,
                                    with_thousands_separators(std::llround(step.wps)));
-    if (const auto range = prediction_range(step.wps, run, machine, cluster)) {
+    if (const auto range = prediction_range(step.wps, job, machine)) {
       text += range->not_measured.empty()
                   ? fmt::format(" ({} to {})", with_thousands_separators(std::llround(range->low_wps)),
                                 with_thousands_separators(std::llround(range->high_wps)))
                   : fmt::format(" (range unknown, not measured: {})", fmt::join(range->not_measured, ", "));
     }
-    if (run.mesh.ranks() > cluster.gpus_per_node) {
+    if (!job.place.one_node()) {
       text += fmt::format(", and an assumed {:g} Gbit/s per GPU between machines", cluster.network_gbps);
     }
     return text;
@@ -109,7 +109,7 @@ std::string time_on_cpu() { return "not predicted on a CPU; the eta of the steps
 // Logs the start screen and the warnings about the config.
 void log_start_screen(const StartFacts& facts) {
   for (const std::string& line : start_screen(facts)) log_info("{}", line);
-  for (const std::string& warning : config_warnings(facts.config, facts.datasets)) log_warning("{}", warning);
+  for (const std::string& warning : config_warnings(facts.job.config, facts.datasets)) log_warning("{}", warning);
 }
 
 // Converts an InputError that `work` throws to an Error, because it was found while running and not before.
@@ -124,43 +124,30 @@ auto while_running(const ProcessGroup& group, Work work) {
 }
 
 // Predicts when the steps end, if the program contains a machine file for these GPUs.
-std::string describe_time(const Config& config, const Runtime& runtime, const TrainingOptions& options,
-                          int64_t samples) {
+std::string describe_time(const Job& job, const Runtime& runtime, int64_t samples) {
   if (!runtime.stream().is_cuda()) return time_on_cpu();
   const std::string gpu = gpu_info(runtime.gpu()).name;
   const std::optional<MachineRates> machine = find_machine_of(gpu);
   if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
-  return predicted_time({.config = config,
-                         .mesh = runtime.mesh().shape(),
-                         .sharding = options.sharding,
-                         .checkpointing = options.checkpointing},
-                        *machine, {.gpus_per_node = runtime.ranks_per_machine()}, samples);
+  return predicted_time(job, *machine, {.gpus_per_node = job.place.ranks_per_node}, samples);
 }
 
-void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryBudget& budget) {
+void log_start(const Job& job, const Runtime& runtime, const Trainer& trainer) {
   const TrainingRun& run = trainer.training_run();
   if (trainer.is_finished()) return;
-  const int64_t samples = samples_left(config, run.start().step);
-  const TrainingOptions& options = run.training_model().options();
   const auto last = run.checkpoints().last_path();
-  StartFacts facts{
-      .config = config,
-      .runs_on = runtime.describe(),
-      .mesh = runtime.mesh().shape(),
-      .mesh_reason = runtime.mesh_reason(),
-      .memory = {options.checkpointing, options.sharding.reshard_after_forward, options.sharding.accumulate_unsharded},
-      .planned_bytes = run.training_model().bytes(),
-      .budget = budget,
-      .datasets = run.data_report().datasets(),
-      .data_notes = run.data_report().notes(),
-      .next_sample = run.data_report().next_sample(),
-      .validation = {},
-      .resumes_from = last                   ? last->string()
-                      : run.start().step > 0 ? "the checkpoint in memory"
-                                             : "",
-      .step = run.start().step,
-      .tokens = run.start().tokens,
-      .time = describe_time(config, runtime, options, samples)};
+  StartFacts facts{.job = job,
+                   .runs_on = runtime.describe(),
+                   .datasets = run.data_report().datasets(),
+                   .data_notes = run.data_report().notes(),
+                   .next_sample = run.data_report().next_sample(),
+                   .validation = {},
+                   .resumes_from = last                   ? last->string()
+                                   : run.start().step > 0 ? "the checkpoint in memory"
+                                                          : "",
+                   .step = run.start().step,
+                   .tokens = run.start().tokens,
+                   .time = describe_time(job, runtime, samples_left(job.config, run.start().step))};
   if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
   log_start_screen(facts);
 }
@@ -179,10 +166,10 @@ std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const Te
 RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
                        StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const MemoryBudget budget =
-      memory_budget(stage, context.runtime);  // Memory budget before the run allocates its memory.
-  Trainer trainer(stage, context, std::move(resumed));
-  if (group.is_root()) log_start(stage, context.runtime, trainer, budget);
+  const Job job = resolve(stage, LiveSite(stage, context.runtime));
+  group.agree([&] { check_fits(job); });
+  Trainer trainer(job, context, std::move(resumed));
+  if (group.is_root()) log_start(job, context.runtime, trainer);
   return while_running(group, [&] { return trainer.run(signals); });
 }
 
@@ -212,7 +199,8 @@ RunOutcome train_stages(const Config& config, RunContext& context, std::span<con
 // damage, the newest undamaged checkpoint is searched for before anything is loaded again.
 RunOutcome resume_and_train(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
+  const Job first = draft(stage_config(config, 0), own_place(context.runtime), context.runtime.mesh_choice());
+  const std::vector<TensorPart> needed = loaded_parts(first, context.runtime.mesh());
   std::optional<Checkpoint> resumed = open_to_resume(context, needed, false);
   const bool has_others = resumed && config.checkpoint.resume == "auto";
   check_shared_directory("checkpoint.dir", config.checkpoint.dir, group);
@@ -298,8 +286,8 @@ PlanTarget target_of(const TargetArguments& arguments, ProcessGroup& group) {
   Config stated = load_config(arguments.config.path, arguments.config.overrides);
   if (!kHasCuda && stated.device == DeviceChoice::kAuto) stated.device = DeviceChoice::kCpu;
   PlanTarget target = find_target(arguments, stated, group);
-  if (target.device.device == Device::kCpu)
-    target.device.memory_bytes = host_memory(static_cast<int>(target.gpus)).available_bytes / target.gpus;
+  if (target.place.device == Device::kCpu)
+    target.place.memory_bytes = host_memory(static_cast<int>(target.place.ranks)).available_bytes / target.place.ranks;
   return target;
 }
 
@@ -312,22 +300,21 @@ std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
   return set.datasets();
 }
 
-MemoryPlan plan_stage(const Config& config, const MeshShape& mesh, const PlanTarget& target, ProcessGroup& group) {
-  MemoryPlan plan = plan_memory(config, mesh, target.device, group);
-  if (plan.fits()) return plan;
-  const std::string advice = find_fitting_change(config, target.gpus, target.device, group).words(target.gpus);
-  throw InputError(unfitting_message(plan, config.model.num_layers, advice));
+Job planned_job(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
+  Job job = resolve(stage, PlannedSite(stage, target.place, mesh));
+  check_fits(job);
+  return job;
 }
 
 std::string describe_ranks(const PlanTarget& target) {
-  const std::string ranks = fmt::format("{} rank{}", target.gpus, target.gpus == 1 ? "" : "s");
-  if (target.device.device == Device::kCpu) return ranks + " on cpu";
+  const std::string ranks = fmt::format("{} rank{}", target.place.ranks, target.place.ranks == 1 ? "" : "s");
+  if (target.place.device == Device::kCpu) return ranks + " on cpu";
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
 // Makes the checks of a start of the run with `config`, which is that of one stage, and prints the start screen.
 void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
-           const std::optional<Checkpoint>& resumed, ProcessGroup& group) {
+           const std::optional<Checkpoint>& resumed) {
   if (resumed) check_may_resume(config, *resumed, true);
   const int64_t step = resumed ? resumed->step() : 0;
   const bool has_loader = resumed && resumed->meta().contains("loader");
@@ -335,7 +322,7 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
       open_loader(config, loader_options(config, step), has_loader ? &resumed->meta().at("loader") : nullptr, true);
   const DataReport data(config.data, *loader, samples_left(config, step));
   data.check_max_epochs();
-  const MemoryPlan plan = plan_stage(config, mesh.mesh, target, group);
+  const Job job = planned_job(config, mesh, target);
   const bool is_finished = step >= config.training.steps;
   if (!is_finished) {
     const FolderUse use = find_use_of_folder(config, resumed ? resumed->path().parent_path() : fs::path());
@@ -344,26 +331,19 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
       log_info("the log and metrics of an earlier run in {} would be moved aside", config.logging.dir);
   }
   check_writable(kCheckpointDirectory, config.checkpoint.dir);
-  const PredictedRun run{
-      .config = config, .mesh = mesh.mesh, .sharding = plan.sharding, .checkpointing = plan.checkpointing};
   if (!is_finished) {
-    log_start_screen(
-        {.config = config,
-         .runs_on = describe_ranks(target),
-         .mesh = mesh.mesh,
-         .mesh_reason = mesh.reason,
-         .memory = {plan.checkpointing, plan.sharding.reshard_after_forward, plan.sharding.accumulate_unsharded},
-         .planned_bytes = plan.arena_bytes,
-         .budget = plan.budget,
-         .datasets = data.datasets(),
-         .data_notes = data.notes(),
-         .next_sample = data.next_sample(),
-         .validation = validation_datasets(config),
-         .resumes_from = resumed ? resumed->path().string() : "",
-         .step = step,
-         .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
-         .time = target.machine ? predicted_time(run, *target.machine, target.cluster, samples_left(config, step))
-                                : time_on_cpu()});
+    log_start_screen({.job = job,
+                      .runs_on = describe_ranks(target),
+                      .datasets = data.datasets(),
+                      .data_notes = data.notes(),
+                      .next_sample = data.next_sample(),
+                      .validation = validation_datasets(config),
+                      .resumes_from = resumed ? resumed->path().string() : "",
+                      .step = step,
+                      .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
+                      .time = target.machine
+                                  ? predicted_time(job, *target.machine, target.cluster, samples_left(config, step))
+                                  : time_on_cpu()});
   }
   const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
   if (is_finished) {
@@ -384,19 +364,19 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
 int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   check_one_process("octavo train --dry-run", group);
   const PlanTarget target = target_of(arguments, group);
-  Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.gpus);
-  resolve_device(config, target.device.device);
+  Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.place.ranks);
+  resolve_device(config, target.place.device);
   log_info("{}", start_title(arguments.config.path));
   log_info("dry run for {}", describe_ranks(target));
   check_data(config, group);
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
-  const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
+  const MeshChoice mesh = choose_mesh(config, target.place);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
   tokenizer_to_carry(config.data, resumed);  // Called for its warning.
   const size_t first = stage_to_train(config, resumed);
-  start(stage_config(config, first), mesh, target, resumed, group);
+  start(stage_config(config, first), mesh, target, resumed);
   for (size_t later = first + 1; later < num_stages(config); ++later)
-    plan_stage(stage_config(config, later), mesh.mesh, target, group);
+    planned_job(stage_config(config, later), mesh, target);
   log_info("dry run: no problem was found, and nothing was written");
   return kExitDone;
 }

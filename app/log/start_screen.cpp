@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "app/config/config_names.h"
+#include "app/memory/memory_choice.h"
 #include "app/memory/mesh_choice.h"
 #include "build_config.h"
 #include "core/commit.h"
@@ -46,8 +47,8 @@ std::string weights_text(const StartFacts& facts) {
   if (!facts.resumes_from.empty()) {
     return fmt::format("of step {}, {} tokens", facts.step, with_thousands_separators(facts.tokens));
   }
-  if (!facts.config.init_from.empty()) return "of " + facts.config.init_from;
-  return fmt::format("random, seed {}", facts.config.training.seed);
+  if (!facts.job.config.init_from.empty()) return "of " + facts.job.config.init_from;
+  return fmt::format("random, seed {}", facts.job.config.training.seed);
 }
 
 // Returns a table of the datasets with the largest weights.
@@ -87,7 +88,7 @@ std::string documents_text(const DataConfig& data) {
 }
 
 std::string validation_text(const StartFacts& facts) {
-  const ValidationConfig& validation = facts.config.validation;
+  const ValidationConfig& validation = facts.job.config.validation;
   if (facts.validation.empty()) return "none";
   std::string names;
   for (const ValidationSet::Dataset& one : facts.validation) {
@@ -98,8 +99,8 @@ std::string validation_text(const StartFacts& facts) {
 }
 
 std::string steps_text(const StartFacts& facts) {
-  const TrainingConfig& training = facts.config.training;
-  const int64_t seq_len = facts.config.data.seq_len;
+  const TrainingConfig& training = facts.job.config.training;
+  const int64_t seq_len = facts.job.config.data.seq_len;
   const BatchSchedule batches = training.batch_schedule();
   const int64_t batch_size = batches.batch_size(training.steps);  // Batch size of the last step.
   const int64_t more = (batches.samples(training.steps) - batches.samples(facts.step)) * seq_len;
@@ -120,12 +121,12 @@ std::string schedule_text(const Config& config) {
 }
 
 std::vector<std::string> mesh_texts(const StartFacts& facts) {
-  const TrainingConfig& training = facts.config.training;
-  const int64_t micro_batches = training.global_batch_size / facts.mesh.data() / training.micro_batch_size;
-  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batch{} of {}", facts.runs_on, describe(facts.mesh),
-                                                micro_batches, micro_batches == 1 ? "" : "es",
-                                                training.micro_batch_size)};
-  if (!facts.mesh_reason.empty()) texts.push_back(facts.mesh_reason);
+  const Job& job = facts.job;
+  const int64_t micro_batches = job.micro_batches();
+  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batch{} of {}", facts.runs_on,
+                                                describe(job.mesh.shape), micro_batches, micro_batches == 1 ? "" : "es",
+                                                job.config.training.micro_batch_size)};
+  if (!job.mesh.reason.empty()) texts.push_back(job.mesh.reason);
   return texts;
 }
 
@@ -141,13 +142,13 @@ std::string recipe_text(const PrecisionConfig& precision) {
                             dtype_name(precision.exchanged_gradients()));
 }
 
-std::string memory_text(const StartFacts& facts) {
-  const MemoryBudget& budget = facts.budget;
-  std::string text = fmt::format("{:.2f} GiB per rank planned", gib(facts.planned_bytes));
+std::string memory_text(const Job& job) {
+  const MemoryBudget& budget = job.memory.budget;
+  std::string text = fmt::format("{:.2f} GiB per rank planned", gib(job.memory.arena_bytes));
   if (budget.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(budget.outside));
   const bool known = budget.available > 0 && budget.available < int64_t{1} << 60;
   if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(budget.available), gib(budget.margin));
-  return text + "; activation checkpointing: " + describe(facts.memory, facts.config.model.num_layers);
+  return text + "; activation checkpointing: " + describe_choice(job);
 }
 
 std::string checkpoints_text(const CheckpointConfig& checkpoint) {
@@ -186,7 +187,7 @@ std::string start_title(const std::string& config_path) {
 }
 
 std::vector<std::string> start_screen(const StartFacts& facts) {
-  const Config& config = facts.config;
+  const Config& config = facts.job.config;
   std::vector<std::string> data = data_texts(facts.datasets);
   data.push_back(documents_text(config.data));
   for (const std::string& note : facts.data_notes) data.push_back("documents: " + note);
@@ -202,7 +203,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
                                  {"schedule", {schedule_text(config)}},
                                  {"mesh", mesh_texts(facts)},
                                  {"recipe", {recipe_text(config.precision)}},
-                                 {"memory", {memory_text(facts)}},
+                                 {"memory", {memory_text(facts.job)}},
                                  {"time", {facts.time}},
                                  {"checkpoints", {checkpoints_text(config.checkpoint)}},
                                  {"run folder", {config.logging.dir + ": log.txt, metrics.jsonl, config.yaml"}}};

@@ -7,23 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/job/job.h"
 #include "app/log/data_report.h"
-#include "app/memory/memory_budget.h"
-#include "app/memory/memory_choice.h"
 #include "data/validation_set.h"
 #include "parallel/config.h"
 
 namespace octavo {
 
 struct StartFacts {
-  const Config& config;
+  const Job& job;
   std::string runs_on;  // Result of Runtime::describe().
-  MeshShape mesh;
-  std::string mesh_reason = {};  // Reason for the mesh. Empty if the config determines the mesh.
-  MemoryChoice memory;           // Choice in force, without mode auto.
-  int64_t planned_bytes = 0;     // Memory that a rank allocates.
-  MemoryBudget budget;
   std::vector<DatasetUse> datasets;
   std::vector<std::string> data_notes = {};  // Sentences about the tokens around documents.
   int64_t next_sample = 0;

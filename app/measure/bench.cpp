@@ -52,14 +52,15 @@ Batch synthetic_batch(const Config& config, int64_t rows, int64_t document_lengt
 
 }  // namespace
 
-Bench::Bench(const Config& config, Runtime& runtime, int64_t document_length)
-    : config_(config), runtime_(runtime), model_(config, false, runtime), state_(model_.state()) {
+Bench::Bench(const Job& job, Runtime& runtime, int64_t document_length)
+    : job_(job), runtime_(runtime), model_(job, false, runtime), state_(model_.state()) {
+  const Config& config = job.config;
   Stream& stream = runtime.stream();
   const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
   runtime.group().agree_on_files("making the weights",
                                  [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
   publish_weights(state_);
-  const Batch batch = synthetic_batch(config, model_.options().local_batch, document_length, runtime.mesh());
+  const Batch batch = synthetic_batch(config, job.local_batch(), document_length, runtime.mesh());
   state_.batch.upload(batch);
   runtime.tune([&] { warm_up(state_); });
   targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
@@ -147,7 +148,7 @@ void Bench::trace_step(const std::string& path) {
     const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
     step();
   }
-  trace.write(path, fmt::format("a step of octavo bench {}, {}", config_.source, runtime_.describe()));
+  trace.write(path, fmt::format("a step of octavo bench {}, {}", job_.config.source, runtime_.describe()));
 }
 
 void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/job/job.h"
 #include "app/measure/rates.h"
 #include "app/memory/training_model.h"
 #include "app/process/gpu_energy.h"
@@ -35,9 +35,9 @@ inline constexpr int64_t kBenchDocumentLength = 1024;
 class Bench {
  public:
   // Allocates what training allocates, with weights from model.init_from or random ones. With a document mask, the
-  // synthetic documents have `document_length` tokens on average. A collective. `config` and `runtime` must outlive the
+  // synthetic documents have `document_length` tokens on average. A collective. `job` and `runtime` must outlive the
   // object.
-  Bench(const Config& config, Runtime& runtime, int64_t document_length = kBenchDocumentLength);
+  Bench(const Job& job, Runtime& runtime, int64_t document_length = kBenchDocumentLength);
 
   // Returns the size of this rank's arena in bytes.
   int64_t allocated_bytes() { return model_.arena().used(); }
@@ -60,7 +60,7 @@ class Bench {
   std::vector<double> time(int64_t repetitions, const std::function<void()>& work);
   void step();
 
-  const Config& config_;
+  const Job& job_;
   Runtime& runtime_;
   TrainingModel model_;
   TrainingState& state_;  // State of model_.

@@ -10,6 +10,7 @@
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
 #include "app/memory/mesh_choice.h"
+#include "app/memory/resolve.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -104,14 +105,16 @@ std::string FittingChange::words(int64_t now) const {
   return fmt::format("{} ranks{}{}", ranks, overrides.empty() ? "" : " and ", overrides);
 }
 
-FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
-                                  ProcessGroup& group) {
+FittingChange find_fitting_change(const Job& job) {
+  Config config = job.stated;
+  const int64_t ranks = job.place.ranks;
   if (config.model.num_layers > kMaxLayersOfAdvice) return {};
+  if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = job.mesh.shape.replicate;
   const Fits fits = [&](Config changed, int64_t on_ranks, std::initializer_list<const Change*> made) {
     for (const Change* change : made) change->apply(changed);
     try {
       validate(changed, on_ranks, Purpose::kSynthetic);
-      return can_fit(changed, changed.parallel.mesh_shape(on_ranks), device, group);
+      return can_fit(changed, job.place, changed.parallel.mesh_shape(on_ranks));
     } catch (const InputError&) {
       return false;
     }
@@ -132,16 +135,19 @@ FittingChange find_fitting_change(const Config& config, int64_t ranks, const Pla
   return found;
 }
 
-std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice) {
-  const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward,
-                            plan.sharding.accumulate_unsharded};
+std::string unfitting_message(const Job& job, const std::string& advice) {
+  const MemoryPlan& plan = job.memory;
   return fmt::format(
       "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries, and {:.1f} more must stay free, but "
       "{:.1f} GiB are available, with activation_checkpointing.mode {}; the largest items are {}; {}",
       gib(plan.total_bytes()), gib(plan.budget.outside), gib(plan.budget.margin), gib(plan.budget.available),
-      describe(choice, num_layers), largest_items(plan),
+      describe_choice(job), largest_items(plan),
       advice.empty() ? "no change of one or two keys and no number of ranks was found that fits"
                      : "it would fit with " + advice);
+}
+
+void check_fits(const Job& job) {
+  if (!job.memory.fits()) throw InputError(unfitting_message(job, find_fitting_change(job).words(job.place.ranks)));
 }
 
 }  // namespace octavo

@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include "app/config/config.h"
-#include "app/memory/plan_memory.h"
+#include "app/job/job.h"
 
 namespace octavo {
 
@@ -20,14 +19,16 @@ struct FittingChange {
   std::string words(int64_t now) const;
 };
 
-// Returns the smallest change that makes `config`, valid for `ranks` ranks, fit into memory: one key if possible,
+// Returns the smallest change that makes the stated config of a job fit into memory at its place: one key if possible,
 // otherwise two keys, otherwise more ranks, with a proportionally larger batch if they cannot divide the batch. Finds
-// no change for models with more than kMaxLayersOfAdvice layers. `group` is used for planning only. Not a collective.
-FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
-                                  ProcessGroup& group);
+// no change for models with more than kMaxLayersOfAdvice layers.
+FittingChange find_fitting_change(const Job& job);
 
-// Returns one sentence with the required and the available memory, the largest items, and `advice`, a phrase that says
-// what would fit. `advice` may be empty.
-std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice);
+// Returns one sentence with the required and the available memory of a job, the largest items, and `advice`, a phrase
+// that says what would fit. `advice` may be empty.
+std::string unfitting_message(const Job& job, const std::string& advice);
+
+// Throws an InputError with that message and the change that would fit if the job does not fit.
+void check_fits(const Job& job);
 
 }  // namespace octavo

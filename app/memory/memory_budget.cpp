@@ -48,38 +48,35 @@ OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
 
 }  // namespace
 
-PlannedDevice own_device(const Runtime& runtime) {
+Place own_place(const Runtime& runtime) {
   const Stream& stream = runtime.stream();
   return {.device = stream.device(),
+          .ranks = runtime.group().size(),
+          .ranks_per_node = runtime.ranks_per_machine(),
           .multiprocessors = stream.multiprocessors(),
           .memory_bytes = stream.is_cuda() ? gpu_info(runtime.gpu()).total_bytes : 0,
-          .free_bytes = runtime.available_bytes(),
-          .gpus_per_node = runtime.ranks_per_machine()};
+          .free_bytes = runtime.available_bytes()};
 }
 
-PlannedDevice unused_device(const Runtime& runtime) {
-  PlannedDevice device = own_device(runtime);
-  const int64_t free = device.free_bytes.value_or(0);
-  device.memory_bytes = device.device == Device::kCpu ? free : std::min(free + kContext.bytes(), device.memory_bytes);
-  device.free_bytes.reset();
-  return device;
+Place unused_place(const Runtime& runtime) {
+  Place place = own_place(runtime);
+  const int64_t free = place.free_bytes.value_or(0);
+  place.memory_bytes = place.device == Device::kCpu ? free : std::min(free + kContext.bytes(), place.memory_bytes);
+  place.free_bytes.reset();
+  return place;
 }
 
-MemoryBudget memory_budget(const Config& config, const MeshShape& mesh, const PlannedDevice& device) {
-  if (device.device == Device::kCpu) {
-    const int64_t available = device.free_bytes.value_or(device.memory_bytes);
+MemoryBudget memory_budget(const ParallelConfig& parallel, const MeshShape& mesh, const Place& place) {
+  if (place.device == Device::kCpu) {
+    const int64_t available = place.free_bytes.value_or(place.memory_bytes);
     return {.available = available, .outside = 0, .margin = available / kCpuMarginShare};
   }
-  const bool one_node = mesh.ranks() <= device.gpus_per_node;
-  const OutsideArena outside = outside_arena(mesh, config.parallel.registers_memory(mesh, one_node));
-  if (!device.free_bytes) return {.available = device.memory_bytes, .outside = outside.bytes(), .margin = kGpuMargin};
+  const bool one_node = mesh.ranks() <= place.ranks_per_node;
+  const OutsideArena outside = outside_arena(mesh, parallel.registers_memory(mesh, one_node));
+  if (!place.free_bytes) return {.available = place.memory_bytes, .outside = outside.bytes(), .margin = kGpuMargin};
   // If less than expected was allocated early, the rest is allocated later.
-  const int64_t available = std::min(*device.free_bytes, device.memory_bytes - outside.early);
+  const int64_t available = std::min(*place.free_bytes, place.memory_bytes - outside.early);
   return {.available = available, .outside = outside.later, .margin = kGpuMargin};
-}
-
-MemoryBudget memory_budget(const Config& config, const Runtime& runtime) {
-  return memory_budget(config, runtime.mesh().shape(), own_device(runtime));
 }
 
 }  // namespace octavo

@@ -12,41 +12,18 @@
 // A run that has its GPUs to itself decides exactly like a plan for the same number of GPUs.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
-#include "app/config/config.h"
+#include "app/job/job.h"
 #include "app/process/runtime.h"
 
 namespace octavo {
 
-// The device of a rank, of a run or of a plan.
-struct PlannedDevice {
-  Device device = Device::kCuda;
-  int multiprocessors = 132;
-  int64_t memory_bytes = 0;  // Total memory of the GPU in bytes. 0 if unknown; then everything fits.
-  // Free memory of the GPU when a run decides. Empty in a plan.
-  std::optional<int64_t> free_bytes = std::nullopt;
-  int64_t gpus_per_node = 8;
-};
+// Returns the place of a run, with the memory that is free on this rank now.
+Place own_place(const Runtime& runtime);
 
-// Returns this rank's device in a run, with the memory that is free now.
-PlannedDevice own_device(const Runtime& runtime);
+// Returns the place of a run before communicators exist, like that of a plan: free memory is not measured.
+Place unused_place(const Runtime& runtime);
 
-// Returns this rank's device before communicators exist, like a plan: free memory is not measured.
-PlannedDevice unused_device(const Runtime& runtime);
-
-struct MemoryBudget {
-  int64_t available = 0;  // Memory that may be allocated, in bytes. 0 if unknown; then everything fits.
-  int64_t outside = 0;
-  int64_t margin = 0;
-  int64_t needed(int64_t arena_bytes) const { return arena_bytes + outside + margin; }
-  bool fits(int64_t arena_bytes) const { return available == 0 || needed(arena_bytes) <= available; }
-};
-
-// Returns the memory budget of a run of `config` on the mesh, with one such device per rank.
-MemoryBudget memory_budget(const Config& config, const MeshShape& mesh, const PlannedDevice& device);
-// Returns the memory budget of the run in progress.
-MemoryBudget memory_budget(const Config& config, const Runtime& runtime);
+// Returns the memory budget of a rank of the mesh.
+MemoryBudget memory_budget(const ParallelConfig& parallel, const MeshShape& mesh, const Place& place);
 
 }  // namespace octavo

@@ -70,16 +70,25 @@ size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::functi
   return static_cast<size_t>(found - choices.begin());
 }
 
-std::string describe(const MemoryChoice& choice, int64_t num_layers) {
-  const ActivationCheckpointing& c = choice.checkpointing;
-  std::string text = name_of(config_names::kMode, c.mode);
-  if (c.mode == Mode::kBlock) {
-    const double blocks = std::floor(static_cast<double>(num_layers) * c.ratio + 0.5);
-    text += fmt::format(" with ratio {:.3g}, {} of {} blocks", c.ratio, blocks, num_layers);
-  }
-  if (choice.reshard_after_forward) text += ", weights gathered again in backward";
-  if (choice.accumulate_unsharded) text += ", gradients reduced once per step";
-  return text;
+Job with_choice(Job job, const MemoryChoice& choice) {
+  job.config.activation_checkpointing = choice.checkpointing;
+  job.config.parallel.reshard_after_forward = auto_bool(choice.reshard_after_forward);
+  job.config.parallel.accumulate_unsharded = auto_bool(choice.accumulate_unsharded);
+  return job;
+}
+
+std::string describe(const ActivationCheckpointing& checkpointing, int64_t num_layers) {
+  const std::string mode = name_of(config_names::kMode, checkpointing.mode);
+  if (checkpointing.mode != Mode::kBlock) return mode;
+  const double blocks = std::floor(static_cast<double>(num_layers) * checkpointing.ratio + 0.5);
+  return fmt::format("{} with ratio {:.3g}, {} of {} blocks", mode, checkpointing.ratio, blocks, num_layers);
+}
+
+std::string describe_choice(const Job& job) {
+  const ShardingOptions sharding = job.sharding();
+  return fmt::format("{}{}{}", describe(job.config.activation_checkpointing, job.config.model.num_layers),
+                     sharding.reshard_after_forward ? ", weights gathered again in backward" : "",
+                     sharding.accumulate_unsharded ? ", gradients reduced once per step" : "");
 }
 
 }  // namespace octavo

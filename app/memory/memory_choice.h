@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/job/job.h"
 
 namespace octavo {
 
@@ -45,7 +45,12 @@ std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& 
 // number of recomputed blocks, because recomputing more blocks takes less memory.
 size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::function<bool(const MemoryChoice&)>& fits);
 
-// Describes a choice, such as "selective, weights gathered again in backward".
-std::string describe(const MemoryChoice& choice, int64_t num_layers);
+// Returns the job with a choice.
+Job with_choice(Job job, const MemoryChoice& choice);
+
+// Describes how much is recomputed, such as "block with ratio 0.25, 8 of 32 blocks".
+std::string describe(const ActivationCheckpointing& checkpointing, int64_t num_layers);
+// Describes what was chosen for a job, such as "selective, weights gathered again in backward".
+std::string describe_choice(const Job& job);
 
 }  // namespace octavo

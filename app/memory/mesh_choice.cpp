@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "app/config/stages.h"
+#include "app/memory/memory_budget.h"
 #include "app/memory/memory_choice.h"
-#include "app/memory/plan_memory.h"
+#include "app/memory/resolve.h"
 #include "core/format.h"
 
 namespace octavo {
@@ -24,20 +25,22 @@ std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationChec
 
 // Returns the reason why there cannot be one replica per node on `nodes` nodes, or nothing.
 std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
-                                          const PlannedDevice& device, ProcessGroup& group) {
+                                          const Place& place) {
   for (const Config& stage : stage_configs(config)) {
-    const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
-    if (!with_copies.fits()) {
+    const Job with_copies = resolve(stage, PlannedSite(stage, place, {copies, ""}));
+    const MemoryPlan& memory = with_copies.memory;
+    if (!memory.fits()) {
       return fmt::format("a replica on each of {} nodes does not fit: {:.2f} of {:.2f} GiB per rank, {:.2f} kept free",
-                         copies.replicate, gib(with_copies.total_bytes()), gib(with_copies.budget.available),
-                         gib(with_copies.budget.margin));
+                         copies.replicate, gib(memory.total_bytes()), gib(memory.budget.available),
+                         gib(memory.budget.margin));
     }
-    const MemoryPlan plan = plan_memory(stage, sharded, device, group);
-    if (recomputed(with_copies.checkpointing) > recomputed(plan.checkpointing)) {
+    const ActivationCheckpointing& more = with_copies.config.activation_checkpointing;
+    const Job job = resolve(stage, PlannedSite(stage, place, {sharded, ""}));
+    const ActivationCheckpointing& less = job.config.activation_checkpointing;
+    if (recomputed(more) > recomputed(less)) {
       return fmt::format(
           "a replica on each of {} nodes would need more recomputation (activation checkpointing {} instead of {})",
-          copies.replicate, describe(MemoryChoice{with_copies.checkpointing}, stage.model.num_layers),
-          describe(MemoryChoice{plan.checkpointing}, stage.model.num_layers));
+          copies.replicate, describe(more, stage.model.num_layers), describe(less, stage.model.num_layers));
     }
   }
   return std::nullopt;
@@ -54,29 +57,31 @@ std::string describe(const MeshShape& mesh) {
   return text;
 }
 
-MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
-                       ProcessGroup& group) {
+MeshChoice choose_mesh(const Config& config, const Place& place) {
+  const int64_t ranks = place.ranks;
+  const int64_t per_node = place.ranks_per_node;
   const MeshShape sharded = config.parallel.mesh_shape(ranks);
-  if (!config.parallel.chooses_replicas() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
+  if (!config.parallel.chooses_replicas() || ranks == 1 || (place.equal_nodes && place.one_node()))
+    return {sharded, ""};
   const std::string all_shard = "all ranks shard one replica: ";
   const int64_t same_samples = sharded.ranks() / sharded.data();
-  if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {
+  if (!place.equal_nodes || ranks % per_node != 0) {
     return {sharded, all_shard + "the nodes have different numbers of ranks, or their ranks are not consecutive"};
   }
-  if (ranks_per_node % same_samples != 0) {
+  if (per_node % same_samples != 0) {
     return {sharded, all_shard + fmt::format("the {} ranks of a node are no multiple of the {} ranks that process the "
                                              "same samples",
-                                             ranks_per_node, same_samples)};
+                                             per_node, same_samples)};
   }
-  if (ranks_per_node == sharded.tensor) {
+  if (per_node == sharded.tensor) {
     return {sharded, all_shard + fmt::format("parallel.tensor_parallel takes all ranks of a node ({}), so a node would "
                                              "have a single shard",
-                                             ranks_per_node)};
+                                             per_node)};
   }
   MeshShape copies = sharded;
-  copies.replicate = ranks / ranks_per_node;
-  copies.shard = ranks_per_node / same_samples;
-  if (const std::optional<std::string> why = reason_against(config, sharded, copies, device, group)) {
+  copies.replicate = ranks / per_node;
+  copies.shard = per_node / same_samples;
+  if (const std::optional<std::string> why = reason_against(config, sharded, copies, place)) {
     return {sharded, all_shard + *why};
   }
   return {copies,
@@ -88,26 +93,29 @@ Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
     const Machines machines(group);
     MeshChoice choice;
     if (machines.count() == 1) return choice;
-    group.agree(
-        [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
+    group.agree([&] {
+      Place place = unused_place(runtime);
+      place.equal_nodes = has_equal_nodes(machines);
+      choice = choose_mesh(config, place);
+    });
     // Ranks with less memory may not fit with the choice of other ranks. If any rank chose no replicas, no rank uses
     // them.
-    const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
+    const std::vector<std::string> reasons = group.all_gather(choice.shape.replicate == 1 ? choice.reason : "");
     const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
-    if (other != reasons.end()) choice = {.mesh = {}, .reason = *other};
+    if (other != reasons.end()) choice = {.shape = {}, .reason = *other};
     return choice;
   };
 }
 
-int64_t ranks_per_node(const Machines& machines) {
+bool has_equal_nodes(const Machines& machines) {
   const auto count = std::ssize(machines.ranks(0));
   for (int machine = 0; machine < machines.count(); ++machine) {
     const std::vector<int>& ranks = machines.ranks(machine);
     const bool in_order = std::ssize(ranks) == count && ranks.front() == machine * count &&
                           ranks.back() == ranks.front() + static_cast<int>(count) - 1;
-    if (!in_order) return 0;
+    if (!in_order) return false;
   }
-  return count;
+  return true;
 }
 
 int64_t max_context_parallel(const Config& config) {

@@ -8,20 +8,14 @@
 
 namespace octavo {
 
-// Returns the options of a run, chosen by the available memory (app/memory/memory_budget.h). Throws an InputError if no
-// choice fits. A collective. `config` and `layout` must outlive the options.
-TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
-
 class TrainingModel {
  public:
-  // Plans and allocates the state; the weights are not initialized. `validating` adds buffers for a Validator of
-  // config.data.validation. A collective. Throws an InputError if the state does not fit. `config` and `runtime` must
-  // outlive the object.
-  TrainingModel(const Config& config, bool validating, Runtime& runtime);
+  // Allocates the state as the job's memory plan says; the weights are not initialized. `validating` adds buffers for a
+  // Validator of config.data.validation. A collective. `runtime` must outlive the object.
+  TrainingModel(const Job& job, bool validating, Runtime& runtime);
   TrainingModel(const TrainingModel&) = delete;
   TrainingModel& operator=(const TrainingModel&) = delete;
 
-  const TrainingOptions& options() const { return options_; }
   // Returns the training state. Its address never changes.
   TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
@@ -34,11 +28,9 @@ class TrainingModel {
   void use_bfloat16(bool in_bfloat16, Runtime& runtime);
 
  private:
-  void lay_out(const TrainingOptions& options, Runtime& runtime);
+  void lay_out(const Job& job, Runtime& runtime);
 
-  ParameterLayout layout_;
-  TrainingOptions options_;
-  Config bfloat16_config_;
+  const Job job_;
   RunMemory memory_;
   Tensor state_memory_;  // Memory of the state (uint8), large enough for both precisions.
   bool in_bfloat16_ = false;

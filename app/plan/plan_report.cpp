@@ -37,7 +37,10 @@ OrderedJson items_json(const std::vector<MemoryItem>& items) {
   return table.json();
 }
 
-OrderedJson memory_json(const MemoryPlan& memory) {
+OrderedJson memory_json(const Job& job) {
+  const MemoryPlan& memory = job.memory;
+  const ShardingOptions sharding = job.sharding();
+  const ActivationCheckpointing& checkpointing = job.config.activation_checkpointing;
   return {{"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"allocated_bytes", memory.arena_bytes},
@@ -46,10 +49,10 @@ OrderedJson memory_json(const MemoryPlan& memory) {
           {"margin_bytes", memory.budget.margin},
           {"available_bytes", memory.budget.available == 0 ? OrderedJson() : OrderedJson(memory.budget.available)},
           {"fits", memory.fits()},
-          {"reshard_after_forward", memory.sharding.reshard_after_forward},
-          {"accumulate_unsharded", memory.sharding.accumulate_unsharded},
+          {"reshard_after_forward", sharding.reshard_after_forward},
+          {"accumulate_unsharded", sharding.accumulate_unsharded},
           {"activation_checkpointing",
-           {{"mode", name_of(config_names::kMode, memory.checkpointing.mode)}, {"ratio", memory.checkpointing.ratio}}}};
+           {{"mode", name_of(config_names::kMode, checkpointing.mode)}, {"ratio", checkpointing.ratio}}}};
 }
 
 void add_part(Table& table, const char* title, const StepCost& cost, double step_s) {
@@ -65,8 +68,8 @@ void add_part(Table& table, const char* title, const StepCost& cost, double step
 }
 
 std::optional<PredictionRange> range_of(const PlanReport& report) {
-  const PredictedRun run = predicted_run(report.plan, report.target);
-  return prediction_range(report.plan.prediction->wps, run, *report.target.machine, report.target.cluster);
+  return prediction_range(report.plan.prediction->wps, report.plan.job, *report.target.machine,
+                          report.target.document_length);
 }
 
 OrderedJson range_json(const PredictionRange& range) {
@@ -89,11 +92,11 @@ std::vector<CostKind> kinds_of(const StepPrediction& p) {
 // Returns a row per pipeline stage.
 Table stage_table(const Plan& plan) {
   Table table;
-  for (size_t i = 0; i < plan.memory.stage_bytes.size(); ++i) {
+  for (size_t i = 0; i < plan.job.memory.stage_bytes.size(); ++i) {
     table.row()
         .add({"stage", "pipeline stage", 14}, i)
         .add({"total_bytes", "GiB", 9, "{:.3f}", 1.0 / static_cast<double>(kGiB)},
-             plan.memory.stage_bytes[i] + plan.memory.budget.outside);
+             plan.job.memory.stage_bytes[i] + plan.job.memory.budget.outside);
     if (!plan.prediction) continue;
     const StagePrediction& stage = plan.prediction->stages[i];
     table.add({"blocks", "blocks", 7}, stage.blocks)
@@ -153,18 +156,18 @@ int64_t num_tokens(const Config& config) {
 
 // Predicted time of the planned steps, without validation.
 double run_seconds(const PlanReport& report) {
-  const double tokens = static_cast<double>(num_tokens(report.plan.config));
-  return tokens / report.plan.prediction->wps / static_cast<double>(report.target.gpus);
+  const double tokens = static_cast<double>(num_tokens(report.plan.job.config));
+  return tokens / report.plan.prediction->wps / static_cast<double>(report.target.place.ranks);
 }
 
 double gpu_hours(const PlanReport& report) {
-  return run_seconds(report) / 3600 * static_cast<double>(report.target.gpus);
+  return run_seconds(report) / 3600 * static_cast<double>(report.target.place.ranks);
 }
 
 // Returns "1f1b" or "interleaved 4", where 4 is the number of chunks, or "-" without pipeline stages.
 std::string schedule_text(const Plan& plan) {
-  const ParallelConfig& parallel = plan.config.parallel;
-  if (plan.mesh.pipeline == 1) return "-";
+  const ParallelConfig& parallel = plan.job.config.parallel;
+  if (plan.job.mesh.shape.pipeline == 1) return "-";
   std::string text = name_of(config_names::kPipelineSchedule, parallel.pipeline_schedule);
   return parallel.pipeline_chunks == 1 ? text : fmt::format("{} {}", text, parallel.pipeline_chunks);
 }
@@ -173,26 +176,26 @@ Table search_table(const PlanReport& report) {
   Table table;
   for (const Plan& found : report.found) {
     const StepPrediction& step = *found.prediction;
-    const ActivationCheckpointing& checkpointing = found.memory.checkpointing;
+    const ActivationCheckpointing& checkpointing = found.job.config.activation_checkpointing;
     table.row()
         .add({"changes"}, differences(report.plan, found))
         .add({"wps", "wps", 8, ","}, step.wps)
         .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.use.mfu)
-        .add({"mesh"}, mesh_json(found.mesh));
+        .add({"mesh"}, mesh_json(found.job.mesh.shape));
     for (const MeshAxis& axis : kMeshAxes) {
       const bool used = std::any_of(report.found.begin(), report.found.end(),
-                                    [&](const Plan& plan) { return plan.mesh.*axis.size > 1; });
-      if (used) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
+                                    [&](const Plan& plan) { return plan.job.mesh.shape.*axis.size > 1; });
+      if (used) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.job.mesh.shape.*axis.size);
     }
     table.add({"", "schedule", -14}, schedule_text(found))
         .add({"", "recompute", -12}, checkpointing_text(checkpointing))
         .add({"checkpointing"}, name_of(config_names::kMode, checkpointing.mode))
         .add({"ratio"}, checkpointing.ratio)
-        .add({"reshard_after_forward", "reshard_after_forward", 21}, found.memory.sharding.reshard_after_forward)
-        .add({"accumulate_unsharded", "accumulate_unsharded", 20}, found.memory.sharding.accumulate_unsharded)
-        .add({"micro_batch_size", "micro-batch", 11}, found.config.training.micro_batch_size)
+        .add({"reshard_after_forward", "reshard_after_forward", 21}, found.job.sharding().reshard_after_forward)
+        .add({"accumulate_unsharded", "accumulate_unsharded", 20}, found.job.sharding().accumulate_unsharded)
+        .add({"micro_batch_size", "micro-batch", 11}, found.job.config.training.micro_batch_size)
         .add({"step_ms", "step ms", 9, "{:.1f}"}, step.step_s * 1e3)
-        .add({"total_bytes", "GiB", 6, "{:.1f}", 1.0 / static_cast<double>(kGiB)}, found.memory.total_bytes())
+        .add({"total_bytes", "GiB", 6, "{:.1f}", 1.0 / static_cast<double>(kGiB)}, found.job.memory.total_bytes())
         .add({"bound", "most of it", -10}, cost_kind_name(step.bound));
   }
   return table;
@@ -202,8 +205,8 @@ std::string device_of(const PlanTarget& target) { return target.machine ? target
 
 // Prints whether the plan fits, and the predicted speed.
 void print_verdict(const PlanReport& r) {
-  const MemoryPlan& memory = r.plan.memory;
-  const std::string where = fmt::format("{} x {}", r.target.gpus, device_of(r.target));
+  const MemoryPlan& memory = r.plan.job.memory;
+  const std::string where = fmt::format("{} x {}", r.target.place.ranks, device_of(r.target));
   if (memory.budget.available == 0) {
     std::cout << fmt::format("{:.2f} GiB per rank on {}\n", gib(memory.total_bytes()), where);
   } else {
@@ -231,7 +234,7 @@ void print_verdict(const PlanReport& r) {
 }
 
 void print_set_up(const PlanReport& r) {
-  const Config& config = r.plan.config;
+  const Config& config = r.plan.job.config;
   const LmHeadPrecision lm_head = config.precision.lm_head;
   std::cout << fmt::format(
       "{} parameters, {} linears{}, micro-batch {} x {} tokens{}, {} sequences per step\n",
@@ -240,13 +243,13 @@ void print_set_up(const PlanReport& r) {
       config.training.micro_batch_size, config.data.seq_len,
       r.target.document_length == 0 ? "" : fmt::format(" in documents of {} on average", r.target.document_length),
       config.training.global_batch_size);
-  if (!r.mesh_reason.empty()) std::cout << r.mesh_reason << "\n";
-  const ShardingOptions& sharding = r.plan.memory.sharding;
+  if (!r.plan.job.mesh.reason.empty()) std::cout << r.plan.job.mesh.reason << "\n";
+  const ShardingOptions sharding = r.plan.job.sharding();
   std::cout << fmt::format(
-      "{}; {}{}, activation checkpointing {}\n\n", describe(r.plan.mesh),
+      "{}; {}{}, activation checkpointing {}\n\n", describe(r.plan.job.mesh.shape),
       sharding.reshard_after_forward ? "full weights gathered again in backward" : "full weights kept",
       sharding.accumulate_unsharded ? ", gradients reduced once per step" : "",
-      checkpointing_text(r.plan.memory.checkpointing));
+      checkpointing_text(r.plan.job.config.activation_checkpointing));
 }
 
 // Returns the first kShownItems items and their remainder summed up as one more item, or all items if `all` is true.
@@ -285,7 +288,7 @@ void print_prediction(const StepPrediction& p, bool all) {
 }
 
 void print_stages(const Plan& plan) {
-  if (plan.mesh.pipeline == 1) return;
+  if (plan.job.mesh.shape.pipeline == 1) return;
   if (const std::optional<StepPrediction>& p = plan.prediction) {
     std::cout << fmt::format(
         "pipeline stage {} is the slowest; a stage waits for {:.1f}% of a step on average, and a transfer takes {:.2f} "
@@ -296,7 +299,7 @@ void print_stages(const Plan& plan) {
 }
 
 void print_run(const PlanReport& r) {
-  const Config& config = r.plan.config;
+  const Config& config = r.plan.job.config;
   std::cout << (config.stage.number > 0 ? fmt::format("stage {}", config.stage.number) : "this run")
             << fmt::format(": {} steps, {} tokens", with_thousands_separators(num_steps(config)),
                            with_thousands_separators(num_tokens(config)));
@@ -320,13 +323,13 @@ void print_flops(const Config& config) {
 OrderedJson plan_json(const PlanReport& report) {
   const PlanTarget& target = report.target;
   const Plan& plan = report.plan;
-  const Config& config = plan.config;
+  const Config& config = plan.job.config;
   OrderedJson json{{"parameters", config.model.num_parameters()},
                    {"linear", precision_name(config.precision)},
                    {"lm_head", traits(config.precision.lm_head).name},
-                   {"ranks", target.gpus},
+                   {"ranks", target.place.ranks},
                    {"device", device_of(target)},
-                   {"mesh", mesh_json(plan.mesh)},
+                   {"mesh", mesh_json(plan.job.mesh.shape)},
                    {"seq_len", config.data.seq_len},
                    {"micro_batch_size", config.training.micro_batch_size},
                    {"global_batch_size", config.training.global_batch_size},
@@ -334,13 +337,13 @@ OrderedJson plan_json(const PlanReport& report) {
                    {"tokens", num_tokens(config)},
                    {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
   if (target.document_length > 0) json["document_length"] = target.document_length;
-  if (!report.mesh_reason.empty()) json["mesh_reason"] = report.mesh_reason;
+  if (!plan.job.mesh.reason.empty()) json["mesh_reason"] = plan.job.mesh.reason;
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     json["flops_by_part"][part.part] = part.flops;
   }
   if (config.stage.number > 0) json["stage"] = config.stage.number;
-  json["memory"] = memory_json(plan.memory);
-  if (plan.mesh.pipeline > 1) json["pipeline"] = pipeline_json(plan);
+  json["memory"] = memory_json(plan.job);
+  if (plan.job.mesh.shape.pipeline > 1) json["pipeline"] = pipeline_json(plan);
   json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
   if (plan.prediction) {
     const std::optional<PredictionRange> range = range_of(report);
@@ -356,13 +359,13 @@ OrderedJson plan_json(const PlanReport& report) {
 
 void print_plan(const PlanReport& r, bool all) {
   print_verdict(r);
-  const int64_t stage = r.plan.config.stage.number;
+  const int64_t stage = r.plan.job.config.stage.number;
   if (stage > 0) std::cout << fmt::format("stage {}, which takes the most memory of all stages\n", stage);
   print_set_up(r);
   print_stages(r.plan);
-  print_memory(r.plan.memory, all);
+  print_memory(r.plan.job.memory, all);
   if (r.plan.prediction) print_prediction(*r.plan.prediction, all);
-  print_flops(r.plan.config);
+  print_flops(r.plan.job.config);
   print_run(r);
 }
 

@@ -12,7 +12,6 @@ namespace octavo {
 struct PlanReport {
   const PlanTarget& target;
   Plan plan;
-  std::string mesh_reason = {};  // Reason for the mesh. Empty if the config determines the mesh.
   // Overrides of the config that make the step faster, or that make the config fit. Empty if there are none.
   std::string advice = {};
   double advice_wps = 0;         // Tokens per second and GPU with the advice. 0 if the advice is about memory.

@@ -12,6 +12,7 @@
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
 #include "app/memory/mesh_choice.h"
+#include "app/memory/resolve.h"
 #include "app/plan/machine_rates.h"
 #include "app/process/runtime.h"
 #include "core/error.h"
@@ -49,10 +50,9 @@ struct Candidate {
   bool predicted = false;
 };
 
-Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group, Predictor* predictor) {
-  Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
-  plan.memory = plan_memory(config, plan.mesh, target.device, group);
-  if (predictor != nullptr) plan.prediction = predictor->predict(predicted_run(plan, target));
+Plan plan_of(const Config& stage, const MeshChoice& mesh, const PlanTarget& target, Predictor* predictor) {
+  Plan plan{.job = resolve(stage, PlannedSite(stage, target.place, mesh)), .prediction = {}};
+  if (predictor != nullptr) plan.prediction = predictor->predict(plan.job);
   return plan;
 }
 
@@ -60,11 +60,10 @@ Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group
 // their memory planned, only when they reach the front of the queue.
 class Search {
  public:
-  Search(const Config& config, const PlanTarget& target, double at_most_s, ProcessGroup& group)
+  Search(const Config& config, const PlanTarget& target, double at_most_s)
       : config_(config),
         target_(target),
-        group_(group),
-        predictor_(*target.machine, target.cluster),
+        predictor_(*target.machine, target.cluster, target.document_length),
         at_most_s_(at_most_s) {
     MeshShape mesh;
     for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
@@ -97,8 +96,8 @@ class Search {
         continue;
       }
       if (!is_worthwhile(candidate)) continue;
-      Plan plan = plan_of(candidate.config, target_, group_, &predictor_);
-      if (plan.memory.fits()) return plan;
+      Plan plan = plan_of(candidate.config, {candidate.mesh, ""}, target_, &predictor_);
+      if (plan.job.memory.fits()) return plan;
     }
     return std::nullopt;
   }
@@ -107,9 +106,9 @@ class Search {
   // Adds all meshes that differ from `mesh` only in the number of replicas and shards.
   void add_meshes(MeshShape mesh) {
     const int64_t same_samples = mesh.ranks() / mesh.data();
-    for (mesh.replicate = 1; same_samples * mesh.replicate <= target_.gpus; mesh.replicate *= 2) {
-      mesh.shard = target_.gpus / mesh.replicate / same_samples;
-      if (mesh.ranks() != target_.gpus) continue;
+    for (mesh.replicate = 1; same_samples * mesh.replicate <= target_.place.ranks; mesh.replicate *= 2) {
+      mesh.shard = target_.place.ranks / mesh.replicate / same_samples;
+      if (mesh.ranks() != target_.place.ranks) continue;
       add_mesh(mesh, PipelineSchedule::kOneForwardOneBackward);
       if (mesh.pipeline == 1) continue;
       add_mesh(mesh, PipelineSchedule::kZeroBubble);
@@ -130,7 +129,7 @@ class Search {
       config.parallel.pipeline_schedule = schedule;
       config.parallel.pipeline_chunks = chunks;
       config.training.micro_batch_size = micro_batch;
-      if (!is_valid(config, target_.gpus)) continue;
+      if (!is_valid(config, target_.place.ranks)) continue;
       if (mesh.shards() > 1) config.parallel.accumulate_unsharded = AutoBool::kFalse;
       config.parallel.reshard_after_forward = AutoBool::kTrue;
       if (!can_fit(config, one_copy)) return;
@@ -222,9 +221,7 @@ class Search {
     return fits_full;
   }
 
-  bool fits(const Config& config, const MeshShape& mesh) const {
-    return octavo::can_fit(config, mesh, target_.device, group_);
-  }
+  bool fits(const Config& config, const MeshShape& mesh) const { return octavo::can_fit(config, target_.place, mesh); }
 
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
   // recomputing any block.
@@ -253,16 +250,11 @@ class Search {
   }
 
   StepPrediction prediction(const Candidate& candidate) {
-    const ParallelConfig& parallel = candidate.config.parallel;
-    const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == AutoBool::kTrue,
-                                   .accumulate_unsharded = parallel.accumulate_unsharded == AutoBool::kTrue};
-    return predictor_.predict({candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing,
-                               target_.document_length});
+    return predictor_.predict(draft(candidate.config, target_.place, {candidate.mesh, ""}));
   }
 
   const Config& config_;
   const PlanTarget& target_;
-  ProcessGroup& group_;
   Predictor predictor_;
   double at_most_s_;
   std::set<int64_t> chunks_;                // Numbers of chunks of pipeline stages to try.
@@ -292,59 +284,50 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
               "--document-length needs documents, and data.document_mask is false");
   PlanTarget target;
   target.document_length = arguments.document_length;
-  target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
   target.cluster = arguments.cluster;
-  target.device.gpus_per_node = arguments.cluster.gpus_per_node;
+  target.place.ranks = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.place.ranks_per_node = arguments.cluster.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const bool is_given = !arguments.machine.empty();
   const std::string& name = is_given ? arguments.machine : config.plan.machine;
   const char* const option = is_given ? "--machine" : "plan.machine";
   const MachineRates machine = find_machine(name, option);
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
-  target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
+  target.place.device = on_cpu ? Device::kCpu : Device::kCuda;
   CHECK_INPUT(
       on_cpu || machine.device != "cpu",
       "{} {} describes a CPU, but the plan is for GPUs, expected the file of a machine with GPUs, or device=cpu",
       option, name);
   if (on_cpu) {
-    set_threads(target.gpus, group);
+    set_threads(target.place.ranks, group);
   } else {
-    target.device.multiprocessors = static_cast<int>(machine.multiprocessors);
-    target.device.memory_bytes = machine.gpu_memory_bytes;
+    target.place.multiprocessors = static_cast<int>(machine.multiprocessors);
+    target.place.memory_bytes = machine.gpu_memory_bytes;
   }
-  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
+  if (!arguments.gpu_memory.empty()) target.place.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
   return target;
 }
 
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
   Config config = load_config_or_shape(arguments);
-  validate(config, target.gpus, Purpose::kSynthetic);
+  validate(config, target.place.ranks, Purpose::kSynthetic);
   if (!config.init_from.empty()) {
     for (const std::string& note : adopt_initial_model(config, *open_planned_weights(config.init_from)))
       log_line(LogLevel::kWarning, note);
   }
-  validate(config, target.gpus, Purpose::kSynthetic);
-  resolve_device(config, target.device.device);
+  validate(config, target.place.ranks, Purpose::kSynthetic);
+  resolve_device(config, target.place.device);
   return config;
 }
 
-PredictedRun predicted_run(const Plan& plan, const PlanTarget& target) {
-  return {.config = plan.config,
-          .mesh = plan.mesh,
-          .sharding = plan.memory.sharding,
-          .checkpointing = plan.memory.checkpointing,
-          .document_length = target.document_length};
+Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
+  if (!target.machine) return plan_of(stage, mesh, target, nullptr);
+  Predictor predictor(*target.machine, target.cluster, target.document_length);
+  return plan_of(stage, mesh, target, &predictor);
 }
 
-Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
-  if (!target.machine) return plan_of(config, target, group, nullptr);
-  Predictor predictor(*target.machine, target.cluster);
-  return plan_of(config, target, group, &predictor);
-}
-
-std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
-                               double at_most_s) {
-  Search search(config, target, at_most_s, group);
+std::vector<Plan> search_plans(const Config& stage, const PlanTarget& target, size_t count, double at_most_s) {
+  Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
   while (plans.size() < count) {
     std::optional<Plan> plan = search.next();
@@ -363,11 +346,13 @@ std::string differences(const Plan& plan, const Plan& found) {
   const auto add = [&](const std::string& key, const auto& from, const auto& to) {
     if (from != to) text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, to);
   };
-  const Config& a = plan.config;
-  const Config& b = found.config;
+  const Config& a = plan.job.stated;
+  const Config& b = found.job.stated;
+  const MeshShape& mesh = plan.job.mesh.shape;
+  const MeshShape& found_mesh = found.job.mesh.shape;
   for (const MeshAxis& axis : kMeshAxes) {
     if (&axis == filling_axis(a.parallel)) continue;  // This axis gets the ranks that the other axes leave.
-    add(fmt::format("parallel.{}", axis.key), plan.mesh.*axis.size, found.mesh.*axis.size);
+    add(fmt::format("parallel.{}", axis.key), mesh.*axis.size, found_mesh.*axis.size);
   }
   const auto schedule = [](const Config& config) {
     return std::string(name_of(config_names::kPipelineSchedule, config.parallel.pipeline_schedule));
@@ -376,12 +361,12 @@ std::string differences(const Plan& plan, const Plan& found) {
   add("parallel.pipeline_chunks", a.parallel.pipeline_chunks, b.parallel.pipeline_chunks);
   // auto keeps all gathered weights if they fit.
   add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == AutoBool::kTrue,
-      found.memory.sharding.reshard_after_forward);
+      found.job.sharding().reshard_after_forward);
   // auto keeps full gradients if they fit. The config of `found` has the mesh and micro-batches of the search.
   const AutoBool accumulates = a.parallel.accumulate_unsharded;
   const bool accumulates_if_possible =
-      accumulates == AutoBool::kAuto ? may_accumulate_unsharded(b, found.mesh) : accumulates == AutoBool::kTrue;
-  add("parallel.accumulate_unsharded", accumulates_if_possible, found.memory.sharding.accumulate_unsharded);
+      accumulates == AutoBool::kAuto ? may_accumulate_unsharded(b, found_mesh) : accumulates == AutoBool::kTrue;
+  add("parallel.accumulate_unsharded", accumulates_if_possible, found.job.sharding().accumulate_unsharded);
   add("training.micro_batch_size", a.training.micro_batch_size, b.training.micro_batch_size);
   const auto mode = [](const Config& config) {
     const Mode m = config.activation_checkpointing.mode;

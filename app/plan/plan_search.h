@@ -7,18 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
 #include "app/inputs/run_config.h"
-#include "app/memory/plan_memory.h"
+#include "app/job/job.h"
 #include "app/plan/predictor.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
-// GPUs, device, machine and network that a plan is made for.
+// Place, machine and network that a plan is made for.
 struct PlanTarget {
-  int64_t gpus = 1;
-  PlannedDevice device;
+  Place place;
   std::optional<MachineRates> machine;  // Rates of the machine. Without them only the memory is planned.
   Cluster cluster;
   int64_t document_length = 0;  // Mean length of documents for predictions. 0 means no document mask.
@@ -38,19 +36,14 @@ struct TargetArguments {
 PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group);
 
 struct Plan {
-  Config config;  // Config of the plan, with all defaults resolved.
-  MeshShape mesh;
-  MemoryPlan memory;
+  Job job;
   std::optional<StepPrediction> prediction;
 };
 
-// Returns the run of a plan, whose config must outlive the result.
-PredictedRun predicted_run(const Plan& plan, const PlanTarget& target);
-
-// Reads a config like a run on target.gpus ranks does, without opening its datasets. Throws an InputError.
+// Reads a config like a run on target.place.ranks ranks does, without opening its datasets. Throws an InputError.
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target);
 
-Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
+Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& target);
 
 // Returns the fastest plans that fit, at most `count`. The search covers all meshes with 1, 2, 4 or 8 tensor-parallel
 // ranks, with 1 to max_context_parallel() ranks per sequence, and with numbers of pipeline stages and micro-batches
@@ -59,7 +52,7 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
 // gathered weights or gathering them again, and reducing gradients per micro-batch or, if that is faster, once per
 // step. The global batch and all other keys stay as configured. Memory is planned only for candidates that are fast
 // enough to be among the results. Plans whose step takes `at_most_s` or longer are omitted. Requires target.machine.
-std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
+std::vector<Plan> search_plans(const Config& stage, const PlanTarget& target, size_t count,
                                double at_most_s = std::numeric_limits<double>::infinity());
 
 // Returns the keys in which `found` differs from `plan`, such as "parallel.tensor_parallel=2

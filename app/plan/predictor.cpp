@@ -115,25 +115,21 @@ double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int6
 }
 
 // Returns for each pipeline stage the first stage that takes as long.
-std::vector<size_t> equal_stages(const PredictedRun& run) {
-  ActivationCheckpointing checkpointing = run.checkpointing;
-  if (checkpointing.mode == ActivationCheckpointing::Mode::kAuto) {
-    checkpointing.mode = ActivationCheckpointing::Mode::kNone;
-  }
-  const ModelConfig& model = run.config.model;
-  return first_equal_stages(pipeline_stages(model, run.config.parallel, run.mesh.pipeline), model, run.config.precision,
-                            checkpointing);
+std::vector<size_t> equal_stages(const Job& job) {
+  const Config& config = job.config;
+  return first_equal_stages(pipeline_stages(config.model, config.parallel, job.mesh.shape.pipeline), config.model,
+                            config.precision, config.activation_checkpointing);
 }
 
 // Returns the times of the pipeline stages. The stages meet after the entries of a step and at its end, so the slowest
 // stage decides each of the two parts.
-std::vector<StagePrediction> predict_stages(const PredictedRun& run, std::span<const StepClock::Times> times,
+std::vector<StagePrediction> predict_stages(const Job& job, std::span<const StepClock::Times> times,
                                             double transfer_s) {
-  const int64_t micro_batches = micro_batches_of(run);
-  const int64_t chunks = run.config.parallel.pipeline_chunks;
+  const int64_t micro_batches = job.micro_batches();
+  const int64_t chunks = job.config.parallel.pipeline_chunks;
   const PipelineTimes pipeline =
-      pipeline_times({.schedule = run.config.parallel.pipeline_schedule,
-                      .stages = run.mesh.pipeline,
+      pipeline_times({.schedule = job.config.parallel.pipeline_schedule,
+                      .stages = job.mesh.shape.pipeline,
                       .chunks = chunks,
                       .micro_batches = micro_batches,
                       .seconds =
@@ -143,7 +139,8 @@ std::vector<StagePrediction> predict_stages(const PredictedRun& run, std::span<c
                       .transfer_s = transfer_s});
   double end_s = 0;
   for (const StepClock::Times& stage : times) end_s = std::max(end_s, stage.end_s);
-  const std::vector<StageLayers> layers = pipeline_stages(run.config.model, run.config.parallel, run.mesh.pipeline);
+  const std::vector<StageLayers> layers =
+      pipeline_stages(job.config.model, job.config.parallel, job.mesh.shape.pipeline);
   std::vector<StagePrediction> stages;
   for (size_t i = 0; i < times.size(); ++i) {
     const double busy_s = pipeline.busy_s[i] + times[i].end_s;
@@ -196,49 +193,45 @@ std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len)
   return parts;
 }
 
-double attended_tokens(const PredictedRun& run) {
-  const int64_t seq_len = run.config.data.seq_len;
-  return run.document_length > 0 ? document_attended_tokens(seq_len, run.document_length)
-                                 : causal_attended_tokens(seq_len);
+double attended_tokens(int64_t seq_len, int64_t document_length) {
+  return document_length > 0 ? document_attended_tokens(seq_len, document_length) : causal_attended_tokens(seq_len);
 }
 
-Predictor::Predictor(const MachineRates& machine, const Cluster& cluster) : machine_(machine), cluster_(cluster) {}
+Predictor::Predictor(const MachineRates& machine, const Cluster& cluster, int64_t document_length)
+    : machine_(machine), cluster_(cluster), document_length_(document_length) {}
 Predictor::~Predictor() = default;
 
-const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
-  const auto& [config, mesh, sharding, checkpointing, document_length] = run;
-  const Key key{recorded_mesh(run, cluster_.gpus_per_node),
-                mesh.all_to_all_load(cluster_.gpus_per_node),
+const StepClock& Predictor::clock(const Job& job, int64_t stage) {
+  const Config& config = job.config;
+  const ShardingOptions sharding = job.sharding();
+  const Key key{recorded_mesh(job),
+                job.mesh.shape.all_to_all_load(job.place.ranks_per_node),
                 config.training.micro_batch_size,
-                std::min(micro_batches_of(run), kFirstMiddleLast),
+                std::min(job.micro_batches(), kFirstMiddleLast),
                 sharding.reshard_after_forward,
                 sharding.accumulate_unsharded,
-                checkpointing.mode,
-                checkpointing.ratio,
-                document_length,
+                config.activation_checkpointing.mode,
+                config.activation_checkpointing.ratio,
                 config.parallel.pipeline_schedule,
                 config.parallel.pipeline_chunks,
                 stage};
   std::unique_ptr<StepClock>& clock = clocks_[key];
-  if (!clock) {
-    const RecordedStep step =
-        record_step(run, static_cast<int>(machine_.multiprocessors), cluster_.gpus_per_node, stage);
-    clock = std::make_unique<StepClock>(step, machine_, cluster_);
-  }
+  if (!clock) clock = std::make_unique<StepClock>(record_step(job, document_length_, stage), machine_, cluster_);
   return *clock;
 }
 
-StepPrediction Predictor::predict(const PredictedRun& run) {
-  const auto& [config, mesh, sharding, checkpointing, document_length] = run;
+StepPrediction Predictor::predict(const Job& job) {
+  const Config& config = job.config;
+  const MeshShape& mesh = job.mesh.shape;
   std::vector<StepClock::Times> times;
-  for (const size_t stage : equal_stages(run)) {
+  for (const size_t stage : equal_stages(job)) {
     times.push_back(stage < times.size() ? times[stage]
-                                         : clock(run, static_cast<int64_t>(stage)).run(mesh, micro_batches_of(run)));
+                                         : clock(job, static_cast<int64_t>(stage)).run(mesh, job.micro_batches()));
   }
   StepPrediction p;
   if (mesh.pipeline > 1) {
-    p.stage_transfer_s = clock(run, 0).stage_transfer_s(mesh);
-    p.stages = predict_stages(run, times, p.stage_transfer_s);
+    p.stage_transfer_s = clock(job, 0).stage_transfer_s(mesh);
+    p.stages = predict_stages(job, times, p.stage_transfer_s);
   }
   const size_t decides = p.stages.empty() ? 0 : static_cast<size_t>(p.slowest_stage());
   p.costs = std::move(times[decides].costs);
@@ -253,15 +246,17 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
   p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
   const double tokens = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
   p.wps = tokens / p.step_s / as_double(mesh.ranks());
-  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens(run));
+  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len,
+                                       attended_tokens(config.data.seq_len, document_length_));
   p.use = utilization_of(flops, p.wps);
   p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),
                               [&](CostKind a, CostKind b) { return p.seconds(a) < p.seconds(b); });
   return p;
 }
 
-StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster) {
-  return Predictor(machine, cluster).predict(run);
+StepPrediction predict_step(const Job& job, const MachineRates& machine, const Cluster& cluster,
+                            int64_t document_length) {
+  return Predictor(machine, cluster, document_length).predict(job);
 }
 
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
@@ -334,14 +329,14 @@ PredictionRange prediction_range(double wps, const MachineRates& machine, const 
   return range;
 }
 
-std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
-                                                const Cluster& cluster) {
+std::optional<PredictionRange> prediction_range(double wps, const Job& job, const MachineRates& machine,
+                                                int64_t document_length) {
   if (machine.device == "cpu") return std::nullopt;
-  PredictionRange range = prediction_range(wps, machine, run.mesh, cluster.gpus_per_node, known_machines());
+  PredictionRange range = prediction_range(wps, machine, job.mesh.shape, job.place.ranks_per_node, known_machines());
   const bool has_documents = std::any_of(machine.measured_runs.begin(), machine.measured_runs.end(),
                                          [](const MeasuredRuns& measured) { return measured.documents; });
-  if (run.document_length > 0 && !has_documents) range.not_measured.emplace_back("documents");
-  if (run.config.optimizer.type == OptimizerType::kMuon) range.not_measured.emplace_back("Muon");
+  if (document_length > 0 && !has_documents) range.not_measured.emplace_back("documents");
+  if (job.config.optimizer.type == OptimizerType::kMuon) range.not_measured.emplace_back("Muon");
   return range;
 }
 

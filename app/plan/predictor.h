@@ -21,14 +21,12 @@
 #include <tuple>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/job/job.h"
 #include "app/plan/machine_rates.h"
 #include "app/plan/network_model.h"
 #include "app/run/utilization.h"
 #include "core/op_record.h"
 #include "kernels/attention/sdpa.h"
-#include "model/parameters/sharded_parameters.h"
-#include "parallel/config.h"
 
 namespace octavo {
 
@@ -79,47 +77,43 @@ struct TokenFlops {
 };
 std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len);
 
-struct PredictedRun {
-  const Config& config;  // Must be valid for the mesh.
-  MeshShape mesh;
-  ShardingOptions sharding;
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Mode auto counts as none.
-  // Mean length of documents, as octavo bench draws them (app/run/utilization.h). 0 means no document mask.
-  int64_t document_length = 0;
-};
-// Returns the mean number of tokens that a token attends to.
-double attended_tokens(const PredictedRun& run);
+// Returns the mean number of tokens that a token attends to. document_length is the mean length of documents, as octavo
+// bench draws them (app/run/utilization.h), or 0 without a document mask.
+double attended_tokens(int64_t seq_len, int64_t document_length);
 
 class StepClock;
 
-// Predicts steps of one config on one machine. A recorded step is reused for runs that differ only in the number of
-// shards, replicas or micro-batches.
+// Predicts steps of jobs that differ only in mesh, micro-batches, recomputation and sharding, on one machine. A
+// recorded step is reused for jobs that differ only in the number of shards, replicas or micro-batches. The jobs may be
+// drafts.
 class Predictor {
  public:
-  // `machine` must outlive the object.
-  Predictor(const MachineRates& machine, const Cluster& cluster);
+  // `machine` must outlive the object. `document_length` is that of attended_tokens().
+  Predictor(const MachineRates& machine, const Cluster& cluster, int64_t document_length);
   ~Predictor();
   Predictor(const Predictor&) = delete;
   Predictor& operator=(const Predictor&) = delete;
 
-  // Predicts a step of the run. Throws an InputError if the machine has no rates for the config's matmuls.
-  StepPrediction predict(const PredictedRun& run);
+  // Predicts a step of the job. Throws an InputError if the machine has no rates for the job's matmuls.
+  StepPrediction predict(const Job& job);
 
  private:
-  // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
-  // gradients are summed, the size and number of micro-batches, the sharding options, the activation checkpointing, the
-  // length of documents, the schedule of pipeline stages, the number of their chunks, and the stage.
+  // Properties in which the jobs differ and that a recorded step depends on: the mesh on which it is recorded, how
+  // bfloat16 gradients are summed, the size and number of micro-batches, the sharding options, the activation
+  // checkpointing, the schedule of pipeline stages, the number of their chunks, and the stage.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
-                         int64_t, PipelineSchedule, int64_t, int64_t>;
-  const StepClock& clock(const PredictedRun& run, int64_t stage);
+                         PipelineSchedule, int64_t, int64_t>;
+  const StepClock& clock(const Job& job, int64_t stage);
 
   const MachineRates& machine_;
   Cluster cluster_;
+  int64_t document_length_;
   std::map<Key, std::unique_ptr<StepClock>> clocks_;
 };
 
-// Predicts a step of a single run.
-StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
+// Predicts a step of a single job.
+StepPrediction predict_step(const Job& job, const MachineRates& machine, const Cluster& cluster,
+                            int64_t document_length = 0);
 
 // Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
 // precision, and with this kind of accumulation if the precision has several, weighted by the inverse fourth power of
@@ -169,8 +163,8 @@ PredictionRange prediction_range(double wps, const MachineRates& machine, const 
 
 // Returns the range of a prediction by the runs in the machine files, or nothing for a CPU, because no prediction for a
 // CPU was compared.
-std::optional<PredictionRange> prediction_range(double wps, const PredictedRun& run, const MachineRates& machine,
-                                                const Cluster& cluster);
+std::optional<PredictionRange> prediction_range(double wps, const Job& job, const MachineRates& machine,
+                                                int64_t document_length = 0);
 
 // Returns a text such as "15,900 to 17,300 wps, because 22 measured runs on up to 4 GPUs were predicted 3.2% too slow
 // to 5.4% too fast". If something was not measured, the text begins with "unknown, not measured: several nodes; ".

@@ -72,62 +72,59 @@ std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, c
 
 // Returns the share of the causal scores that attention computes. Without documents it is 1. A token that attends to A
 // tokens counts as 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
-double attended_share(const PredictedRun& run) {
-  return (2 * attended_tokens(run) - 1) / static_cast<double>(run.config.data.seq_len);
+double attended_share(int64_t seq_len, int64_t document_length) {
+  return (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
+}
+
+// Returns the job whose step is recorded: on the recorded mesh, and with at most the first, a middle and the last
+// micro-batch.
+Job recorded_job(const Job& job) {
+  Job recorded = job;
+  recorded.mesh.shape = recorded_mesh(job);
+  TrainingConfig& training = recorded.config.training;
+  const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
+  training.global_batch_size = micro_batches * training.micro_batch_size * recorded.mesh.shape.data();
+  return recorded;
 }
 
 }  // namespace
 
-MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
-  MeshShape mesh = run.mesh;
-  const bool float32 = run.config.precision.exchanged_gradients() == DType::kFloat32;
+MeshShape recorded_mesh(const Job& job) {
+  MeshShape mesh = job.mesh.shape;
+  const bool float32 = job.config.precision.exchanged_gradients() == DType::kFloat32;
   const bool has_replica = mesh.replicate > 1 || (mesh.shards() > 1 && float32);
   mesh.replicate = has_replica ? 2 : 1;
-  if (mesh.shards() == 1 || depends_on_shards(run, gpus_per_node)) return mesh;
+  if (mesh.shards() == 1 || depends_on_shards(job)) return mesh;
   mesh.shard = std::max<int64_t>(kRecordedShards * mesh.shard / mesh.shards(), 1);
   return mesh;
 }
 
-int64_t micro_batches_of(const PredictedRun& run) {
-  const TrainingConfig& training = run.config.training;
-  return training.global_batch_size / run.mesh.data() / training.micro_batch_size;
-}
-
-bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
-  if (traits(run.config.optimizer.type).matrices_alone) return true;
-  const ModelConfig& model = run.config.model;
-  return exchanged_table({.vocab_size = model.vocab_size / run.mesh.tensor,
-                          .hidden_size = model.hidden_size,
-                          .tied = model.tie_word_embeddings,
-                          .compute = run.config.precision.compute,
-                          .tokens = run.config.training.micro_batch_size * run.config.data.seq_len / run.mesh.context,
-                          .ranks = run.mesh.shards(),
-                          .all_to_all_load = run.mesh.all_to_all_load(gpus_per_node)})
+bool depends_on_shards(const Job& job) {
+  if (traits(job.config.optimizer.type).matrices_alone) return true;
+  const ModelConfig& model = job.config.model;
+  return exchanged_table(
+             {.vocab_size = model.vocab_size / job.mesh.shape.tensor,
+              .hidden_size = model.hidden_size,
+              .tied = model.tie_word_embeddings,
+              .compute = job.config.precision.compute,
+              .tokens = job.config.training.micro_batch_size * job.config.data.seq_len / job.mesh.shape.context,
+              .ranks = job.mesh.shape.shards(),
+              .all_to_all_load = job.mesh.shape.all_to_all_load(job.place.ranks_per_node)})
       .has_value();
 }
 
-RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node, int64_t stage) {
-  const MeshShape shape = recorded_mesh(run, gpus_per_node);
-  const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
-  const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
-  ActivationCheckpointing checkpointing = run.checkpointing;
-  if (checkpointing.mode == ActivationCheckpointing::Mode::kAuto) {
-    checkpointing.mode = ActivationCheckpointing::Mode::kNone;
-  }
+RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage) {
+  const Job recorded = recorded_job(job);
+  const MeshShape& shape = recorded.mesh.shape;
+  const int64_t micro_batches = recorded.micro_batches();
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
-  Stream stream = Stream::planned(multiprocessors, &record, device);
-  stream.set_deterministic(run.config.training.deterministic);
-  const Mesh mesh(shape, run.mesh.all_to_all_load(gpus_per_node), stream, watchdog,
+  Stream stream = Stream::planned(job.place.multiprocessors, &record, job.place.device);
+  stream.set_deterministic(job.config.training.deterministic);
+  const Mesh mesh(shape, job.mesh.shape.all_to_all_load(job.place.ranks_per_node), stream, watchdog,
                   stage * shape.ranks() / shape.pipeline);
-  const ParameterLayout layout = layout_of_rank(run.config.model, run.config.parallel, mesh);
-  Arena arena(device);
-  TrainingState state({.config = run.config,
-                       .layout = layout,
-                       .local_batch = micro_batches * run.config.training.micro_batch_size,
-                       .sharding = run.sharding,
-                       .checkpointing = checkpointing},
-                      mesh, arena);
+  Arena arena(stream.device());
+  TrainingState state(recorded, mesh, arena);
   state.model.end_step({});  // Ends the previous step.
 
   RecordedStep step;
@@ -151,8 +148,8 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
   take(true);
-  step.document_length = run.document_length;
-  const double share = run.document_length > 0 ? attended_share(run) : 1;
+  step.document_length = document_length;
+  const double share = document_length > 0 ? attended_share(job.config.data.seq_len, document_length) : 1;
   for (RecordedStep::StepOp& op : step.ops) {
     if (op.op.bound == OpBound::kAttentionForward || op.op.bound == OpBound::kAttentionBackward) op.op.flops *= share;
   }

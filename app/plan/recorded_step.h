@@ -39,14 +39,12 @@ struct RecordedStep {
 
 // Maximum number of recorded micro-batches: the first, one in the middle, and the last.
 inline constexpr int64_t kFirstMiddleLast = 3;
-// Returns the number of micro-batches per step on each rank.
-int64_t micro_batches_of(const PredictedRun& run);
 
 // Returns whether the number of shards changes more than the size of a rank's share. It does if shards divide the
 // matrices that Muon orthogonalizes, or if the embedding's gradients come from the tokens of all shards.
-bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
+bool depends_on_shards(const Job& job);
 
-// Returns the mesh on which the step of a run is recorded. The mesh is smaller than that of the run where the recorded
+// Returns the mesh on which the step of a job is recorded. The mesh is smaller than that of the run where the recorded
 // ops can be scaled:
 //
 //   shards    8, as on one node, for any run with several shards. StepOp::of_shard marks the ops whose sizes depend on
@@ -55,11 +53,11 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 //             float32 (precision.reduce). The record of the latter run has collectives over replicas, but the
 //             prediction gives them no time. So runs with one and with several replicas differ only by these
 //             collectives.
-MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
+MeshShape recorded_mesh(const Job& job);
 
 // Records a step of a pipeline stage that follows other steps, so weights must be gathered, and delayed scales are
 // computed from a history. The entries of a micro-batch are recorded one after the other, whatever the schedule. With
-// documents, attention has the FLOPs of the scores within them, on average.
-RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node, int64_t stage = 0);
+// a `document_length` (attended_tokens), attention has the FLOPs of the scores within documents, on average.
+RecordedStep record_step(const Job& job, int64_t document_length = 0, int64_t stage = 0);
 
 }  // namespace octavo

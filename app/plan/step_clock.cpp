@@ -282,11 +282,11 @@ double StepClock::stage_transfer_s(const MeshShape& mesh) const {
   return send_seconds(machine_, cluster_, group_spread(found->axis, mesh, cluster_), found->op.bytes);
 }
 
-StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster) {
-  const StepClock clock(record_step(run, static_cast<int>(machine.multiprocessors), cluster.gpus_per_node), machine,
-                        cluster);
-  return {.ranges = clock.timeline(run.mesh),
-          .left_out = std::max<int64_t>(micro_batches_of(run) - kFirstMiddleLast, 0)};
+StepTimeline step_timeline(const Job& job, const MachineRates& machine, const Cluster& cluster,
+                           int64_t document_length) {
+  const StepClock clock(record_step(job, document_length), machine, cluster);
+  return {.ranges = clock.timeline(job.mesh.shape),
+          .left_out = std::max<int64_t>(job.micro_batches() - kFirstMiddleLast, 0)};
 }
 
 namespace {

@@ -80,7 +80,8 @@ struct StepTimeline {
 };
 
 // Predicts the timeline of a step. Throws an InputError if the machine's rates lack the step's matmuls.
-StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
+StepTimeline step_timeline(const Job& job, const MachineRates& machine, const Cluster& cluster,
+                           int64_t document_length);
 
 // Simulates the pipeline stages of a step. All stages run their lists of entries (model/pipeline_schedule.h) at the
 // same time, and exchange activations and gradients as parallel/pipeline_group.h does:

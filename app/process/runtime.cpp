@@ -132,7 +132,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   if (timer != nullptr) timer->mark("device");
   if (choose_mesh && parallel_.chooses_replicas()) {
     const MeshChoice choice = choose_mesh(*this);
-    parallel_.data_parallel_replicate = choice.mesh.replicate;
+    parallel_.data_parallel_replicate = choice.shape.replicate;
     mesh_reason_ = choice.reason;
   }
   mesh_ = std::make_unique<Mesh>(parallel_, group, stream_);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/job/job.h"
 #include "app/process/host_memory.h"
 #include "app/process/startup_timer.h"
 #include "app/process/tuning_file.h"
@@ -20,12 +20,6 @@ namespace octavo {
 struct RunMemory {
   Arena arena;
   std::vector<Registration> registrations;
-};
-
-// Mesh of a run and the reason for it.
-struct MeshChoice {
-  MeshShape mesh = {};
-  std::string reason = {};  // Explains the choice, as a sentence without its subject. Empty if there was no choice.
 };
 
 class Runtime {
@@ -43,7 +37,7 @@ class Runtime {
   const ProcessGroup& group() const { return group_; }
   Stream& stream() { return stream_; }
   const Stream& stream() const { return stream_; }
-  const std::string& mesh_reason() const { return mesh_reason_; }
+  MeshChoice mesh_choice() const { return {mesh_->shape(), mesh_reason_}; }
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
   // Returns the largest number of ranks on one machine. All ranks return the same number, so that their decisions

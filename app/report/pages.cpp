@@ -62,10 +62,10 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
   Json ranges = Json::array();
   for (const StepClock::TimedRange& range : timeline.ranges)
     ranges.push_back({{"name", range.name}, {"begin", range.begin_s}, {"end", range.end_s}});
-  const MemoryPlan& memory = plan.memory;
-  return {{"name", std::filesystem::path(plan.config.source).filename().string()},
-          {"ranks", plan.mesh.ranks()},
-          {"layers", plan.config.model.num_layers},
+  const MemoryPlan& memory = plan.job.memory;
+  return {{"name", std::filesystem::path(plan.job.config.source).filename().string()},
+          {"ranks", plan.job.mesh.shape.ranks()},
+          {"layers", plan.job.config.model.num_layers},
           {"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"arena_bytes", memory.arena_bytes},

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "app/process/runtime.h"
 #include "app/run/training_state.h"
 #include "core/files/output_file.h"
 #include "core/profiler.h"

@@ -10,14 +10,15 @@
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
 #include "model/architecture/tensor_parallel.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
 namespace {
 
-ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
-  ShardingOptions sharding = o.sharding;
-  sharding.tokens = batch_shape(o.config, mesh).tokens();
+ShardingOptions sharding_of(const Job& job, const Mesh& mesh) {
+  ShardingOptions sharding = job.sharding();
+  sharding.tokens = batch_shape(job.config, mesh).tokens();
   return sharding;
 }
 
@@ -28,8 +29,7 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
 //   state             every unit, and k and v of every kv head in every layer: for the master weights, for the cast
 //                     weights and for each moment
 //   FP8               one hash of the amax history
-int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
-  const ModelConfig& model = o.config.model;
+int64_t most_hashes(const ModelConfig& model, int64_t moments, const Mesh& mesh) {
   // Norms, embedding, blocks, and lm_head unless it is tied.
   const int64_t units = model.num_layers + (model.tie_word_embeddings ? 2 : 3);
   const int64_t kv_heads = local_config(model, {.rank = 0, .size = mesh.shape().tensor}).num_kv_heads;
@@ -42,33 +42,38 @@ PipelinePlace place_of(const ParallelConfig& parallel, const Mesh& mesh) {
 
 }  // namespace
 
-TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Arena& arena)
+TrainingState::TrainingState(const Job& job, const Mesh& its_mesh, Arena& arena)
     : mesh(its_mesh),
-      parameters(o.layout, o.config.precision, sharding_of(o, mesh), LlamaMode::kTraining, &mesh, arena, mesh.stream()),
-      model({.config = o.config.model,
-             .shape = batch_shape(o.config, mesh),
-             .precision = o.config.precision,
+      layout(layout_of_rank(job.config.model, job.config.parallel, mesh)),
+      parameters(layout, job.config.precision, sharding_of(job, mesh), LlamaMode::kTraining, &mesh, arena,
+                 mesh.stream()),
+      model({.config = job.config.model,
+             .shape = batch_shape(job.config, mesh),
+             .precision = job.config.precision,
              .mode = LlamaMode::kTraining,
-             .fp8_stats = reports_fp8(o.config),
+             .fp8_stats = reports_fp8(job.config),
              .mesh = &mesh,
-             .checkpointing = o.checkpointing,
-             .z_loss = static_cast<float>(o.config.training.z_loss),
-             .in_flight = pipeline_in_flight(o.config.parallel.pipeline_schedule, place_of(o.config.parallel, mesh),
-                                             o.local_batch / o.config.training.micro_batch_size),
-             .splits_backward = splits_backward(o.config.parallel.pipeline_schedule, place_of(o.config.parallel, mesh)),
+             .checkpointing = job.config.activation_checkpointing,
+             .z_loss = static_cast<float>(job.config.training.z_loss),
+             .in_flight = pipeline_in_flight(job.config.parallel.pipeline_schedule, place_of(job.config.parallel, mesh),
+                                             job.micro_batches()),
+             .splits_backward =
+                 splits_backward(job.config.parallel.pipeline_schedule, place_of(job.config.parallel, mesh)),
              .workspace_bytes =
-                 Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, mesh.stream())},
+                 Optimizer::workspace_bytes(job.config.optimizer, layout, job.config.precision.compute, mesh.stream())},
             parameters, arena, mesh.stream()),
-      optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
-      batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, mesh.stream()),
-      loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
+      optimizer(job.config.optimizer, parameters, model.amaxes(), arena),
+      batch(model.shape(), job.local_batch(), job.config.model.vocab_size, arena, mesh.stream()),
+      loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(job.config.data.train))},
                           Lifetime::kStep)),
-      z_loss(o.config.training.z_loss > 0 ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
+      z_loss(job.config.training.z_loss > 0 ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep)
+                                            : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)),
-      schedule(o.config.parallel.pipeline_schedule),
-      place(place_of(o.config.parallel, mesh)) {
-  if (o.config.training.corruption_check_every == 0) return;
-  hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
+      schedule(job.config.parallel.pipeline_schedule),
+      place(place_of(job.config.parallel, mesh)) {
+  if (job.config.training.corruption_check_every == 0) return;
+  hashes =
+      arena.allocate("hashes", DType::kInt32, {most_hashes(job.config.model, std::ssize(optimizer.states()), mesh), 2});
 }
 
 std::vector<TrainingStream> training_streams(TrainingState& state) {
@@ -84,9 +89,9 @@ std::vector<TrainingStream> training_streams(TrainingState& state) {
   return streams;
 }
 
-Arena plan_training(const TrainingOptions& options, const Mesh& mesh) {
+Arena plan_training(const Job& job, const Mesh& mesh) {
   Arena plan(mesh.stream().device());
-  const TrainingState state(options, mesh, plan);
+  const TrainingState state(job, mesh, plan);
   return plan;
 }
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "app/process/runtime.h"
+#include "app/job/job.h"
 #include "app/run/batch_buffers.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
@@ -15,27 +15,16 @@ namespace octavo {
 
 class PiecesRead;
 
-// The options of a rank that determine how much memory its state takes.
-struct TrainingOptions {
-  const Config& config;
-  const ParameterLayout& layout;
-  int64_t local_batch;  // Number of sequences per step on this rank.
-  ShardingOptions sharding;
-  // Mode auto must have been resolved.
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
-
-  TrainingOptions with(const Config& other) const { return {other, layout, local_batch, sharding, checkpointing}; }
-};
-
 class TrainingState {
  public:
-  // `mesh`, which may be a dry-run mesh, must outlive the object.
-  TrainingState(const TrainingOptions& options, const Mesh& mesh, Arena& arena);
+  // `mesh`, which may be a dry-run mesh, must outlive the object. The job may be a draft.
+  TrainingState(const Job& job, const Mesh& mesh, Arena& arena);
   // Not copyable, because the model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
   const Mesh& mesh;
+  const ParameterLayout layout;  // Parameters of this rank's pipeline stage.
   ShardedParameters parameters;
   Llama model;
   Optimizer optimizer;
@@ -63,7 +52,7 @@ struct TrainingStream {
 std::vector<TrainingStream> training_streams(TrainingState& state);
 
 // Returns an arena that laid out a TrainingState without allocating device memory. Runs no collectives.
-Arena plan_training(const TrainingOptions& options, const Mesh& mesh);
+Arena plan_training(const Job& job, const Mesh& mesh);
 
 struct TrainingStep {
   int64_t number = 1;  // Number of the step, from 1.

@@ -261,12 +261,9 @@ std::vector<TensorPart> loaded_parts(TrainingState& state) {
   return parts;
 }
 
-std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime) {
-  const ParameterLayout layout = layout_of_rank(config.model, config.parallel, runtime.mesh());
-  const int64_t local_batch = config.training.global_batch_size / runtime.mesh().shape().data();
-  Arena plan(runtime.stream().device());
-  TrainingState state({.config = config, .layout = layout, .local_batch = local_batch, .sharding = {}}, runtime.mesh(),
-                      plan);
+std::vector<TensorPart> loaded_parts(const Job& job, const Mesh& mesh) {
+  Arena plan(mesh.stream().device());
+  TrainingState state(job, mesh, plan);
   return loaded_parts(state);
 }
 

@@ -57,7 +57,8 @@ void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank.
 std::vector<TensorPart> loaded_parts(TrainingState& state);
-// Returns the same parts before a TrainingState exists. They do not depend on any key that a stage can change.
-std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime);
+// Returns the same parts before a TrainingState exists. The job may be a draft. The parts do not depend on any key that
+// a stage can change.
+std::vector<TensorPart> loaded_parts(const Job& job, const Mesh& mesh);
 
 }  // namespace octavo

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "app/log/step_log.h"
-#include "app/memory/plan_memory.h"
 #include "app/process/events.h"
 #include "core/error.h"
 #include "core/format.h"

@@ -6,23 +6,23 @@
 
 namespace octavo {
 
-Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkpoint> resumed)
-    : config_(config),
+Trainer::Trainer(const Job& job, RunContext& context, std::optional<Checkpoint> resumed)
+    : config_(job.stated),
       runtime_(context.runtime),
       timer_(context.timer),
       memory_checkpoints_(context.memory_checkpoints),
-      run_(config, runtime_, timer_, context.checkpoints, context.memory_checkpoints, std::move(resumed),
+      run_(job, runtime_, timer_, context.checkpoints, context.memory_checkpoints, std::move(resumed),
            [&](Arena& arena) {
-             if (!config.data.validation.empty()) validator_.emplace(config, runtime_, arena);
+             if (!config_.data.validation.empty()) validator_.emplace(config_, runtime_, arena);
            }),
-      guard_(config.training, config.logging.every),
+      guard_(config_.training, config_.logging.every),
       comparison_(config_, runtime_, run_),
       goodput_(context.goodput),
       lost_lines_(context.lost_lines),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
   if (is_finished()) return;
-  const bool continues = config.checkpoint.resume != "never";
+  const bool continues = config_.checkpoint.resume != "never";
   const bool is_root = runtime_.group().is_root();
   RunFolder* const folder = context.folder;
   runtime_.group().agree_on_files("opening the log", [&] {
@@ -34,7 +34,7 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
   if (folder != nullptr && first_of_process_) folder->open();
   context.checkpoints.set_other_runs_aside();
   context.memory_checkpoints.begin();
-  if (!goodput_) goodput_.emplace(config.logging.dir, continues && is_root, run_.start().steps_s);
+  if (!goodput_) goodput_.emplace(config_.logging.dir, continues && is_root, run_.start().steps_s);
   timer_.mark("memory");
 }
 

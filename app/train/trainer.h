@@ -34,10 +34,9 @@ struct RunContext {
 class Trainer {
  public:
   // Opens the data, allocates everything, and initializes the weights from `resumed`, config.model.init_from or random
-  // numbers. A collective. Any error is thrown as an InputError on every rank, before training begins. `config` is the
-  // config of a stage or of a whole run; it must be validated, with its device resolved. `context` must outlive the
-  // trainer.
-  Trainer(const Config& config, RunContext& context, std::optional<Checkpoint> resumed);
+  // numbers. A collective. Any error is thrown as an InputError on every rank, before training begins. `context` must
+  // outlive the trainer.
+  Trainer(const Job& job, RunContext& context, std::optional<Checkpoint> resumed);
 
   const TrainingRun& training_run() const { return run_; }
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }

@@ -9,7 +9,6 @@
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
-#include "app/memory/plan_memory.h"
 #include "app/process/events.h"
 #include "app/run/weights.h"
 #include "app/text/tokenizer.h"
@@ -40,13 +39,13 @@ std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
+TrainingRun::TrainingRun(const Job& job, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
                          MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
                          const std::function<void(Arena&)>& with_validation)
-    : config_(config),
+    : config_(job.stated),
       runtime_(runtime),
       timer_(timer),
-      model_(config_, true, runtime),
+      model_(job, true, runtime),
       state_(model_.state()),
       results_(state_),
       checkpoints_(checkpoints),

@@ -39,11 +39,11 @@ struct Progress {
 // Every method except the accessors is a collective.
 class TrainingRun {
  public:
-  // Allocates everything, and initializes the weights from `resumed`, config.model.init_from or random numbers. Any
+  // Allocates everything, and initializes the weights from `resumed`, model.init_from or random numbers. Any
   // error is an InputError on every rank, and a DamagedCheckpoint if the checkpoint that is read is damaged.
   // `with_validation` allocates the buffers of the validation. `runtime`, `timer` and the checkpoints must outlive the
   // run.
-  TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
+  TrainingRun(const Job& job, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
               MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
               const std::function<void(Arena&)>& with_validation);
   // Waits until no save reads the state any more.
@@ -53,7 +53,6 @@ class TrainingRun {
 
   Llama& model() { return state_.model; }
   TrainingState& state() { return state_; }
-  const TrainingModel& training_model() const { return model_; }
   DiskCheckpoints& checkpoints() { return checkpoints_; }
   const DiskCheckpoints& checkpoints() const { return checkpoints_; }
   const DataReport& data_report() const { return *data_report_; }

@@ -628,7 +628,7 @@ class ExportOfARun : public RunTest {
                          overrides);
     adopt_initial_model(config, *open_weights(init_from));
     RunProcess process(config);
-    TrainingRun run(process.config, process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
+    TrainingRun run(process.job(), process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
                     process.checkpoints.open({}), [](Arena&) {});
     const Step step = run.next_batch(run.start().step + 1);
     const nlohmann::json loader_state = step.loader_state;

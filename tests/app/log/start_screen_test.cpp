@@ -31,6 +31,8 @@ class StartScreenTest : public testing::Test {
     config_.training = {.steps = 900, .global_batch_size = 8, .micro_batch_size = 4};
     config_.data.seq_len = 256;
     config_.logging.dir = "runs/mine";
+    config_.activation_checkpointing.mode = ActivationCheckpointing::Mode::kNone;
+    job_.memory = {.arena_bytes = 3 * kGiB, .budget = {.available = 16 * kGiB, .outside = 0, .margin = kGiB}};
   }
 
   static ModelConfig model() {
@@ -45,12 +47,8 @@ class StartScreenTest : public testing::Test {
   }
 
   StartFacts facts() const {
-    return {.config = config_,
+    return {.job = job_,
             .runs_on = "1 rank on cpu, 1 thread each",
-            .mesh = {},
-            .memory = memory_,
-            .planned_bytes = 3 * kGiB,
-            .budget = {.available = 16 * kGiB, .outside = 0, .margin = kGiB},
             .datasets = {{"text", 683'000, 3, 0, 0.25}, {"a_longer_name", 1'025'997, 1, 0, 1.5}},
             .validation = {},
             .resumes_from = "",
@@ -66,8 +64,8 @@ class StartScreenTest : public testing::Test {
     return text;
   }
 
-  Config config_;
-  MemoryChoice memory_ = {.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone}};
+  Job job_;
+  Config& config_ = job_.config;
 };
 
 TEST(StartTitle, HasTheEndOfALongPath) {
@@ -97,12 +95,12 @@ TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
   config_.training.batch_size_warmup[0].steps = 900;
   expect_mentions(screen(facts()), {" 1 to 900, in the end 4 x 256 = 1,024 tokens: "});
   config_.training.batch_size_warmup.clear();
-  memory_.reshard_after_forward = memory_.accumulate_unsharded = true;
+  config_.parallel.reshard_after_forward = config_.parallel.accumulate_unsharded = AutoBool::kTrue;
   config_.checkpoint.keep = 0;
   config_.data.eos_id = 1;
   StartFacts resumed = facts();
   resumed.resumes_from = "checkpoints/step_00000300";
-  resumed.mesh.shard = 2;
+  job_.mesh.shape.shard = 2;
   resumed.step = 300;
   resumed.tokens = 614'400;
   const std::string text = screen(resumed);

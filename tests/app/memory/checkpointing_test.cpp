@@ -4,7 +4,8 @@
 
 #include <cstring>
 
-#include "app/memory/training_model.h"
+#include "app/memory/memory_budget.h"
+#include "app/memory/resolve.h"
 #include "app/run/weights.h"
 
 namespace octavo {
@@ -58,12 +59,11 @@ Outcome train(Config config) {
   ProcessGroup group;
   Runtime runtime(config, group);
   Stream& stream = runtime.stream();
-  const ParameterLayout layout(config.model);
-  const TrainingOptions options = training_options(config, layout, runtime);
+  const Job job = draft(config, own_place(runtime), runtime.mesh_choice());
   Outcome outcome;
-  outcome.bytes = plan_training(options, runtime.mesh()).used();
+  outcome.bytes = plan_training(job, runtime.mesh()).used();
   Arena arena(stream.device(), outcome.bytes);
-  TrainingState state(options, runtime.mesh(), arena);
+  TrainingState state(job, runtime.mesh(), arena);
   load_initial_weights(config, nullptr, state.parameters, stream);
   publish_weights(state);
   Batch batch;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "app/config/config_check.h"
+#include "app/memory/resolve.h"
 #include "core/format.h"
 
 namespace octavo {
@@ -21,8 +22,12 @@ class MemoryAdvice : public testing::Test {
     resolve_device(config, Device::kCuda);
     return config;
   }
+  static Job job_of(const Config& config, int64_t gpus, int64_t memory_gib) {
+    const Place place{.ranks = gpus, .memory_bytes = memory_gib * kGiB};
+    return resolve(config, PlannedSite(config, place, {config.parallel.mesh_shape(gpus), ""}));
+  }
   FittingChange change(const std::vector<std::string>& overrides, int64_t gpus, int64_t memory_gib) {
-    return find_fitting_change(load(overrides), gpus, {.memory_bytes = memory_gib * kGiB}, group_);
+    return find_fitting_change(job_of(load(overrides), gpus, memory_gib));
   }
   // Returns whether a config with the proposed overrides fits into the memory.
   bool fits_with(std::vector<std::string> overrides, const FittingChange& change, int64_t memory_gib) {
@@ -33,11 +38,8 @@ class MemoryAdvice : public testing::Test {
     }
     const Config config = load(overrides);
     validate(config, change.ranks, Purpose::kSynthetic);
-    const MeshShape mesh = config.parallel.mesh_shape(change.ranks);
-    return plan_memory(config, mesh, {.memory_bytes = memory_gib * kGiB}, group_).fits();
+    return job_of(config, change.ranks, memory_gib).memory.fits();
   }
-
-  ProcessGroup group_;
 };
 
 TEST_F(MemoryAdvice, OneKeyWhereThatIsEnough) {
@@ -94,9 +96,9 @@ TEST_F(MemoryAdvice, NoSearchForModelsOfAbsurdDepth) {
 }
 
 TEST_F(MemoryAdvice, TheMessageNamesWhatIsNeededAndWhatThereIs) {
-  const Config config = load({"activation_checkpointing.mode=none"});
-  const MemoryPlan plan = plan_memory(config, config.parallel.mesh_shape(8), {.memory_bytes = 80 * kGiB}, group_);
-  const std::string message = unfitting_message(plan, config.model.num_layers, "a=b");
+  const Job job = job_of(load({"activation_checkpointing.mode=none"}), 8, 80);
+  const MemoryPlan& plan = job.memory;
+  const std::string message = unfitting_message(job, "a=b");
   const std::string needed = fmt::format("needs {:.1f} GiB", gib(plan.total_bytes()));
   for (const std::string& part :
        {needed, std::string("1.5 more must stay free, but 80.0 GiB are available"), plan.items.front().name,

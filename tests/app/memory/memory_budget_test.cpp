@@ -10,7 +10,7 @@ namespace octavo {
 namespace {
 
 // Returns the bytes that a run may allocate in its arena.
-int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
+int64_t room_for_arena(const MeshShape& mesh, const Place& device) {
   const MemoryBudget budget = memory_budget({}, mesh, device);
   const int64_t bytes = budget.available - budget.outside - budget.margin;
   EXPECT_TRUE(budget.fits(bytes));
@@ -19,7 +19,7 @@ int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
 }
 
 TEST(MemoryBudget, LeavesWhatLibrariesTakeAndAMargin) {
-  const PlannedDevice device{.memory_bytes = 80 * kGiB};
+  const Place device{.memory_bytes = 80 * kGiB};
   const int64_t margin = 1536 * kMiB;
   EXPECT_EQ(room_for_arena({}, device), 80 * kGiB - 545 * kMiB - margin);
   EXPECT_EQ(room_for_arena({.replicate = 2}, device), 80 * kGiB - 1695 * kMiB - margin);
@@ -28,8 +28,8 @@ TEST(MemoryBudget, LeavesWhatLibrariesTakeAndAMargin) {
 }
 
 TEST(MemoryBudget, MemoryIsRegisteredWithinANode) {
-  const PlannedDevice four{.memory_bytes = 80 * kGiB, .gpus_per_node = 4};
-  const PlannedDevice eight{.memory_bytes = 80 * kGiB, .gpus_per_node = 8};
+  const Place four{.ranks_per_node = 4, .memory_bytes = 80 * kGiB};
+  const Place eight{.memory_bytes = 80 * kGiB};
   EXPECT_EQ(room_for_arena({.shard = 8}, four) - room_for_arena({.shard = 8}, eight), 1250 * kMiB);
   EXPECT_EQ(room_for_arena({.shard = 4}, four), room_for_arena({.shard = 4}, eight));
 }
@@ -37,7 +37,7 @@ TEST(MemoryBudget, MemoryIsRegisteredWithinANode) {
 TEST(MemoryBudget, IsThatOfThePlanForARunAloneOnItsGpu) {
   for (const MeshShape& mesh :
        {MeshShape{}, MeshShape{.shard = 8}, MeshShape{.replicate = 2, .shard = 2, .tensor = 2}}) {
-    PlannedDevice device{.memory_bytes = 80 * kGiB};
+    Place device{.memory_bytes = 80 * kGiB};
     const int64_t planned = room_for_arena(mesh, device);
     device.free_bytes = 80 * kGiB - 400 * kMiB;
     EXPECT_EQ(room_for_arena(mesh, device), planned);
@@ -47,9 +47,9 @@ TEST(MemoryBudget, IsThatOfThePlanForARunAloneOnItsGpu) {
 }
 
 TEST(MemoryBudget, OfTheCpuIsAShare) {
-  const PlannedDevice planned{.device = Device::kCpu, .memory_bytes = 40 * kGiB};
+  const Place planned{.device = Device::kCpu, .memory_bytes = 40 * kGiB};
   EXPECT_EQ(room_for_arena({.shard = 2}, planned), 38 * kGiB);
-  const PlannedDevice running{.device = Device::kCpu, .free_bytes = 20 * kGiB};
+  const Place running{.device = Device::kCpu, .free_bytes = 20 * kGiB};
   EXPECT_EQ(room_for_arena({.shard = 2}, running), 19 * kGiB);
 }
 

@@ -16,17 +16,14 @@ class MeshChoiceTest : public testing::Test {
     Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + name, overrides);
     validate(config, gpus, Purpose::kSynthetic);
     resolve_device(config, Device::kCuda);
-    return choose_mesh(config, gpus, gpus_per_node, {.memory_bytes = memory_bytes, .gpus_per_node = gpus_per_node},
-                       group_);
+    return choose_mesh(config, {.ranks = gpus, .ranks_per_node = gpus_per_node, .memory_bytes = memory_bytes});
   }
   static void expect_mesh(const MeshChoice& found, int64_t replicate, int64_t shard, const std::string& reason) {
-    EXPECT_EQ(found.mesh.replicate, replicate);
-    EXPECT_EQ(found.mesh.shard, shard);
+    EXPECT_EQ(found.shape.replicate, replicate);
+    EXPECT_EQ(found.shape.shard, shard);
     EXPECT_EQ(found.reason.substr(0, reason.size()), reason);
     EXPECT_EQ(found.reason.empty(), reason.empty());
   }
-
-  ProcessGroup group_;
 };
 
 TEST_F(MeshChoiceTest, AReplicaOnEachNodeIfItFits) {
@@ -49,7 +46,7 @@ TEST_F(MeshChoiceTest, OneReplicaIfMoreWouldBeRecomputed) {
   bool found = false;
   for (int64_t gib = 24; gib < 80 && !found; gib += 4) {
     const MeshChoice choice = choose({}, 64, 4, gib * kGiB);
-    if (choice.mesh.replicate > 1) break;
+    if (choice.shape.replicate > 1) break;
     found = choice.reason.starts_with(
         "all ranks shard one replica: a replica on each of 16 nodes would need more recomputation (activation "
         "checkpointing ");
@@ -65,7 +62,7 @@ TEST_F(MeshChoiceTest, GradientsReducedOncePerStepChangeNothing) {
     };
     const MeshChoice open = with("parallel.accumulate_unsharded=auto");
     const MeshChoice each = with("parallel.accumulate_unsharded=false");
-    EXPECT_EQ(open.mesh, each.mesh) << gib;
+    EXPECT_EQ(open.shape, each.shape) << gib;
     EXPECT_EQ(open.reason, each.reason) << gib;
   }
 }
@@ -83,15 +80,16 @@ TEST_F(MeshChoiceTest, NodesWithoutAReplica) {
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);
   expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4,
               "all ranks shard one replica: the nodes have different");
-  expect_mesh(choose({}, 12, 0, 140 * kGiB), 1, 12,
+  const Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/llama3_8b_8gpu.yaml");
+  expect_mesh(choose_mesh(config, {.ranks = 12, .ranks_per_node = 8, .equal_nodes = false}), 1, 12,
               "all ranks shard one replica: the nodes have different numbers of ranks");
 }
 
-TEST(RanksPerNodeTest, AreAsManyInTheirOrderOrUnknown) {
-  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 0, 2, 2})), 2);
-  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 1, 2})), 1);
-  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 0, 2})), 0);
-  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 1, 0, 1})), 0);
+TEST(EqualNodesTest, HaveAsManyRanksInTheirOrder) {
+  EXPECT_TRUE(has_equal_nodes(Machines(std::vector<int>{0, 0, 2, 2})));
+  EXPECT_TRUE(has_equal_nodes(Machines(std::vector<int>{0, 1, 2})));
+  EXPECT_FALSE(has_equal_nodes(Machines(std::vector<int>{0, 0, 2})));
+  EXPECT_FALSE(has_equal_nodes(Machines(std::vector<int>{0, 1, 0, 1})));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "app/config/config_check.h"
+#include "app/memory/resolve.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "kernels/attention/sdpa.h"
@@ -16,13 +17,18 @@ namespace {
 
 class PlanMemory : public testing::Test {
  protected:
-  MemoryPlan plan(const std::string& name, std::vector<std::string> overrides, int64_t gpus,
-                  int64_t memory_bytes = 140 * kGiB) {
+  static Job job(const std::string& name, std::vector<std::string> overrides, int64_t gpus,
+                 int64_t memory_bytes = 140 * kGiB) {
     overrides.emplace_back("device=cuda");
     Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + name, overrides);
     validate(config, gpus, Purpose::kSynthetic);
     resolve_device(config, Device::kCuda);
-    return plan_memory(config, config.parallel.mesh_shape(gpus), {.memory_bytes = memory_bytes}, group_);
+    const Place place{.ranks = gpus, .memory_bytes = memory_bytes};
+    return resolve(config, PlannedSite(config, place, {config.parallel.mesh_shape(gpus), ""}));
+  }
+  static MemoryPlan plan(const std::string& name, const std::vector<std::string>& overrides, int64_t gpus,
+                         int64_t memory_bytes = 140 * kGiB) {
+    return job(name, overrides, gpus, memory_bytes).memory;
   }
   static int64_t bytes_of(const MemoryPlan& plan, const std::string& name) {
     for (const MemoryItem& item : plan.items) {
@@ -30,8 +36,6 @@ class PlanMemory : public testing::Test {
     }
     return 0;
   }
-
-  ProcessGroup group_;
 };
 
 // Compares with the memory in use in docs/benchmarks. Those runs used cuDNN's attention, so the difference of the
@@ -112,26 +116,26 @@ TEST_F(PlanMemory, ItemsAreAllThatIsAllocated) {
 }
 
 TEST_F(PlanMemory, KeepsFullWeightsWhereTheyFit) {
-  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {}, 8).sharding.reshard_after_forward);
-  const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 80 * kGiB);
-  EXPECT_TRUE(small.sharding.reshard_after_forward);
-  EXPECT_EQ(small.checkpointing.mode, ActivationCheckpointing::Mode::kNone);
-  EXPECT_TRUE(small.fits());
-  EXPECT_EQ(plan("llama3_8b_8gpu.yaml", {}, 8, 76 * kGiB).checkpointing.mode,
+  EXPECT_FALSE(job("llama3_8b_8gpu.yaml", {}, 8).sharding().reshard_after_forward);
+  const Job small = job("llama3_8b_8gpu.yaml", {}, 8, 80 * kGiB);
+  EXPECT_TRUE(small.sharding().reshard_after_forward);
+  EXPECT_EQ(small.config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kNone);
+  EXPECT_TRUE(small.memory.fits());
+  EXPECT_EQ(job("llama3_8b_8gpu.yaml", {}, 8, 76 * kGiB).config.activation_checkpointing.mode,
             ActivationCheckpointing::Mode::kSelective);
   EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"activation_checkpointing.mode=none"}, 8, 76 * kGiB).fits());
 }
 
 TEST_F(PlanMemory, KeepsFullGradientsWhereTheyFit) {
-  const MemoryPlan kept = plan("llama3_8b_8gpu.yaml", {}, 8);
-  EXPECT_TRUE(kept.sharding.accumulate_unsharded);
+  const Job kept = job("llama3_8b_8gpu.yaml", {}, 8);
+  EXPECT_TRUE(kept.sharding().accumulate_unsharded);
   // The largest of these gradients are those of the 32 blocks, in float32.
-  EXPECT_NEAR(static_cast<double>(bytes_of(kept, "full gradients of blocks")) / kGiB, 26, 0.5);
-  const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 100 * kGiB);
-  EXPECT_FALSE(small.sharding.accumulate_unsharded);
-  EXPECT_FALSE(small.sharding.reshard_after_forward);
-  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"training.deterministic=true"}, 8).sharding.accumulate_unsharded);
-  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"training.global_batch_size=16"}, 8).sharding.accumulate_unsharded);
+  EXPECT_NEAR(static_cast<double>(bytes_of(kept.memory, "full gradients of blocks")) / kGiB, 26, 0.5);
+  const ShardingOptions small = job("llama3_8b_8gpu.yaml", {}, 8, 100 * kGiB).sharding();
+  EXPECT_FALSE(small.accumulate_unsharded);
+  EXPECT_FALSE(small.reshard_after_forward);
+  EXPECT_FALSE(job("llama3_8b_8gpu.yaml", {"training.deterministic=true"}, 8).sharding().accumulate_unsharded);
+  EXPECT_FALSE(job("llama3_8b_8gpu.yaml", {"training.global_batch_size=16"}, 8).sharding().accumulate_unsharded);
 }
 
 TEST_F(PlanMemory, ThousandsOfRanks) {

@@ -77,7 +77,7 @@ class CorruptionCheckRanks : public DeviceRanksTest {
     draw.config.training.global_batch_size = 2 * size_ / tensor_ranks;
     draw.config.parallel.data_parallel_replicate = replicas;
     draw.config.parallel.tensor_parallel = tensor_ranks;
-    draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+    draw.config.activation_checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
     return draw;
   }
 

@@ -20,9 +20,8 @@ class DrawnTraining {
         stream_(stream),
         mesh_(draw_.config.parallel, group, stream),
         rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
-        layout_(layout_of_rank(draw_.config.model, draw_.config.parallel, mesh_)),
-        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
-        state_(draw_.options(layout_, rows_), mesh_, arena_) {
+        arena_(stream.device(), plan_training(draw_.job(mesh_), mesh_).used()),
+        state_(draw_.job(mesh_), mesh_, arena_) {
     stream.set_deterministic(true);
     initialize_parameters(state_.parameters, 42, stream);
     publish_weights(state_);
@@ -72,7 +71,6 @@ class DrawnTraining {
   Stream& stream_;
   Mesh mesh_;
   int64_t rows_;
-  ParameterLayout layout_;
   Arena arena_;
   TrainingState state_;
 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "app/memory/resolve.h"
 #include "app/memory/training_model.h"
 #include "app/run/weights.h"
 
@@ -28,7 +29,9 @@ struct SearchCase {
 class SearchedModel {
  public:
   explicit SearchedModel(const SearchCase& of)
-      : config_(make_config(of)), runtime_(config_, group_), model_(config_, false, runtime_) {
+      : config_(make_config(of)),
+        runtime_(config_, group_),
+        model_(resolve(config_, LiveSite(config_, runtime_)), false, runtime_) {
     load_initial_weights(config_, nullptr, state().parameters, runtime_.stream());
     publish_weights(state());
   }

@@ -14,7 +14,7 @@ namespace {
 class ObservedRun : RunProcess {
  public:
   explicit ObservedRun(const Config& of_run)
-      : RunProcess(of_run), run(config, runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}) {}
+      : RunProcess(of_run), run(job(), runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}) {}
 
   Step take_step() {
     ++number_;

@@ -37,7 +37,6 @@ void add(std::vector<MeasuredRuns>& all, const MeshShape& mesh, double error, bo
 TEST(MeasuredRuns, AreStillPredictedAsTheTableSays) {
   // With fp8_tensorwise the program is 1% faster than the versions that most runs were measured with.
   constexpr double kLargestError = 0.08, kLargestErrorOfStages = 0.07;
-  ProcessGroup group;
   std::map<std::string, std::vector<MeasuredRuns>> measured;
   // Cells: GPUs such as "2 H200s", config with overrides, predicted, measured, error, report.
   for (const TableRow& row : documented_table("internals/prediction.md", "| GPUs | config and overrides |")) {
@@ -51,15 +50,15 @@ TEST(MeasuredRuns, AreStillPredictedAsTheTableSays) {
     if (row[5].substr(1) < "2026-11-23") use_cudnn_attention(*target.machine);
     const size_t space = overrides.find(' ');
     const ConfigArguments arguments = arguments_of(config_named(overrides.substr(0, space)), overrides.substr(space));
-    const Plan plan = make_plan(load_planned_config(arguments, target), target, group);
-    EXPECT_TRUE(plan.memory.fits()) << row[1];
+    const Plan plan = plan_on(load_planned_config(arguments, target), target);
+    EXPECT_TRUE(plan.job.memory.fits()) << row[1];
     const double wps = plan.prediction.value().wps;
     const double error = std::round(wps) / number_in(row[3]) - 1;
     expect_cells(row, 2,
                  {with_thousands_separators(std::llround(wps)), row[3],
                   fmt::format("{:+.1f}%", 100 * (wps / number_in(row[3]) - 1))});
-    EXPECT_NEAR(error, 0, plan.mesh.pipeline > 1 ? kLargestErrorOfStages : kLargestError) << row[1];
-    add(measured[machine], plan.mesh, error, target.document_length > 0);
+    EXPECT_NEAR(error, 0, plan.job.mesh.shape.pipeline > 1 ? kLargestErrorOfStages : kLargestError) << row[1];
+    add(measured[machine], plan.job.mesh.shape, error, target.document_length > 0);
   }
   for (const auto& [machine, runs] : measured) {
     const std::vector<MeasuredRuns> stated = find_machine(machine).measured_runs;

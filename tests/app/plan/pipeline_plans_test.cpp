@@ -12,23 +12,22 @@ namespace {
 
 // Returns the fastest plan that divides the model into a number of parts, which are pipeline stages or their chunks.
 // parallel.pipeline_layers allows no other number.
-std::optional<Plan> best_plan(const char* of_config, const PlanTarget& target, int64_t parts, double at_most_s,
-                              ProcessGroup& group) {
+std::optional<Plan> best_plan(const char* of_config, const PlanTarget& target, int64_t parts, double at_most_s) {
   Config config = load_planned_config(
       arguments_of(of_config, "parallel.data_parallel_replicate=1 training.micro_batch_size=1"), target);
   for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, parts)) {
     config.parallel.pipeline_layers.push_back(stage[0].end - stage[0].begin);
   }
-  std::vector<Plan> plans = search_plans(config, target, 1, group, at_most_s);
+  std::vector<Plan> plans = search_plans(config, target, 1, at_most_s);
   return plans.empty() ? std::nullopt : std::optional(std::move(plans.front()));
 }
 
 // Tries large numbers of parts first, because the search omits plans that are slower than the best one so far.
-Plan best_plan(const char* of_config, const PlanTarget& target, bool with_stages, ProcessGroup& group) {
+Plan best_plan(const char* of_config, const PlanTarget& target, bool with_stages) {
   std::optional<Plan> best;
   for (const int64_t parts : with_stages ? std::vector<int64_t>{64, 32, 16, 8, 4, 2} : std::vector<int64_t>{1}) {
     const double at_most_s = best ? best->prediction->step_s : std::numeric_limits<double>::infinity();
-    std::optional<Plan> plan = best_plan(of_config, target, parts, at_most_s, group);
+    std::optional<Plan> plan = best_plan(of_config, target, parts, at_most_s);
     if (plan) best = std::move(plan);
   }
   return best.value();
@@ -45,21 +44,21 @@ std::string chunks_of(const Config& config) {
 }
 
 TEST(PipelinePlans, BestMeshes) {
-  ProcessGroup group;
   // Cells: model and GPUs, Gbit/s per GPU, the best plans without and with stages, schedule, difference, bubble, and
   // NVIDIA's speed.
   for (const TableRow& row : documented_table("plan.md", "| model, GPUs |")) {
     const char* config = row[0].starts_with("405B") ? "llama3_405b_512gpu.yaml" : "llama3_70b_8gpu.yaml";
     const auto gpus = static_cast<int64_t>(number_in(row[0].substr(row[0].find(' '))));
     const PlanTarget target = gpus_of("h100", gpus, {.network_gbps = number_in(row[1])});
-    const Plan without = best_plan(config, target, false, group);
-    const Plan with = best_plan(config, target, true, group);
+    const Plan without = best_plan(config, target, false);
+    const Plan with = best_plan(config, target, true);
     const StepPrediction& p = with.prediction.value();
     const auto cell = [](const Plan& plan) {
-      return fmt::format("{}, {}", with_thousands_separators(std::llround(plan.prediction->wps)), sizes_of(plan.mesh));
+      return fmt::format("{}, {}", with_thousands_separators(std::llround(plan.prediction->wps)),
+                         sizes_of(plan.job.mesh.shape));
     };
     expect_cells(row, 2,
-                 {cell(without), cell(with), chunks_of(with.config),
+                 {cell(without), cell(with), chunks_of(with.job.config),
                   fmt::format("{:+.0f}%", 100 * (p.wps / without.prediction->wps - 1)),
                   fmt::format("{:.0f}%", 100 * p.bubble())});
   }
@@ -67,19 +66,18 @@ TEST(PipelinePlans, BestMeshes) {
 
 // Returns the time of the stage that is busy the longest if the last stage has `more` blocks more than by default, and
 // the other stages have about equal numbers.
-double slowest_s(const Config& config, const PlanTarget& target, int64_t stages, int64_t more, ProcessGroup& group) {
+double slowest_s(const Config& config, const PlanTarget& target, int64_t stages, int64_t more) {
   Config changed = config;
   std::vector<int64_t>& layers = changed.parallel.pipeline_layers;
   const LayerRange last = pipeline_stages(config.model, config.parallel, stages).back().back();
   const int64_t others = last.begin - more;
   for (int64_t i = 1; i < stages; ++i) layers.push_back(others * i / (stages - 1) - others * (i - 1) / (stages - 1));
   layers.push_back(last.end - others);
-  const StepPrediction p = make_plan(changed, target, group).prediction.value();
+  const StepPrediction p = plan_on(changed, target).prediction.value();
   return p.stages[static_cast<size_t>(p.slowest_stage())].busy_s;
 }
 
 TEST(PipelinePlans, TheDefaultStagesAreBalanced) {
-  ProcessGroup group;
   for (const char* name : {"llama3_8b_8gpu.yaml", "llama3_70b_8gpu.yaml", "llama3_405b_512gpu.yaml"}) {
     for (const int64_t stages : {2, 4, 8}) {
       const PlanTarget target = gpus_of("h100", 512);
@@ -90,9 +88,9 @@ TEST(PipelinePlans, TheDefaultStagesAreBalanced) {
                                          "training.global_batch_size=256",
                                          stages)),
           target);
-      const double by_default = slowest_s(config, target, stages, 0, group);
-      EXPECT_LE(by_default, 1.005 * slowest_s(config, target, stages, -1, group)) << name << ", " << stages;
-      EXPECT_LE(by_default, 1.005 * slowest_s(config, target, stages, 1, group)) << name << ", " << stages;
+      const double by_default = slowest_s(config, target, stages, 0);
+      EXPECT_LE(by_default, 1.005 * slowest_s(config, target, stages, -1)) << name << ", " << stages;
+      EXPECT_LE(by_default, 1.005 * slowest_s(config, target, stages, 1)) << name << ", " << stages;
     }
   }
 }

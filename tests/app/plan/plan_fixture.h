@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/config/config_check.h"
+#include "app/memory/resolve.h"
 #include "app/plan/machine_rates.h"
 #include "app/plan/plan_search.h"
 #include "core/files/input_file.h"
@@ -17,11 +18,11 @@ namespace octavo {
 
 // Returns GPUs of a machine, as `octavo plan --gpus N --machine NAME` plans for them.
 inline PlanTarget gpus_of(const std::string& machine, int64_t gpus, const Cluster& cluster = {}) {
-  PlanTarget target{.gpus = gpus, .device = {}, .machine = find_machine(machine), .cluster = cluster};
-  target.device.device = Device::kCuda;
-  target.device.gpus_per_node = target.cluster.gpus_per_node;
-  target.device.multiprocessors = static_cast<int>(target.machine->multiprocessors);
-  target.device.memory_bytes = target.machine->gpu_memory_bytes;
+  PlanTarget target{.place = {.ranks = gpus, .ranks_per_node = cluster.gpus_per_node},
+                    .machine = find_machine(machine),
+                    .cluster = cluster};
+  target.place.multiprocessors = static_cast<int>(target.machine->multiprocessors);
+  target.place.memory_bytes = target.machine->gpu_memory_bytes;
   return target;
 }
 
@@ -44,6 +45,20 @@ inline ConfigArguments arguments_of(std::string_view config, std::string_view ov
 // Returns the config of a run on GPUs.
 inline Config load_for_gpus(std::string_view config, std::string_view overrides, int64_t gpus) {
   return load_planned_config(arguments_of(config, overrides), gpus_of("h200", gpus));
+}
+
+// Returns the job of a config on GPUs with these choices.
+inline Job job_on(Config config, int64_t gpus, const ShardingOptions& sharding = {},
+                  const ActivationCheckpointing& checkpointing = {.mode = ActivationCheckpointing::Mode::kNone}) {
+  config.activation_checkpointing = checkpointing;
+  config.parallel.reshard_after_forward = auto_bool(sharding.reshard_after_forward);
+  config.parallel.accumulate_unsharded = auto_bool(sharding.accumulate_unsharded);
+  return draft(config, {.ranks = gpus}, {config.parallel.mesh_shape(gpus), ""});
+}
+
+// Returns the plan of a config whose mesh does not depend on memory.
+inline Plan plan_on(const Config& config, const PlanTarget& target) {
+  return make_plan(config, {config.parallel.mesh_shape(target.place.ranks), ""}, target);
 }
 
 using TableRow = std::vector<std::string>;

@@ -19,7 +19,7 @@ MachineRates machine_before() {
 }
 
 StepPrediction predict(const Config& config, int64_t gpus, const MachineRates& machine = find_machine("h200")) {
-  return predict_step({config, config.parallel.mesh_shape(gpus), {}}, machine, {});
+  return predict_step(job_on(config, gpus), machine, {});
 }
 
 TEST(Predictor, SmallMicroBatches) {
@@ -35,11 +35,8 @@ TEST(Predictor, RecomputedLayers) {
   const auto step_ms = [](int64_t layers) {
     const Config config = load_for_gpus("llama3_70b_8gpu.yaml",
                                         fmt::format("training.global_batch_size=2 model.num_layers={}", layers), 2);
-    const PredictedRun run{config,
-                           config.parallel.mesh_shape(2),
-                           {.reshard_after_forward = true},
-                           {.mode = ActivationCheckpointing::Mode::kFull}};
-    return predict_step(run, machine_before(), {}).step_s * 1e3;
+    const Job job = job_on(config, 2, {.reshard_after_forward = true}, {.mode = ActivationCheckpointing::Mode::kFull});
+    return predict_step(job, machine_before(), {}).step_s * 1e3;
   };
   EXPECT_NEAR(step_ms(18) / 1186.8, 1, kTolerance);
   EXPECT_NEAR((step_ms(18) - step_ms(9)) / (1186.8 - 637.9), 1, kTolerance);
@@ -50,8 +47,8 @@ TEST(Predictor, ActivationCheckpointing) {
   using Mode = ActivationCheckpointing::Mode;
   const Config config = load_for_gpus(k8B, "training.global_batch_size=8", 4);
   const auto step_ms = [&](const ActivationCheckpointing& checkpointing) {
-    const PredictedRun run{config, config.parallel.mesh_shape(4), {.reshard_after_forward = true}, checkpointing};
-    return predict_step(run, machine_before(), {}).step_s * 1e3;
+    const Job job = job_on(config, 4, {.reshard_after_forward = true}, checkpointing);
+    return predict_step(job, machine_before(), {}).step_s * 1e3;
   };
   const double none = step_ms({.mode = Mode::kNone});
   const double selective = step_ms({.mode = Mode::kSelective});
@@ -70,8 +67,7 @@ TEST(Predictor, ActivationCheckpointing) {
 TEST(Predictor, GradientsReducedOncePerStep) {
   const auto step_ms = [](int64_t micro_batches, bool once, const Cluster& cluster) {
     const Config config = load_for_gpus(k8B, fmt::format("training.global_batch_size={}", 32 * micro_batches), 16);
-    const PredictedRun run{config, config.parallel.mesh_shape(16), {.accumulate_unsharded = once}};
-    return predict_step(run, find_machine("h200"), cluster).step_s * 1e3;
+    return predict_step(job_on(config, 16, {.accumulate_unsharded = once}), find_machine("h200"), cluster).step_s * 1e3;
   };
   const Cluster slow{.network_gbps = 20};
   EXPECT_LT(step_ms(4, true, slow), step_ms(4, false, slow));
@@ -144,7 +140,7 @@ TEST(Predictor, RecomputationAndSlowNetworksCost) {
   const Config config = load_for_gpus(k8B, "training.global_batch_size=32", 16);
   const MachineRates machine = find_machine("h200");
   const auto step_s = [&](Mode mode, const Cluster& cluster) {
-    return predict_step({config, config.parallel.mesh_shape(16), {}, {.mode = mode}}, machine, cluster).step_s;
+    return predict_step(job_on(config, 16, {}, {.mode = mode}), machine, cluster).step_s;
   };
   const double none = step_s(Mode::kNone, {});
   const double selective = step_s(Mode::kSelective, {});
@@ -163,7 +159,7 @@ TEST(Predictor, PipelineStages) {
                                                     "parallel.pipeline_parallel=4 parallel.pipeline_schedule={}",
                                                     schedule),
                                         16);
-    return predict_step({config, config.parallel.mesh_shape(16), {}}, find_machine("h200"), cluster);
+    return predict_step(job_on(config, 16), find_machine("h200"), cluster);
   };
   const StepPrediction p = predicted("1f1b", {});
   ASSERT_EQ(p.stages.size(), 4u);

@@ -9,19 +9,16 @@ namespace {
 
 TEST(Presets, AreNearlyTheBestThatASearchFinds) {
   constexpr double kLargestLoss = 0.03;
-  ProcessGroup group;
   int64_t compared = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(OCTAVO_SOURCE_DIR) + "/configs")) {
     const std::string name = entry.path().filename();
     const PlanConfig named = load_config(entry.path(), {}).plan;
     if (named.gpus == 0) continue;  // The config is for a CPU.
     const PlanTarget target = gpus_of(named.machine, named.gpus);
-    Config config = load_planned_config(arguments_of(name, ""), target);
-    const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
-    if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
-    const Plan plan = make_plan(config, target, group);
-    EXPECT_TRUE(plan.memory.fits()) << name;
-    const Plan best = search_plans(plan.config, target, 1, group).at(0);
+    const Config config = load_planned_config(arguments_of(name, ""), target);
+    const Plan plan = make_plan(config, choose_mesh(config, target.place), target);
+    EXPECT_TRUE(plan.job.memory.fits()) << name;
+    const Plan best = search_plans(plan.job.stated, target, 1).at(0);
     EXPECT_GT(plan.prediction->wps, (1 - kLargestLoss) * best.prediction->wps)
         << name << " would be faster with " << differences(plan, best);
     ++compared;

@@ -15,7 +15,6 @@ std::pair<int64_t, int64_t> two_in(const std::string& cell) {
 // "not stated", precision, published, predicted and errors. A batch that is not stated is predicted as one micro-batch
 // of one and of two sequences per rank.
 TEST(Published, Training) {
-  ProcessGroup group;
   for (const TableRow& row : documented_table("internals/prediction.md", "| published by |")) {
     const auto [gpus, tensor] = two_in(row[3]);
     const PlanTarget target = gpus_of("h100", gpus);
@@ -30,7 +29,7 @@ TEST(Published, Training) {
           "training.micro_batch_size={} training.global_batch_size={}",
           std::stoi(row[2]), row[5].substr(1, row[5].size() - 2), tensor, micro_batch, batch);
       const Config config = load_planned_config(arguments_of("llama3_8b_8gpu.yaml", overrides), target);
-      const double wps = make_plan(config, target, group).prediction.value().wps;
+      const double wps = plan_on(config, target).prediction.value().wps;
       predicted.push_back(with_thousands_separators(std::llround(wps)));
       errors.push_back(fmt::format("{:+.1f}%", 100 * (wps / number_in(row[6]) - 1)));
     }

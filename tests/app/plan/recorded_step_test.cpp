@@ -14,15 +14,11 @@ namespace octavo::recorded_step_test {
 
 namespace {
 
-constexpr ActivationCheckpointing kKeepAll{.mode = ActivationCheckpointing::Mode::kNone};
-
 Config load_four_layers(int64_t gpus, const std::string& overrides) {
   return load_for_gpus("llama3_8b_8gpu.yaml", overrides + " training.micro_batch_size=1 model.num_layers=4", gpus);
 }
 
-RecordedStep record(const Config& config, int64_t gpus) {
-  return record_step({config, config.parallel.mesh_shape(gpus), {}, kKeepAll}, 132, 8);
-}
+RecordedStep record(const Config& config, int64_t gpus) { return record_step(job_on(config, gpus)); }
 
 // Sums a field over the entries of all ops with this name and axis. A micro-batch that is recorded for several counts
 // once.
@@ -49,9 +45,8 @@ TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
 
 TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
   const Config config = load_four_layers(2, "training.global_batch_size=10");
-  const MeshShape mesh = config.parallel.mesh_shape(2);
   const MachineRates machine = find_machine("h100");
-  const StepTimeline timeline = step_timeline({config, mesh, {}, kKeepAll}, machine, {});
+  const StepTimeline timeline = step_timeline(job_on(config, 2), machine, {}, 0);
   EXPECT_EQ(timeline.left_out, 2);
   std::map<std::string, int> count;
   double begin_s = 0;
@@ -140,24 +135,25 @@ TEST(RecordedStep, MovesTokensAndWeights) {
 // number of shards that the mesh has.
 TEST(Predictor, ExchangesTheTokensOfAllShards) {
   const MachineRates machine = find_machine("h200");
-  Predictor predictor(machine, {});
+  Predictor predictor(machine, {}, 0);
   for (const int64_t gpus : {2, 4, 8}) {
     const Config config = load_four_layers(gpus, fmt::format("training.global_batch_size={}", gpus));
-    const PredictedRun run{config, config.parallel.mesh_shape(gpus), {}, kKeepAll};
-    EXPECT_TRUE(depends_on_shards(run, 8));
-    const StepPrediction p = predictor.predict(run);
+    const Job job = job_on(config, gpus);
+    EXPECT_TRUE(depends_on_shards(job));
+    const StepPrediction p = predictor.predict(job);
     const auto found = std::find_if(p.costs.begin(), p.costs.end(),
                                     [](const StepCost& cost) { return cost.name == "all_to_all, shard axis"; });
     ASSERT_NE(found, p.costs.end());
     EXPECT_EQ(found->bytes, 8192.0 * 4096 * 2 + 4 * 4096.0 * 128256 / static_cast<double>(gpus)) << gpus;
-    EXPECT_EQ(p.step_s, predict_step(run, machine, {}).step_s);
+    EXPECT_EQ(p.step_s, predict_step(job, machine, {}).step_s);
   }
   // Between machines with eight ranks each, all of which are shards, moving the whole table needs fewer bytes.
   Config config = load_four_layers(16, "training.global_batch_size=32");
   config.training.micro_batch_size = 2;
-  const PredictedRun run{config, config.parallel.mesh_shape(16), {}, kKeepAll};
-  EXPECT_FALSE(depends_on_shards(run, 8));
-  EXPECT_TRUE(depends_on_shards(run, 16));
+  Job job = job_on(config, 16);
+  EXPECT_FALSE(depends_on_shards(job));
+  job.place.ranks_per_node = 16;
+  EXPECT_TRUE(depends_on_shards(job));
 }
 
 // The compute stream waits for the transfers on the other streams.
@@ -181,7 +177,7 @@ TEST(Predictor, CountsAllMicroBatches) {
   const MachineRates machine = find_machine("h200");
   for (const int64_t micro_batches : {1, 2, 3, 5}) {
     const Config config = load_four_layers(2, fmt::format("training.global_batch_size={}", 2 * micro_batches));
-    const StepPrediction p = predict_step({config, config.parallel.mesh_shape(2), {}, kKeepAll}, machine, {});
+    const StepPrediction p = predict_step(job_on(config, 2), machine, {});
     const double tokens = static_cast<double>(micro_batches) * 8192;
     const auto gate_up =
         std::find_if(p.costs.begin(), p.costs.end(), [](const StepCost& cost) { return cost.name == "gate_up"; });
@@ -193,10 +189,10 @@ TEST(Predictor, CountsAllMicroBatches) {
 // The recorded step has the shards of one node, and the prediction is for any number of shards.
 TEST(Predictor, SharesTheOptimizerAmongShards) {
   const MachineRates machine = find_machine("h200");
-  Predictor predictor(machine, {});
+  Predictor predictor(machine, {}, 0);
   for (const int64_t gpus : {2, 8, 64}) {
     const Config config = load_four_layers(gpus, fmt::format("training.global_batch_size={}", gpus));
-    const StepPrediction p = predictor.predict({config, config.parallel.mesh_shape(gpus), {}, kKeepAll});
+    const StepPrediction p = predictor.predict(job_on(config, gpus));
     double bytes = 0;
     for (const StepCost& cost : p.costs) bytes += cost.name == "adamw" ? cost.bytes : 0;
     // The optimizer reads the gradient, reads and writes the master weights and two moments in float32, and writes the

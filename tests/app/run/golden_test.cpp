@@ -12,6 +12,8 @@
 #include <map>
 
 #include "app/config/config_check.h"
+#include "app/memory/memory_budget.h"
+#include "app/memory/resolve.h"
 #include "app/run/weights.h"
 #include "app/train/trainer.h"
 #include "checkpoint/checkpoint.h"
@@ -125,10 +127,9 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   ProcessGroup group;
   Runtime runtime(config, group);
   Stream& stream = runtime.stream();
-  const ParameterLayout layout(config.model);
-  const TrainingOptions options = training_options(config, layout, runtime);
-  Arena arena(stream.device(), plan_training(options, runtime.mesh()).used());
-  TrainingState state(options, runtime.mesh(), arena);
+  const Job job = draft(config, own_place(runtime), runtime.mesh_choice());
+  Arena arena(stream.device(), plan_training(job, runtime.mesh()).used());
+  TrainingState state(job, runtime.mesh(), arena);
   HfWeights initial(config.init_from);
   load_initial_weights(config, &initial, state.parameters, stream);
   publish_weights(state);
@@ -145,7 +146,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
 
   Pass pass;
   for (const float loss : read_device(state.model.losses(), stream)) pass.loss += static_cast<double>(loss) / tokens;
-  for (const ParameterSpec& spec : layout.specs()) {
+  for (const ParameterSpec& spec : state.layout.specs()) {
     const Tensor grad = parameter_view(state.parameters.gradients(), spec);
     pass.gradients[spec.name] = compare(read_device(grad, stream), read_tensor(file, "grad." + spec.name));
   }
@@ -250,7 +251,7 @@ TEST_P(GoldenTest, Trajectory) {
     MemoryCheckpoints memory_checkpoints(config, runtime);
     RunContext context{
         .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .memory_checkpoints = memory_checkpoints};
-    Trainer trainer(config, context, {});
+    Trainer trainer(resolve(config, LiveSite(config, runtime)), context, {});
     ASSERT_EQ(trainer.run(signals), RunOutcome::kDone);
   }
   // AdamW divides a small gradient by its own magnitude, which amplifies rounding. Muon normalizes whole matrices, so

@@ -13,13 +13,10 @@
 
 namespace octavo {
 
-inline AutoBool auto_bool(bool value) { return value ? AutoBool::kTrue : AutoBool::kFalse; }
-
 struct MeshDraw {
-  Config
-      config;  // The model, data.seq_len, data.document_mask, batch sizes, precision, optimizer and parallel are drawn.
-  bool reshard_after_forward = false;
-  ActivationCheckpointing checkpointing;
+  // The model, data.seq_len, data.document_mask, batch sizes, precision, optimizer, parallel and
+  // activation_checkpointing are drawn.
+  Config config;
   int64_t one_rank_micro_batch_size = 1;  // Micro-batch size if one rank takes the same steps.
 
   // Returns the draw of that seed for `ranks` ranks on the device. Features without kernels on the device are not
@@ -28,14 +25,9 @@ struct MeshDraw {
 
   bool is_fp8() const { return uses_fp8(config.precision); }
   std::string describe() const;
-  // Returns the options of a rank with `rows` sequences per step. The draw and the layout must outlive them.
-  TrainingOptions options(const ParameterLayout& layout, int64_t rows) const {
-    return {.config = config,
-            .layout = layout,
-            .local_batch = rows,
-            .sharding = {.reshard_after_forward = reshard_after_forward,
-                         .accumulate_unsharded = config.parallel.accumulate_unsharded == AutoBool::kTrue},
-            .checkpointing = checkpointing};
+  // Returns the job of the draw on a mesh.
+  Job job(const Mesh& mesh) const {
+    return {.stated = config, .config = config, .place = {}, .mesh = {mesh.shape(), ""}};
   }
   // Returns the number of targets of a step, over all ranks.
   int64_t targets() const { return config.training.global_batch_size * config.data.seq_len; }
@@ -196,8 +188,8 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   // An FP8 scale covers a micro-batch.
   draw.one_rank_micro_batch_size =
       draw.is_fp8() ? c.training.micro_batch_size : dice.divisor_of(c.training.global_batch_size);
-  draw.reshard_after_forward = dice.yes();
-  draw.checkpointing = draw_checkpointing(dice);
+  draw.config.parallel.reshard_after_forward = auto_bool(dice.yes());
+  draw.config.activation_checkpointing = draw_checkpointing(dice);
 
   // eps is far above the rounding error of a gradient, which would otherwise decide on the sign of updates.
   c.optimizer.eps = 1e-3;
@@ -229,12 +221,12 @@ inline std::string MeshDraw::describe() const {
       config.training.micro_batch_size, one_rank_micro_batch_size, p.pipeline_parallel, p.pipeline_chunks,
       fmt::join(p.pipeline_layers, " "), p.pipeline_schedule == PipelineSchedule::kZeroBubble ? " without bubbles" : "",
       p.data_parallel_replicate, p.context_parallel, p.tensor_parallel,
-      reshard_after_forward ? "gathered again" : "kept", p.accumulate_unsharded == AutoBool::kTrue ? "kept" : "sharded",
-      precision_name(config.precision), config.precision.bf16_first_layers,
-      config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
-      static_cast<int>(checkpointing.mode), checkpointing.ratio,
-      config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW", config.optimizer.grad_clip,
-      config.training.z_loss);
+      p.reshard_after_forward == AutoBool::kTrue ? "gathered again" : "kept",
+      p.accumulate_unsharded == AutoBool::kTrue ? "kept" : "sharded", precision_name(config.precision),
+      config.precision.bf16_first_layers, config.precision.fp8_all_gather ? "so" : "wide",
+      traits(config.precision.lm_head).name, static_cast<int>(config.activation_checkpointing.mode),
+      config.activation_checkpointing.ratio, config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW",
+      config.optimizer.grad_clip, config.training.z_loss);
 }
 
 }  // namespace octavo

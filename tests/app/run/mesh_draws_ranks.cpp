@@ -94,9 +94,8 @@ class Training {
         stream_(mesh.stream()),
         mesh_(mesh),
         rows_(draw.config.training.global_batch_size / mesh.shape().data()),
-        layout_(layout_of_rank(draw.config.model, draw.config.parallel, mesh)),
-        arena_(stream_.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
-        state_(draw_.options(layout_, rows_), mesh_, arena_) {
+        arena_(stream_.device(), plan_training(draw_.job(mesh_), mesh_).used()),
+        state_(draw_.job(mesh_), mesh_, arena_) {
     for (const ParameterPiece& piece : pieces()) set_weights(*piece.spec, piece);
     publish_weights(state_);
   }
@@ -156,7 +155,6 @@ class Training {
   Stream& stream_;
   const Mesh& mesh_;
   int64_t rows_;
-  ParameterLayout layout_;
   Arena arena_;
   TrainingState state_;
 };
@@ -175,8 +173,8 @@ class MeshDraws : public DeviceRanksTest {
   Trace train_alone(MeshDraw draw) {
     draw.config.training.micro_batch_size = draw.one_rank_micro_batch_size;
     draw.config.parallel = {};
-    draw.reshard_after_forward = false;
-    draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+    draw.config.parallel.reshard_after_forward = AutoBool::kFalse;
+    draw.config.activation_checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
     return whole_trace(draw, *alone_);
   }
 
@@ -321,8 +319,8 @@ MeshDraw plain_draw(LinearPrecision linear) {
   draw.config.data.seq_len = blocks ? 128 : 32;
   draw.config.training.micro_batch_size = 1;
   draw.config.training.global_batch_size = 2;
-  draw.reshard_after_forward = true;
-  draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+  draw.config.parallel.reshard_after_forward = AutoBool::kTrue;
+  draw.config.activation_checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   return draw;
 }
 
@@ -353,9 +351,9 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
       draw.config.data.document_mask = true;
       draw.config.training.micro_batch_size = 2;
       draw.config.training.global_batch_size = 4 * size_ / context / tensor;
-      draw.reshard_after_forward = replicate == 1;
+      draw.config.parallel.reshard_after_forward = auto_bool(replicate == 1);
       mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
-      draw.checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
+      draw.config.activation_checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
       expect_equal_to_one_rank(draw, tolerance_of(draw));
     }
   }
@@ -379,9 +377,9 @@ TEST_P(MeshDraws, ChunksOfPipelineStages) {
       draw.config.parallel.pipeline_layers[static_cast<size_t>(stages)] = 3;
       draw.config.parallel.accumulate_unsharded = auto_bool(chunks == 2);
       draw.config.training.global_batch_size = 2 * size_;
-      draw.reshard_after_forward = stages % 2 == 0;
+      draw.config.parallel.reshard_after_forward = auto_bool(stages % 2 == 0);
       mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
-      draw.checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
+      draw.config.activation_checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
       expect_equal_to_one_rank(draw, tolerance_of(draw));
     }
   }
@@ -421,8 +419,8 @@ TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   draw.config.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;
   draw.config.data.seq_len = 16;
   draw.config.training.global_batch_size = 2 * size_;
-  draw.reshard_after_forward = true;
-  draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+  draw.config.parallel.reshard_after_forward = AutoBool::kTrue;
+  draw.config.activation_checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   expect_equal_to_one_rank(draw, tolerance_of(draw));
 }
 
@@ -494,7 +492,7 @@ TEST_P(MeshDraws, ActivationCheckpointingChangesNoBit) {
       for (const ActivationCheckpointing& checkpointing :
            {ActivationCheckpointing{.mode = Mode::kSelective}, ActivationCheckpointing{.mode = Mode::kFull},
             ActivationCheckpointing{.mode = Mode::kBlock, .ratio = 0.67}}) {
-        draw.checkpointing = checkpointing;
+        draw.config.activation_checkpointing = checkpointing;
         EXPECT_TRUE(bits(draw) == everything) << draw.describe();
       }
     }
@@ -508,7 +506,7 @@ TEST_P(MeshDraws, GatheringInFp8ChangesNoBit) {
   for (const LinearPrecision linear : {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed}) {
     for (const auto& [reshard, accumulate] : {std::pair{true, false}, {false, false}, {true, true}}) {
       MeshDraw draw = plain_draw(linear);
-      draw.reshard_after_forward = reshard;
+      draw.config.parallel.reshard_after_forward = auto_bool(reshard);
       draw.config.parallel.accumulate_unsharded = auto_bool(accumulate);
       draw.config.precision.fp8_all_gather = true;
       const std::string in_fp8 = bits(draw);
@@ -533,7 +531,7 @@ TEST_P(MeshDraws, ShardsAndReplicasEqualOneRank) {
         draw.config.parallel.data_parallel_replicate = replicate;
         draw.config.parallel.accumulate_unsharded = auto_bool(accumulate);
         draw.config.training.global_batch_size = 2 * size_;
-        draw.reshard_after_forward = reshard;
+        draw.config.parallel.reshard_after_forward = auto_bool(reshard);
         expect_equal_to_one_rank(draw, tolerance_of(draw));
       };
       expect(LinearPrecision::kBFloat16, LmHeadPrecision::kBFloat16, true);

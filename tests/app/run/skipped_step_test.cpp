@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "app/memory/resolve.h"
 #include "app/memory/training_model.h"
 #include "app/run/weights.h"
 
@@ -52,7 +53,10 @@ class SkippedStepTest : public ::testing::TestWithParam<SkipCase> {
 // A model that takes steps, each with other tokens.
 class Steps {
  public:
-  explicit Steps(const Config& config) : config_(config), runtime_(config_, group_), model_(config_, false, runtime_) {
+  explicit Steps(const Config& config)
+      : config_(config),
+        runtime_(config_, group_),
+        model_(resolve(config_, LiveSite(config_, runtime_)), false, runtime_) {
     load_initial_weights(config_, nullptr, model_.state().parameters, runtime_.stream());
     publish_weights(model_.state());
   }

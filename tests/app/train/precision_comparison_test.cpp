@@ -28,7 +28,7 @@ class ComparedRun : RunProcess {
  public:
   explicit ComparedRun(const Config& of_run)
       : RunProcess(of_run),
-        run(config, runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}),
+        run(job(), runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}),
         comparison(config, runtime, run),
         step(run.start().step) {}
 

@@ -1,6 +1,7 @@
 // Fixture of tests that run a tiny training on the CPU with its own data.
 #pragma once
 
+#include "app/memory/resolve.h"
 #include "app/memory/training_model.h"
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
@@ -53,13 +54,16 @@ struct RunProcess {
   StartupTimer timer;
   DiskCheckpoints checkpoints{config, runtime};
   MemoryCheckpoints memory_checkpoints{config, runtime};
+
+  Job job() { return job(config); }
+  Job job(const Config& stage) { return resolve(stage, LiveSite(stage, runtime)); }
 };
 
 // A process that saves the state of a model without training it.
 struct SavingProcess : RunProcess {
   using RunProcess::RunProcess;
 
-  TrainingModel model{config, false, runtime};
+  TrainingModel model{job(), false, runtime};
   std::vector<CheckpointTensor> pieces = saved_tensors(model.state(), runtime);
   std::vector<TensorPart> needed = loaded_parts(model.state());
   // Marks the checkpoint as imported, so that no loader state is expected.

@@ -39,8 +39,8 @@ TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
   RunProcess process(run_config({"training.steps=10", "stages=[{steps: 4}, {steps: 6}]", "checkpoint.keep=0"}));
   int64_t step = 0;
   const auto run_stage = [&](size_t stage, std::optional<Checkpoint> resumed) {
-    return TrainingRun(stage_config(process.config, stage), process.runtime, process.timer, process.checkpoints,
-                       process.memory_checkpoints, std::move(resumed), [](Arena&) {});
+    return TrainingRun(process.job(stage_config(process.config, stage)), process.runtime, process.timer,
+                       process.checkpoints, process.memory_checkpoints, std::move(resumed), [](Arena&) {});
   };
   {
     TrainingRun first = run_stage(0, {});
@@ -69,7 +69,7 @@ TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
 TEST_F(TrainingRunTest, SkipsTheSamplesOfASpikeAlsoAfterItIsResumed) {
   RunProcess process(run_config({"training.steps=20", "checkpoint.keep=0"}));
   const auto start = [&](std::optional<Checkpoint> resumed) {
-    return TrainingRun(process.config, process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
+    return TrainingRun(process.job(), process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
                        std::move(resumed), [](Arena&) {});
   };
   int64_t step = 0;

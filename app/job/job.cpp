@@ -1,0 +1,36 @@
+#include "app/job/job.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace octavo {
+
+ShardingOptions Job::sharding() const {
+  return {.reshard_after_forward = config.parallel.reshard_after_forward == AutoBool::kTrue,
+          .accumulate_unsharded = config.parallel.accumulate_unsharded == AutoBool::kTrue};
+}
+
+const char* lifetime_name(Lifetime lifetime) {
+  constexpr const char* kNames[] = {"whole run", "one step", "one block"};
+  return kNames[static_cast<size_t>(lifetime)];
+}
+
+bool is_decided(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  return config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto &&
+         parallel.reshard_after_forward != AutoBool::kAuto && parallel.accumulate_unsharded != AutoBool::kAuto &&
+         std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes),
+                     [&](const MeshAxis& axis) { return parallel.*axis.configured > 0; });
+}
+
+bool has_precision_guard(const Config& config) {
+  return config.precision_guard.every > 0 && uses_fp8(config.precision);
+}
+
+Job without_fp8(const Job& job) {
+  Job other = job;
+  other.config.precision = without_fp8(job.config.precision);
+  return other;
+}
+
+}  // namespace octavo

@@ -1,0 +1,48 @@
+// Job is one stage of a run with everything decided. A job is a value that never changes. resolve()
+// (app/memory/resolve.h) makes it, and plans, dry runs, benchmarks and runs read it.
+#pragma once
+
+#include <string>
+
+#include "app/config/config.h"
+#include "app/job/memory_plan.h"
+#include "app/job/place.h"
+#include "model/parameters/sharded_parameters.h"
+#include "parallel/config.h"
+
+namespace octavo {
+
+// Mesh of a run and the reason for it.
+struct MeshChoice {
+  MeshShape shape = {};
+  std::string reason = {};  // Explains the choice, as a sentence without its subject. Empty if there was no choice.
+};
+
+struct Job {
+  // The stage as the config states it, completed by files and the device. This is what config.yaml and checkpoints
+  // record, so that a run on another machine decides again. Keys may be auto.
+  Config stated = {};
+  // The stage as it runs. No key is auto that a run decides by its ranks and memory (is_decided).
+  Config config = {};
+  Place place = {};
+  MeshChoice mesh = {};
+  MemoryPlan memory = {};  // Memory of the rank that needs the most. Empty in a draft.
+
+  // Returns the number of sequences per step on each rank.
+  int64_t local_batch() const { return config.training.global_batch_size / mesh.shape.data(); }
+  // Returns the number of micro-batches per step on each rank.
+  int64_t micro_batches() const { return local_batch() / config.training.micro_batch_size; }
+  // Returns how the parameters are sharded, without the number of tokens.
+  ShardingOptions sharding() const;
+};
+
+// Returns whether the config decides the mesh, activation_checkpointing.mode, parallel.reshard_after_forward and
+// parallel.accumulate_unsharded. True for Job::config.
+bool is_decided(const Config& config);
+
+// Returns whether precision.guard compares FP8 with bfloat16.
+bool has_precision_guard(const Config& config);
+// Returns the job with all matmuls in bfloat16, which has the same memory plan.
+Job without_fp8(const Job& job);
+
+}  // namespace octavo

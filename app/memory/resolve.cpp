@@ -1,0 +1,103 @@
+#include "app/memory/resolve.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "app/memory/memory_budget.h"
+#include "app/memory/memory_choice.h"
+#include "app/memory/plan_memory.h"
+
+namespace octavo {
+
+namespace {
+
+Stream planned_stream(const Config& config, const Place& place) {
+  Stream stream = place.device == Device::kCuda ? Stream::planned(place.multiprocessors) : Stream::cpu();
+  stream.set_deterministic(config.training.deterministic);
+  return stream;
+}
+
+Place observe_agreed(Runtime& runtime) {
+  Place place;
+  runtime.group().agree([&] { place = own_place(runtime); });
+  return place;
+}
+
+}  // namespace
+
+Site::Site(const Config& config, Place place, MeshChoice mesh)
+    : place_(std::move(place)), mesh_(std::move(mesh)), budget_(memory_budget(config.parallel, mesh_.shape, place_)) {}
+
+PlannedSite::PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh)
+    : Site(config, place, mesh),
+      stream_(planned_stream(config, place)),
+      watchdog_(0, RankBoard(), [] {}),
+      stages_(pipeline_stages(config.model, config.parallel, mesh.shape.pipeline)) {
+  const int64_t load = mesh.shape.all_to_all_load(place.ranks_per_node);
+  for (int64_t stage = 0; stage < mesh.shape.pipeline; ++stage) {
+    const int64_t rank = stage * mesh.shape.ranks() / mesh.shape.pipeline;
+    meshes_.push_back(std::make_unique<Mesh>(mesh.shape, load, stream_, watchdog_, rank));
+  }
+}
+
+bool PlannedSite::fits(const Job& job) const {
+  const std::vector<size_t> equal =
+      first_equal_stages(stages_, job.config.model, job.config.precision, job.config.activation_checkpointing);
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (equal[stage] == stage && !budget_.fits(planned_bytes(job, *meshes_[stage]))) return false;
+  }
+  return true;
+}
+
+MemoryPlan PlannedSite::plan(const Job& job) const {
+  MemoryPlan largest;
+  std::vector<int64_t> bytes;
+  for (const std::unique_ptr<Mesh>& mesh : meshes_) {
+    MemoryPlan plan = plan_memory(job, *mesh, budget_);
+    bytes.push_back(plan.arena_bytes);
+    if (bytes.size() == 1 || plan.arena_bytes > largest.arena_bytes) largest = std::move(plan);
+  }
+  if (bytes.size() > 1) largest.stage_bytes = std::move(bytes);
+  return largest;
+}
+
+LiveSite::LiveSite(const Config& config, Runtime& runtime)
+    : Site(config, observe_agreed(runtime), runtime.mesh_choice()), runtime_(runtime) {}
+
+bool LiveSite::fits(const Job& job) const {
+  bool fits = true;
+  runtime_.group().agree([&] { fits = budget_.fits(planned_bytes(job, runtime_.mesh())); });
+  return runtime_.group().all_reduce_max(fits ? 0 : 1) == 0;
+}
+
+MemoryPlan LiveSite::plan(const Job& job) const {
+  MemoryPlan plan;
+  // The plan of the validation opens the data files.
+  runtime_.group().agree_on_files("planning the memory", [&] { plan = plan_memory(job, runtime_.mesh(), budget_); });
+  return plan;
+}
+
+Job draft(const Config& stage, const Place& place, const MeshChoice& mesh) {
+  Job job{.stated = stage, .config = stage, .place = place, .mesh = mesh};
+  for (const MeshAxis& axis : kMeshAxes) job.config.parallel.*axis.configured = mesh.shape.*axis.size;
+  return with_choice(std::move(job), memory_choices(stage, mesh.shape).front());
+}
+
+Job resolve(const Config& stage, const Site& site) {
+  const std::vector<MemoryChoice> choices = memory_choices(stage, site.mesh().shape);
+  Job job = draft(stage, site.place(), site.mesh());
+  if (choices.size() > 1) {
+    const size_t chosen =
+        first_fitting(choices, [&](const MemoryChoice& choice) { return site.fits(with_choice(job, choice)); });
+    job = with_choice(std::move(job), choices[std::min(chosen, choices.size() - 1)]);
+  }
+  job.memory = site.plan(job);
+  return job;
+}
+
+bool can_fit(const Config& stage, const Place& place, const MeshShape& mesh) {
+  const PlannedSite site(stage, place, {mesh, ""});
+  return site.fits(with_choice(draft(stage, place, site.mesh()), memory_choices(stage, mesh).back()));
+}
+
+}  // namespace octavo

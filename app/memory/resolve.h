@@ -1,0 +1,73 @@
+// Decides a job: chooses what the config leaves to the memory of the ranks (app/memory/memory_choice.h).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "app/job/job.h"
+#include "app/process/runtime.h"
+#include "model/parameters/pipeline_stages.h"
+
+namespace octavo {
+
+// A place with its mesh, which says whether jobs with the model and mesh of one config fit there.
+class Site {
+ public:
+  virtual ~Site() = default;
+  Site(const Site&) = delete;
+  Site& operator=(const Site&) = delete;
+
+  const Place& place() const { return place_; }
+  const MeshChoice& mesh() const { return mesh_; }
+  // Returns whether every rank has enough memory for the job. The result is the same on all ranks.
+  virtual bool fits(const Job& job) const = 0;
+  // Returns the memory plan of the rank that needs the most, or of this rank in a run.
+  virtual MemoryPlan plan(const Job& job) const = 0;
+
+ protected:
+  Site(const Config& config, Place place, MeshChoice mesh);
+
+  const Place place_;
+  const MeshChoice mesh_;
+  const MemoryBudget budget_;
+};
+
+// A place that is only planned for. Plans one rank of each pipeline stage, on which all ranks of the stage are alike.
+class PlannedSite : public Site {
+ public:
+  PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);
+  bool fits(const Job& job) const override;
+  MemoryPlan plan(const Job& job) const override;
+
+ private:
+  Stream stream_;
+  Watchdog watchdog_;
+  std::vector<StageLayers> stages_;
+  std::vector<std::unique_ptr<Mesh>> meshes_;
+};
+
+// The ranks of this run, with the memory that is free when the object is made. Its methods are collectives.
+class LiveSite : public Site {
+ public:
+  // `runtime` must outlive the object. A collective.
+  LiveSite(const Config& config, Runtime& runtime);
+  bool fits(const Job& job) const override;
+  MemoryPlan plan(const Job& job) const override;
+
+ private:
+  Runtime& runtime_;
+};
+
+// Returns the job of a stage with the fastest choice of what memory decides, and without a memory plan. `stage` must be
+// resolved for the device (resolve_device) and valid for the mesh.
+Job draft(const Config& stage, const Place& place, const MeshChoice& mesh);
+
+// Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
+// if the site is.
+Job resolve(const Config& stage, const Site& site);
+
+// Returns whether the stage fits with the choice that takes the least memory. Plans once, where resolve() plans up to a
+// dozen times.
+bool can_fit(const Config& stage, const Place& place, const MeshShape& mesh);
+
+}  // namespace octavo
