@@ -37,6 +37,7 @@ GpuInfo device_info(int device_index) {
           uuid,
           properties.major,
           properties.minor,
+          properties.multiProcessorCount,
           static_cast<int64_t>(total_bytes),
           static_cast<int64_t>(free_bytes)};
 }

@@ -154,6 +154,7 @@ struct GpuInfo {
   std::string uuid;        // Hexadecimal id of this GPU, independent of the process.
   int compute_major = 0;
   int compute_minor = 0;
+  int multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
 };

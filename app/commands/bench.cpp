@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "app/commands/commands.h"
@@ -126,9 +127,9 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
 
 int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
-  Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
+  Config stated = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
   group.agree([&] {
-    CHECK_INPUT(arguments.document_length == 0 || config.data.document_mask,
+    CHECK_INPUT(arguments.document_length == 0 || stated.data.document_mask,
                 "--document-length needs documents, and data.document_mask is false");
   });
   const int64_t document_length = arguments.document_length > 0 ? arguments.document_length : kBenchDocumentLength;
@@ -137,12 +138,14 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
       // Refuses a path that cannot be written before anything is measured.
       OutputFile(arguments.trace, kStepTraceFile);
   });
-  Runtime runtime(config, group, nullptr, mesh_that_fits(config, group));
+  const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
+  const Config& config = setting.run;
+  Runtime runtime(setting, group);
   const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
-  const LiveSite site(config, runtime);
+  const LiveSite site(runtime);
   const Job job = resolve(config, site);
   group.agree([&] { check_fits(job); });
   Table steps;

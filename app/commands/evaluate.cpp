@@ -41,8 +41,10 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
       log_info("weights of {}", config.init_from);
     }
   }
-  config = config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1);
-  Runtime runtime(config, group);
+  const Setting setting =
+      observe_setting(config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1), group);
+  config = setting.run;
+  Runtime runtime(setting, group);
   check_same_data("data.validation", config.data.validation, group);
   InferenceModel inference(config, {}, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr, which);

@@ -236,9 +236,10 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   prompt = broadcast(prompt, group);
   const auto prompt_length = static_cast<int64_t>(prompt.size());
 
-  Runtime runtime(config, group);
-  InferenceModel model(config, prompt_length + arguments.max_tokens, runtime);
-  model.load(config, given.checkpoint ? &*given.checkpoint : nullptr, which);
+  const Setting setting = observe_setting(std::move(config), group);
+  Runtime runtime(setting, group);
+  InferenceModel model(setting.run, prompt_length + arguments.max_tokens, runtime);
+  model.load(setting.run, given.checkpoint ? &*given.checkpoint : nullptr, which);
   if (group.is_root()) print_weights(given);
   generate(model, prompt, arguments, ends.eos, tokenizer.get(), group);
   return kExitDone;

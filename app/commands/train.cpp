@@ -166,7 +166,7 @@ std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const Te
 RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
                        StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const Job job = resolve(stage, LiveSite(stage, context.runtime));
+  const Job job = resolve(stage, LiveSite(context.runtime));
   group.agree([&] { check_fits(job); });
   Trainer trainer(job, context, std::move(resumed));
   if (group.is_root()) log_start(job, context.runtime, trainer);
@@ -199,7 +199,7 @@ RunOutcome train_stages(const Config& config, RunContext& context, std::span<con
 // damage, the newest undamaged checkpoint is searched for before anything is loaded again.
 RunOutcome resume_and_train(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const Job first = draft(stage_config(config, 0), own_place(context.runtime), context.runtime.mesh_choice());
+  const Job first = draft(stage_config(config, 0), context.runtime.place(), context.runtime.mesh_choice());
   const std::vector<TensorPart> needed = loaded_parts(first, context.runtime.mesh());
   std::optional<Checkpoint> resumed = open_to_resume(context, needed, false);
   const bool has_others = resumed && config.checkpoint.resume == "auto";
@@ -228,10 +228,12 @@ void check_lost_lines(RunContext& context, RunOutcome outcome) {
 
 int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
   StopSignals signals(group);
-  Config config = load_run_config(arguments, group, Purpose::kTrain);
-  console.use_color(config.logging.color);
+  Config stated = load_run_config(arguments, group, Purpose::kTrain);
+  console.use_color(stated.logging.color);
   timer.mark("config");
-  Runtime runtime(config, group, &timer, mesh_that_fits(config, group));
+  const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
+  const Config& config = setting.run;
+  Runtime runtime(setting, group, &timer);
   RunFolder folder(config, runtime);
   if (group.is_root()) log_info("{}", start_title(arguments.path));
   for (const std::string& note : config.notes) {

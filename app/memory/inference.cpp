@@ -65,7 +65,7 @@ InferenceModel::InferenceModel(const Config& config, std::optional<int64_t> max_
       memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
         const InferenceState planned(config, layout_, max_tokens, plan, runtime);
-        const MemoryBudget budget = memory_budget(config.parallel, runtime.mesh().shape(), own_place(runtime));
+        const MemoryBudget budget = memory_budget(config.parallel, runtime.mesh().shape(), runtime.place());
         CHECK_INPUT(budget.fits(plan.used()), "{} takes {:.1f} GiB, but {:.1f} GiB are free",
                     describe(config, max_tokens, runtime.mesh()), gib(budget.needed(plan.used())),
                     gib(budget.available));

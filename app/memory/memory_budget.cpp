@@ -48,18 +48,7 @@ OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
 
 }  // namespace
 
-Place own_place(const Runtime& runtime) {
-  const Stream& stream = runtime.stream();
-  return {.device = stream.device(),
-          .ranks = runtime.group().size(),
-          .ranks_per_node = runtime.ranks_per_machine(),
-          .multiprocessors = stream.multiprocessors(),
-          .memory_bytes = stream.is_cuda() ? gpu_info(runtime.gpu()).total_bytes : 0,
-          .free_bytes = runtime.available_bytes()};
-}
-
-Place unused_place(const Runtime& runtime) {
-  Place place = own_place(runtime);
+Place as_planned(Place place) {
   const int64_t free = place.free_bytes.value_or(0);
   place.memory_bytes = place.device == Device::kCpu ? free : std::min(free + kContext.bytes(), place.memory_bytes);
   place.free_bytes.reset();

@@ -13,15 +13,11 @@
 #pragma once
 
 #include "app/job/job.h"
-#include "app/process/runtime.h"
 
 namespace octavo {
 
-// Returns the place of a run, with the memory that is free on this rank now.
-Place own_place(const Runtime& runtime);
-
-// Returns the place of a run before communicators exist, like that of a plan: free memory is not measured.
-Place unused_place(const Runtime& runtime);
+// Returns the place of a run before communicators exist like that of a plan, whose memory is not measured.
+Place as_planned(Place place);
 
 // Returns the memory budget of a rank of the mesh.
 MemoryBudget memory_budget(const ParallelConfig& parallel, const MeshShape& mesh, const Place& place);

@@ -88,34 +88,19 @@ MeshChoice choose_mesh(const Config& config, const Place& place) {
           fmt::format("a replica on each of {} nodes, because it fits: gathers stay within nodes", copies.replicate)};
 }
 
-Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
-  return [&](const Runtime& runtime) {
-    const Machines machines(group);
-    MeshChoice choice;
-    if (machines.count() == 1) return choice;
-    group.agree([&] {
-      Place place = unused_place(runtime);
-      place.equal_nodes = has_equal_nodes(machines);
-      choice = choose_mesh(config, place);
-    });
-    // Ranks with less memory may not fit with the choice of other ranks. If any rank chose no replicas, no rank uses
-    // them.
-    const std::vector<std::string> reasons = group.all_gather(choice.shape.replicate == 1 ? choice.reason : "");
-    const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
-    if (other != reasons.end()) choice = {.shape = {}, .reason = *other};
-    return choice;
-  };
-}
-
-bool has_equal_nodes(const Machines& machines) {
-  const auto count = std::ssize(machines.ranks(0));
-  for (int machine = 0; machine < machines.count(); ++machine) {
-    const std::vector<int>& ranks = machines.ranks(machine);
-    const bool in_order = std::ssize(ranks) == count && ranks.front() == machine * count &&
-                          ranks.back() == ranks.front() + static_cast<int>(count) - 1;
-    if (!in_order) return false;
+Setting with_chosen_mesh(Setting setting, ProcessGroup& group) {
+  MeshChoice chosen;
+  group.agree([&] { chosen = choose_mesh(setting.run, as_planned(setting.place)); });
+  // Ranks with less memory may not fit with the choice of other ranks. If any rank chose no replicas, no rank uses
+  // them.
+  const std::vector<std::string> reasons = group.all_gather(chosen.shape.replicate == 1 ? chosen.reason : "");
+  const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
+  if (other == reasons.end()) {
+    setting.mesh = chosen;
+  } else {
+    setting.mesh.reason = *other;
   }
-  return true;
+  return setting;
 }
 
 int64_t max_context_parallel(const Config& config) {

@@ -6,9 +6,7 @@
 
 #include <string>
 
-#include "app/job/job.h"
-#include "app/process/runtime.h"
-#include "parallel/ranks/machines.h"
+#include "app/process/setting.h"
 
 namespace octavo {
 
@@ -17,12 +15,9 @@ std::string describe(const MeshShape& mesh);
 
 // Returns the mesh of a run of `config`, with all its stages, at a place.
 MeshChoice choose_mesh(const Config& config, const Place& place);
-// Returns a collective that chooses the mesh of a training run, for the constructor of Runtime. All ranks choose the
-// same mesh. `config` and `group` must outlive the result.
-Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group);
-
-// Returns whether all machines have the same number of ranks, with consecutive numbers.
-bool has_equal_nodes(const Machines& machines);
+// Returns the setting with the mesh that choose_mesh() chooses for a training run. All ranks choose the same mesh. A
+// collective.
+Setting with_chosen_mesh(Setting setting, ProcessGroup& group);
 
 // Returns the largest number of ranks per sequence that is worth trying, so that each rank has 16,384 tokens or more.
 // At most 8, and at least 1.

@@ -17,19 +17,16 @@ Stream planned_stream(const Config& config, const Place& place) {
   return stream;
 }
 
-Place observe_agreed(Runtime& runtime) {
+Place agreed_place(Runtime& runtime) {
   Place place;
-  runtime.group().agree([&] { place = own_place(runtime); });
+  runtime.group().agree([&] { place = runtime.place(); });
   return place;
 }
 
 }  // namespace
 
-Site::Site(const Config& config, Place place, MeshChoice mesh)
-    : place_(std::move(place)), mesh_(std::move(mesh)), budget_(memory_budget(config.parallel, mesh_.shape, place_)) {}
-
 PlannedSite::PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh)
-    : Site(config, place, mesh),
+    : Site(place, mesh, memory_budget(config.parallel, mesh.shape, place)),
       stream_(planned_stream(config, place)),
       watchdog_(0, RankBoard(), [] {}),
       stages_(pipeline_stages(config.model, config.parallel, mesh.shape.pipeline)) {
@@ -61,8 +58,11 @@ MemoryPlan PlannedSite::plan(const Job& job) const {
   return largest;
 }
 
-LiveSite::LiveSite(const Config& config, Runtime& runtime)
-    : Site(config, observe_agreed(runtime), runtime.mesh_choice()), runtime_(runtime) {}
+LiveSite::LiveSite(Runtime& runtime) : LiveSite(agreed_place(runtime), runtime) {}
+
+LiveSite::LiveSite(const Place& place, Runtime& runtime)
+    : Site(place, runtime.mesh_choice(), memory_budget(runtime.parallel(), runtime.mesh().shape(), place)),
+      runtime_(runtime) {}
 
 bool LiveSite::fits(const Job& job) const {
   bool fits = true;

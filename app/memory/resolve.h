@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "app/job/job.h"
@@ -10,7 +11,7 @@
 
 namespace octavo {
 
-// A place with its mesh, which says whether jobs with the model and mesh of one config fit there.
+// A place with its mesh, which says whether jobs fit there.
 class Site {
  public:
   virtual ~Site() = default;
@@ -25,14 +26,16 @@ class Site {
   virtual MemoryPlan plan(const Job& job) const = 0;
 
  protected:
-  Site(const Config& config, Place place, MeshChoice mesh);
+  Site(Place place, MeshChoice mesh, MemoryBudget budget)
+      : place_(std::move(place)), mesh_(std::move(mesh)), budget_(budget) {}
 
   const Place place_;
   const MeshChoice mesh_;
   const MemoryBudget budget_;
 };
 
-// A place that is only planned for. Plans one rank of each pipeline stage, on which all ranks of the stage are alike.
+// A place that is only planned for, for jobs with the model and mesh of one config. Plans one rank of each pipeline
+// stage, on which all ranks of the stage are alike.
 class PlannedSite : public Site {
  public:
   PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);
@@ -50,11 +53,13 @@ class PlannedSite : public Site {
 class LiveSite : public Site {
  public:
   // `runtime` must outlive the object. A collective.
-  LiveSite(const Config& config, Runtime& runtime);
+  explicit LiveSite(Runtime& runtime);
   bool fits(const Job& job) const override;
   MemoryPlan plan(const Job& job) const override;
 
  private:
+  LiveSite(const Place& place, Runtime& runtime);
+
   Runtime& runtime_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "app/memory/memory_budget.h"
 #include "app/memory/resolve.h"
 #include "app/run/weights.h"
 
@@ -57,9 +56,11 @@ void append(const Tensor& tensor, Stream& stream, std::vector<float>& numbers) {
 // Trains two steps, so that delayed scaling has a history in the second one.
 Outcome train(Config config) {
   ProcessGroup group;
-  Runtime runtime(config, group);
+  const Setting setting = observe_setting(config, group);
+  config = setting.run;
+  Runtime runtime(setting, group);
   Stream& stream = runtime.stream();
-  const Job job = draft(config, own_place(runtime), runtime.mesh_choice());
+  const Job job = draft(config, setting.place, setting.mesh);
   Outcome outcome;
   outcome.bytes = plan_training(job, runtime.mesh()).used();
   Arena arena(stream.device(), outcome.bytes);

@@ -38,7 +38,9 @@ TEST_P(InferenceModelTest, LogitsDependOnlyOnTheTokensOfTheSequence) {
                   .rope_scaling = std::nullopt};
   config.device = GetParam();
   ProcessGroup group;
-  Runtime runtime(config, group);
+  const Setting setting = observe_setting(config, group);
+  config = setting.run;
+  Runtime runtime(setting, group);
   InferenceModel model(config, kMaxTokens, runtime);
   model.load(config, nullptr);
   std::vector<int32_t> ids(kMaxTokens);

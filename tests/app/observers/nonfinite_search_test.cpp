@@ -29,10 +29,10 @@ struct SearchCase {
 class SearchedModel {
  public:
   explicit SearchedModel(const SearchCase& of)
-      : config_(make_config(of)),
-        runtime_(config_, group_),
-        model_(resolve(config_, LiveSite(config_, runtime_)), false, runtime_) {
-    load_initial_weights(config_, nullptr, state().parameters, runtime_.stream());
+      : setting_(observe_setting(make_config(of), group_)),
+        runtime_(setting_, group_),
+        model_(resolve(setting_.run, LiveSite(runtime_)), false, runtime_) {
+    load_initial_weights(setting_.run, nullptr, state().parameters, runtime_.stream());
     publish_weights(state());
   }
 
@@ -136,7 +136,7 @@ class SearchedModel {
   }
 
   ProcessGroup group_;
-  Config config_;
+  Setting setting_;
   Runtime runtime_;
   TrainingModel model_;
 };

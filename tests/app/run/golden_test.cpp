@@ -12,7 +12,6 @@
 #include <map>
 
 #include "app/config/config_check.h"
-#include "app/memory/memory_budget.h"
 #include "app/memory/resolve.h"
 #include "app/run/weights.h"
 #include "app/train/trainer.h"
@@ -125,9 +124,11 @@ struct Pass {
 
 Pass run_golden_batch(Config config, const fs::path& dir) {
   ProcessGroup group;
-  Runtime runtime(config, group);
+  const Setting setting = observe_setting(config, group);
+  config = setting.run;
+  Runtime runtime(setting, group);
   Stream& stream = runtime.stream();
-  const Job job = draft(config, own_place(runtime), runtime.mesh_choice());
+  const Job job = draft(config, setting.place, setting.mesh);
   Arena arena(stream.device(), plan_training(job, runtime.mesh()).used());
   TrainingState state(job, runtime.mesh(), arena);
   HfWeights initial(config.init_from);
@@ -244,14 +245,16 @@ TEST_P(GoldenTest, Trajectory) {
   config.logging = {1, (scratch_ / "run").string(), false};
   {
     ProcessGroup group;
-    Runtime runtime(config, group);
+    const Setting setting = observe_setting(config, group);
+    config = setting.run;
+    Runtime runtime(setting, group);
     StartupTimer timer;
     StopSignals signals(group);
     DiskCheckpoints checkpoints(config, runtime);
     MemoryCheckpoints memory_checkpoints(config, runtime);
     RunContext context{
         .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .memory_checkpoints = memory_checkpoints};
-    Trainer trainer(resolve(config, LiveSite(config, runtime)), context, {});
+    Trainer trainer(resolve(config, LiveSite(runtime)), context, {});
     ASSERT_EQ(trainer.run(signals), RunOutcome::kDone);
   }
   // AdamW divides a small gradient by its own magnitude, which amplifies rounding. Muon normalizes whole matrices, so

@@ -54,10 +54,10 @@ class SkippedStepTest : public ::testing::TestWithParam<SkipCase> {
 class Steps {
  public:
   explicit Steps(const Config& config)
-      : config_(config),
-        runtime_(config_, group_),
-        model_(resolve(config_, LiveSite(config_, runtime_)), false, runtime_) {
-    load_initial_weights(config_, nullptr, model_.state().parameters, runtime_.stream());
+      : setting_(observe_setting(config, group_)),
+        runtime_(setting_, group_),
+        model_(resolve(setting_.run, LiveSite(runtime_)), false, runtime_) {
+    load_initial_weights(setting_.run, nullptr, model_.state().parameters, runtime_.stream());
     publish_weights(model_.state());
   }
 
@@ -111,7 +111,7 @@ class Steps {
   }
 
   ProcessGroup group_;
-  Config config_;
+  Setting setting_;
   Runtime runtime_;
   TrainingModel model_;
   float loss_ = 0;

@@ -46,17 +46,18 @@ class RunTest : public ConfigTest {
 
 // Config, ranks and devices of the process of a run.
 struct RunProcess {
-  explicit RunProcess(const Config& of_run) : config(of_run), runtime(config, group) {}
+  explicit RunProcess(const Config& of_run) : setting(observe_setting(of_run, group)), runtime(setting, group) {}
 
-  Config config;
   ProcessGroup group;
+  const Setting setting;
+  Config config{setting.run};
   Runtime runtime;
   StartupTimer timer;
   DiskCheckpoints checkpoints{config, runtime};
   MemoryCheckpoints memory_checkpoints{config, runtime};
 
   Job job() { return job(config); }
-  Job job(const Config& stage) { return resolve(stage, LiveSite(stage, runtime)); }
+  Job job(const Config& stage) { return resolve(stage, LiveSite(runtime)); }
 };
 
 // A process that saves the state of a model without training it.

@@ -1,0 +1,37 @@
+// The setting of a run, which a command observes before anything is decided: the device, the machines and their memory.
+#pragma once
+
+#include <string>
+
+#include "app/job/job.h"
+#include "app/process/host_memory.h"
+#include "parallel/ranks/machines.h"
+#include "parallel/ranks/process_group.h"
+
+namespace octavo {
+
+struct Setting {
+  Config run;       // The config of the whole run, with the defaults of the device.
+  Place place;      // Where the run is, with the memory that is free on this rank.
+  MeshChoice mesh;  // The mesh with one replica, unless the config gives another number of them.
+};
+
+// Picks the device: config.device, or with auto the GPU if there is one that has kernels. Completes the config with the
+// defaults of the device, and sets the number of CPU threads. A collective. Throws the same InputError on every rank if
+// a rank has no GPU of its own or has another config than rank 0.
+Setting observe_setting(Config config, ProcessGroup& group);
+
+// Returns the name of this machine, or "localhost" if it has none.
+std::string host_name();
+// Returns CUDA's number of the GPU that this rank uses. Throws an InputError if there is none.
+int choose_gpu(const ProcessGroup& group);
+// Returns the number of CPU threads of this rank. Widens a binding to cores that the launcher made by default
+// (app/process/cores.h), which rank 0 logs. Ranks that are bound to the same cores share them. OMP_NUM_THREADS takes
+// precedence. A collective.
+int choose_threads(ProcessGroup& group);
+// Returns this rank's share of the machine's host memory.
+HostMemory share_of_host_memory(const ProcessGroup& group);
+// Returns whether all machines have the same number of ranks, with consecutive numbers.
+bool has_equal_nodes(const Machines& machines);
+
+}  // namespace octavo
