@@ -154,7 +154,8 @@ Progress RunActions::progress_after(int64_t step) const {
           .steps_s = parts_.goodput.steps_seconds(),
           .loader_state = loader_state_,
           .guard = parts_.guard.to_json(),
-          .bfloat16_until = parts_.run.start().bfloat16_until};
+          .bfloat16_until = parts_.run.start().bfloat16_until,
+          .rolled_back = parts_.run.start().rolled_back};
 }
 
 void RunActions::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {
