@@ -19,6 +19,7 @@
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
+#include "app/job/progress.h"
 #include "app/log/start_screen.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/memory_budget.h"
@@ -318,10 +319,9 @@ std::string describe_ranks(const PlanTarget& target) {
 void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed) {
   if (resumed) check_may_resume(config, *resumed, true);
-  const int64_t step = resumed ? resumed->step() : 0;
-  const bool has_loader = resumed && resumed->meta().contains("loader");
-  const std::unique_ptr<Loader> loader =
-      open_loader(config, loader_options(config, step), has_loader ? &resumed->meta().at("loader") : nullptr, true);
+  const Progress progress = resumed ? progress_of(*resumed) : Progress{};
+  const int64_t step = progress.step;
+  const std::unique_ptr<Loader> loader = open_loader(config, loader_options(config, step), progress.loader_state, true);
   const DataReport data(config.data, *loader, samples_left(config, step));
   data.check_max_epochs();
   const Job job = planned_job(config, mesh, target);
@@ -342,7 +342,7 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
                       .validation = validation_datasets(config),
                       .resumes_from = resumed ? resumed->path().string() : "",
                       .step = step,
-                      .tokens = resumed ? resumed->meta().value("tokens", int64_t{0}) : 0,
+                      .tokens = progress.tokens,
                       .time = target.machine
                                   ? predicted_time(job, *target.machine, target.cluster, samples_left(config, step))
                                   : time_on_cpu()});

@@ -90,12 +90,12 @@ int64_t samples_left(const Config& config, int64_t steps_done) {
   return std::max<int64_t>(0, batches.samples(config.training.steps) - batches.samples(steps_done));
 }
 
-std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
+std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json& state,
                                     bool logs) {
   try {
-    auto loader = std::make_unique<Loader>(config.data, options, state);
-    if (!logs || state == nullptr) return loader;
-    for (const std::string& sentence : loader->stream().modified_since(*state)) log_warning("{}", sentence);
+    auto loader = std::make_unique<Loader>(config.data, options, state.is_null() ? nullptr : &state);
+    if (!logs || state.is_null()) return loader;
+    for (const std::string& sentence : loader->stream().modified_since(state)) log_warning("{}", sentence);
     return loader;
   } catch (const OtherData& error) {
     const std::vector<KeyClass>& allowed = config.checkpoint.allow_changes;

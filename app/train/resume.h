@@ -27,11 +27,11 @@ LoaderOptions loader_options(const Config& config, int64_t steps_done);
 // Returns the number of sequences that remain until the end of the run or stage.
 int64_t samples_left(const Config& config, int64_t steps_done);
 
-// Opens the training data at the loader state of a checkpoint, or at its beginning if `state` is null. If the data
-// differs from the checkpoint's data and checkpoint.allow_changes permits that, the data begins at its first sample,
-// which is logged if `logs` is true. If it does not permit that, throws an InputError. If `logs` is true, also warns of
-// files that may have changed where the fingerprints do not see it (SampleStream::modified_since).
-std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
+// Opens the training data at a loader state (Progress::loader_state), or at its beginning if `state` is null. If the
+// data differs from the checkpoint's data and checkpoint.allow_changes permits that, the data begins at its first
+// sample, which is logged if `logs` is true. If it does not permit that, throws an InputError. If `logs` is true, also
+// warns of files that may have changed where the fingerprints do not see it (SampleStream::modified_since).
+std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json& state,
                                     bool logs);
 
 }  // namespace octavo

@@ -117,7 +117,7 @@ void RunActions::roll_back(Next to, int64_t spike) {
     parts_.comparison.cancel();
     roll_back_to_checkpoint(spike);
   }
-  parts_.guard.from_json(parts_.run.start().guard);
+  parts_.step_guard.from_json(parts_.run.start().guard);
   loader_state_ = parts_.run.start().loader_state;
   parts_.runtime.stream().synchronize();
   parts_.goodput.roll_back(parts_.run.start().steps_s);
@@ -153,8 +153,9 @@ Progress RunActions::progress_after(int64_t step) const {
           .tokens = parts_.run.tokens_seen(step),
           .steps_s = parts_.goodput.steps_seconds(),
           .loader_state = loader_state_,
-          .guard = parts_.guard.to_json(),
-          .bfloat16_until = parts_.run.start().bfloat16_until};
+          .guard = parts_.step_guard.to_json(),
+          .bfloat16_until = parts_.run.start().bfloat16_until,
+          .rolled_back = parts_.run.start().rolled_back};
 }
 
 void RunActions::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {

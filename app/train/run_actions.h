@@ -28,9 +28,9 @@ struct RunParts {
   Runtime& runtime;
   MemoryCheckpoints& memory_checkpoints;
   TrainingRun& run;
-  Validator* validator;  // Null if data.validation is empty.
-  StepGuard& guard;
-  PrecisionComparison& comparison;
+  Validator* validator;             // Null if data.validation is empty.
+  StepGuard& step_guard;            // Judges the result of each step: skipped, a spike, slow.
+  PrecisionComparison& comparison;  // Compares FP8 with bfloat16, as the config requests by precision.guard.
   StepLog& log;
   Goodput& goodput;
   std::vector<std::string>& lost_lines;  // Sentences about lines of log files that could not be written.

@@ -15,12 +15,12 @@ Trainer::Trainer(const Job& job, RunContext& context, std::optional<Checkpoint> 
            [&](Arena& arena) {
              if (!config_.data.validation.empty()) validator_.emplace(config_, runtime_, arena);
            }),
-      guard_(config_.training, config_.logging.every),
+      step_guard_(config_.training, config_.logging.every),
       comparison_(config_, runtime_, run_),
       goodput_(context.goodput),
       lost_lines_(context.lost_lines),
       first_of_process_(!goodput_) {
-  guard_.from_json(run_.start().guard);
+  step_guard_.from_json(run_.start().guard);
   if (is_finished()) return;
   const bool continues = config_.checkpoint.resume != "never";
   const bool is_root = runtime_.group().is_root();
@@ -63,7 +63,7 @@ RunOutcome Trainer::run(StopSignals& signals) {
                          .memory_checkpoints = memory_checkpoints_,
                          .run = run_,
                          .validator = validator_ ? &*validator_ : nullptr,
-                         .guard = guard_,
+                         .step_guard = step_guard_,
                          .comparison = comparison_,
                          .log = *log_,
                          .goodput = *goodput_,

@@ -1,5 +1,16 @@
 // Trainer performs a run, or one stage of it: it opens data and checkpoints, allocates everything, and runs the
 // training loop (app/train/training_loop.h).
+//
+// Each object owns those that are indented below it:
+//
+//     RunContext              lasts as long as the process: the goodput, and references to what all stages share
+//     Trainer                 lasts as long as a stage
+//       TrainingRun           executes steps, saves and loads the state, knows the progress (app/job/progress.h)
+//         TrainingModel       one arena, and the layout of the state in it (app/memory/training_model.h)
+//           TrainingState     the model, its optimizer and batch, whose tensors are in the arena
+//       Validator, StepGuard, PrecisionComparison, StepLog
+//     TrainingLoop            lasts as long as Trainer::run() and borrows the parts of the Trainer (RunParts)
+//       RunActions            performs what decide() returns
 #pragma once
 
 #include <chrono>
@@ -60,7 +71,7 @@ class Trainer {
   MemoryCheckpoints& memory_checkpoints_;
   std::optional<Validator> validator_;  // Created by the constructor of run_.
   TrainingRun run_;
-  StepGuard guard_;
+  StepGuard step_guard_;
   PrecisionComparison comparison_;
   std::optional<StepLog> log_;
   std::optional<Goodput>& goodput_;

@@ -19,10 +19,13 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     queue_step(step, signals);
     // The loop waits for a step before a save or validation, so that weights that a bad step has changed are never
     // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
-    // flight while the next one is queued. agree() is a collective, which all ranks skip if they must wait anyway.
+    // flight while the next one is queued. agree_on_requests() is a collective, which all ranks skip if they must wait
+    // anyway.
     const bool must_wait = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step);
-    const bool waits = must_wait || agree(signals).any();
+    const bool waits = must_wait || agree_on_requests(signals).any();
     std::optional<Step> newest = finish_steps(step, waits);
+    // If this step is still in flight, nothing is due after it and no rank requests anything, because the loop would
+    // have waited for it otherwise. So there is nothing to decide, and the next step is queued.
     if (parts_.run.results().pending() > 0) {
       if (newest) report(*newest, false);
       parts_.run.poll_saves();
@@ -30,10 +33,10 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
       continue;
     }
     if (is_watched(step)) watch_while_idle(step);
-    Facts facts = collect(due, agree(signals), save_postponed);
+    Facts facts = collect(due, agree_on_requests(signals), save_postponed);
     if (validates(facts)) {
       validate(*newest, signals);
-      facts = collect(due, agree(signals), save_postponed);
+      facts = collect(due, agree_on_requests(signals), save_postponed);
       facts.validated = newest->row.get("validation_loss").has_value();
     }
     report(*newest, due.last || due.validation || facts.requests.stop);
@@ -71,7 +74,7 @@ void TrainingLoop::queue_step(int64_t step, StopSignals& signals) {
   for (const auto& observer : parts_.run.observers()) observer->before_batch(step);
   Step next = parts_.comparison.next_batch(step);
   signals.at_step(step);
-  parts_.run.queue_step(std::move(next), parts_.guard.loss_limit(step));
+  parts_.run.queue_step(std::move(next), parts_.step_guard.loss_limit(step));
 }
 
 bool TrainingLoop::is_watched(int64_t step) const {
@@ -88,7 +91,7 @@ void TrainingLoop::watch_while_idle(int64_t step) {
 
 std::optional<Step> TrainingLoop::finish_steps(int64_t step, bool all) {
   std::optional<Step> newest;
-  const auto waits = [&] { return all || parts_.guard.has_given_up() || is_watched(step); };
+  const auto waits = [&] { return all || parts_.step_guard.has_given_up() || is_watched(step); };
   while (parts_.run.results().pending() > (waits() ? 0 : steps_in_flight_)) {
     if (newest) report(*newest, false);
     newest = pop_step();
@@ -109,17 +112,17 @@ Step TrainingLoop::pop_step() {
 }
 
 void TrainingLoop::judge(Step& step) {
-  if (step.skipped && parts_.guard.skipped_in_a_row() == 0) actions_.remember_good_state(step.number - 1);
-  step.judgement = parts_.guard.judge(step);
+  if (step.skipped && parts_.step_guard.skipped_in_a_row() == 0) actions_.remember_good_state(step.number - 1);
+  step.judgement = parts_.step_guard.judge(step);
   actions_.set_loader_state(step.loader_state);
   parts_.comparison.add(step.number, step.loss());
   step.row.set("loss_z", step.judgement.loss_z);
   step.row.set("grad_norm_z", step.judgement.grad_norm_z);
   step.row.set("slowdown", step.judgement.slowdown);
   step.row.set("precision_gap", parts_.comparison.gap());
-  if (parts_.guard.skipped() > 0) step.row.set("skipped_steps", parts_.guard.skipped());
+  if (parts_.step_guard.skipped() > 0) step.row.set("skipped_steps", parts_.step_guard.skipped());
   if (!parts_.runtime.group().is_root()) return;
-  if (parts_.comparison.wants_rollback() || (parts_.guard.has_given_up() && parts_.comparison.can_roll_back())) {
+  if (parts_.comparison.wants_rollback() || (parts_.step_guard.has_given_up() && parts_.comparison.can_roll_back())) {
     requests_.roll_back(RollBack::kComparison, 0);
   }
   log_step_warnings(step);
@@ -130,7 +133,7 @@ void TrainingLoop::judge(Step& step) {
 
 // Combines the requests, so that all ranks act at the same step, whichever rank received a signal. The batches of a
 // comparison are kept until all ranks know that the run does not repeat its steps.
-Requests TrainingLoop::agree(const StopSignals& signals) {
+Requests TrainingLoop::agree_on_requests(const StopSignals& signals) {
   Requests requests = requests_;
   requests.stop = signals.requested();
   requests.save = parts_.run.checkpoints().has_time_passed();
@@ -143,8 +146,8 @@ Facts TrainingLoop::collect(const Due& due, const Requests& requests, bool save_
   DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Facts facts{.due = due,
               .requests = requests,
-              .skipping = parts_.guard.skipped_in_a_row() > 0,
-              .over_limit = parts_.guard.has_given_up(),
+              .skipping = parts_.step_guard.skipped_in_a_row() > 0,
+              .over_limit = parts_.step_guard.has_given_up(),
               .comparing = parts_.comparison.running(),
               .save_postponed = save_postponed};
   parts_.run.poll_saves();
@@ -170,7 +173,7 @@ void TrainingLoop::compare_replicas(Facts& facts, int64_t step) {
 
 void TrainingLoop::validate(Step& step, const StopSignals& signals) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto validation = parts_.validator->loss(parts_.run.model(), [&] { return agree(signals).stop; });
+  const auto validation = parts_.validator->loss(parts_.run.model(), [&] { return agree_on_requests(signals).stop; });
   actions_.account(Goodput::kValidation, begin);
   if (!validation) return;
   if (validation->loss) step.row.set("validation_loss", validation->loss);

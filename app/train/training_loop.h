@@ -38,8 +38,8 @@ class TrainingLoop {
   // Waits for the oldest step in flight and judges its result.
   Step pop_step();
   void judge(Step& step);
-  // Combines the requests of all ranks. Called at least once per step.
-  Requests agree(const StopSignals& signals);
+  // Combines the requests of all ranks. Called at least once per step. A collective.
+  Requests agree_on_requests(const StopSignals& signals);
   Facts collect(const Due& due, const Requests& requests, bool save_postponed);
   // Compares the replicas if the facts lead to a save, and updates the facts with the result.
   void compare_replicas(Facts& facts, int64_t step);

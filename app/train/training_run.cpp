@@ -4,8 +4,6 @@
 #include <cmath>
 #include <span>
 
-#include "app/config/config_node.h"
-#include "app/config/config_values.h"
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
@@ -16,7 +14,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/profiler.h"
-#include "data/tokenizer_identity.h"
 #include "kernels/math/reduce.h"
 
 namespace octavo {
@@ -24,18 +21,6 @@ namespace octavo {
 namespace {
 
 constexpr size_t kRecentSteps = 8;  // Number of steps whose samples are remembered, more than can be pending.
-
-// Key in a checkpoint's manifest for the sample ranges that rollbacks skip, in the format of data.skip.
-constexpr SampleRanges kRolledBack{"rolled_back"};
-
-std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
-  const std::string source = checkpoint.path().string();
-  const ConfigNode node = node_from_json(checkpoint.meta().value(kRolledBack.key, nlohmann::json()), source);
-  std::vector<SampleRange> ranges;
-  CHECK_INPUT(kRolledBack.read(node, ranges), "{}: {} of the manifest is wrong, expected {}", source, kRolledBack.key,
-              kRolledBack.expected());
-  return ranges;
-}
 
 }  // namespace
 
@@ -88,7 +73,7 @@ bool TrainingRun::allows_save(int64_t step) {
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial) {
   if (resumed) {
     check_may_resume(config_, *resumed, runtime_.group().is_root());
-    load(*resumed);
+    load(*resumed, progress_of(*resumed));
     timer_.mark("reading");
     // Logged on a separate line after the start screen, so that the line is neither broken nor shortened and scripts
     // can find it.
@@ -96,7 +81,7 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
       log_event(EventKind::kRestart, start_.step, "resuming {} after step {}", resumed->path().string(), start_.step);
     return;
   }
-  open_data(nullptr);
+  open_data();
   timer_.mark("data");
   load_initial_weights(config_, initial, state_.parameters, runtime_.stream());
   if (initial != nullptr) hugging_face_ = initial->hugging_face();
@@ -104,7 +89,8 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
   if (!config_.init_from.empty()) timer_.mark("reading");
 }
 
-void TrainingRun::open_data(const nlohmann::json* loader_state) {
+// Opens the data at start_, and records the loader state there.
+void TrainingRun::open_data() {
   LoaderOptions options = loader_options(config_, start_.step);
   options.rank = runtime_.mesh().data_rank();
   options.num_ranks = runtime_.mesh().shape().data();
@@ -112,38 +98,30 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   data_report_.reset();
   loader_.reset();
   Config config = config_;
-  if (config.stage.number > 0 && !rolled_back_.empty()) {
+  const std::vector<SampleRange>& rolled_back = start_.rolled_back;
+  if (config.stage.number > 0 && !rolled_back.empty()) {
     const auto stage = static_cast<size_t>(config.stage.number - 1);
-    config.data.origin = stage_configs(whole_config(config_), rolled_back_)[stage].data.origin;
+    config.data.origin = stage_configs(whole_config(config_), rolled_back)[stage].data.origin;
   }
-  config.data.skip.insert(config.data.skip.end(), rolled_back_.begin(), rolled_back_.end());
-  loader_ = open_loader(config, options, loader_state, runtime_.group().is_root());
+  config.data.skip.insert(config.data.skip.end(), rolled_back.begin(), rolled_back.end());
+  loader_ = open_loader(config, options, start_.loader_state, runtime_.group().is_root());
   next_sample_ = loader_->state().next_sample;
   data_report_.emplace(config_.data, *loader_, samples_left(config_, start_.step));
   start_.loader_state = loader_->state_json();
 }
 
-// Loads everything that a resumed run needs. Runs no collectives. May replace the state, of which existing observers
-// must be told.
-void TrainingRun::load(Checkpoint& checkpoint) {
+// Loads everything that a resumed run needs, and continues from `progress`, which is that of the checkpoint except for
+// the samples that a rollback skips. Runs no collectives. May replace the state, of which existing observers must be
+// told.
+void TrainingRun::load(Checkpoint& checkpoint, Progress progress) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
-  const auto steps_s = meta.find("steps_s");
-  start_ = {.step = checkpoint.step(),
-            .tokens = meta.value("tokens", int64_t{0}),
-            .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
-            .guard = meta.value("guard", nlohmann::json()),
-            .bfloat16_until = meta.value("bfloat16_until", int64_t{0})};
+  start_ = std::move(progress);
   hugging_face_ = meta.value(kHfMetaKey, nlohmann::json());
-  for (const SampleRange& range : rolled_back_from(checkpoint)) {
-    if (std::find(rolled_back_.begin(), rolled_back_.end(), range) == rolled_back_.end()) rolled_back_.push_back(range);
-  }
   // A run that resumes its own checkpoint records in later ones where it began.
   if (const std::string path = recorded_beginning(meta); config_.checkpoint.resume == "auto" && !path.empty())
     config_.checkpoint.resume = path;
-  // An imported model has no loader state and starts the data from the beginning.
-  const bool has_loader = meta.contains("loader");
-  open_data(has_loader ? &meta.at("loader") : nullptr);
+  open_data();
   timer_.mark("data");
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) replace_state();
   load_state(checkpoint, state_, runtime_.stream());
@@ -256,14 +234,7 @@ double TrainingRun::loss_of_step(Step step) {
 }
 
 void TrainingRun::save(const Progress& progress, Save which) {
-  nlohmann::json meta = {{"config", to_json(config_)},
-                         {kTokenizerHashKey, config_.data.tokenizer_hash},
-                         {"loader", progress.loader_state},
-                         {"tokens", progress.tokens},
-                         {"steps_s", progress.steps_s},
-                         {"guard", progress.guard},
-                         {"bfloat16_until", progress.bfloat16_until},
-                         {kRolledBack.key, kRolledBack.write(rolled_back_)}};
+  nlohmann::json meta = checkpoint_meta(config_, progress);
   if (!hugging_face_.is_null()) meta[kHfMetaKey] = hugging_face_;
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
@@ -304,8 +275,10 @@ void TrainingRun::roll_back(int64_t step) {
           "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
           checkpoint->path().string(), step);
     samples = found->second;
-    rolled_back_.push_back(samples);
-    load(*checkpoint);
+    Progress progress = progress_of(*checkpoint);
+    progress.rolled_back = start_.rolled_back;
+    progress.rolled_back.push_back(samples);
+    load(*checkpoint, std::move(progress));
     recent_samples_.clear();
   });
   // A later start would otherwise resume a state that was saved in memory after the checkpoint, which would undo the

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/job/progress.h"
 #include "app/log/data_report.h"
 #include "app/log/step.h"
 #include "app/memory/training_model.h"
@@ -25,16 +26,6 @@
 #include "data/loader.h"
 
 namespace octavo {
-
-// The part of the state after a step that is not on the device.
-struct Progress {
-  int64_t step = 0;    // Number of completed steps.
-  int64_t tokens = 0;  // Number of tokens that all ranks have trained on.
-  double steps_s = 0;  // Time of the steps in seconds.
-  nlohmann::json loader_state = {};
-  nlohmann::json guard = {};   // Result of StepGuard::to_json().
-  int64_t bfloat16_until = 0;  // Last step of a fallback from FP8 to bfloat16. 0 if there is none.
-};
 
 // Every method except the accessors is a collective.
 class TrainingRun {
@@ -102,8 +93,8 @@ class TrainingRun {
   void announce_new_state();
   void replace_state();
   void resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial);
-  void open_data(const nlohmann::json* loader_state);
-  void load(Checkpoint& checkpoint);
+  void open_data();
+  void load(Checkpoint& checkpoint, Progress progress);
   void log_events(const Batch& batch, int64_t step);
   void warn_about_no_targets(int64_t step, SampleRange samples);
   std::vector<int64_t> targets_of_step(const Batch& batch);
@@ -124,7 +115,6 @@ class TrainingRun {
   std::optional<DataReport> data_report_;
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // Samples of the last steps, by step.
   nlohmann::json hugging_face_;  // Value of kHfMetaKey in checkpoints. Null if the run began from random weights.
-  std::vector<SampleRange> rolled_back_;  // Samples that rollbacks skip, in addition to data.skip.
   bool warned_about_no_targets_ = false;
   Progress start_;
 };

@@ -25,7 +25,11 @@ class TrainingRunTest : public RunTest {
   }
   static void take_steps_and_save(TrainingRun& run, int64_t& step, int64_t last) {
     const nlohmann::json loader_state = take_steps(run, step, last);
-    run.save({.step = step, .tokens = run.tokens_seen(step), .loader_state = loader_state}, Save::kOnDisk);
+    run.save({.step = step,
+              .tokens = run.tokens_seen(step),
+              .loader_state = loader_state,
+              .rolled_back = run.start().rolled_back},
+             Save::kOnDisk);
     run.checkpoints().finish();
   }
   void damage(int64_t step) const {

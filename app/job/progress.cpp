@@ -1,0 +1,49 @@
+#include "app/job/progress.h"
+
+#include "app/config/config_node.h"
+#include "app/config/config_values.h"
+#include "core/error.h"
+#include "data/tokenizer_identity.h"
+
+namespace octavo {
+
+namespace {
+
+// Key of Progress::rolled_back, in the format of data.skip.
+constexpr SampleRanges kRolledBack{"rolled_back"};
+
+std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
+  const std::string source = checkpoint.path().string();
+  const ConfigNode node = node_from_json(checkpoint.meta().value(kRolledBack.key, nlohmann::json()), source);
+  std::vector<SampleRange> ranges;
+  CHECK_INPUT(kRolledBack.read(node, ranges), "{}: {} of the manifest is wrong, expected {}", source, kRolledBack.key,
+              kRolledBack.expected());
+  return ranges;
+}
+
+}  // namespace
+
+Progress progress_of(const Checkpoint& checkpoint) {
+  const nlohmann::json& meta = checkpoint.meta();
+  const auto steps_s = meta.find("steps_s");
+  return {.step = checkpoint.step(),
+          .tokens = meta.value("tokens", int64_t{0}),
+          .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
+          .loader_state = meta.value("loader", nlohmann::json()),
+          .guard = meta.value("guard", nlohmann::json()),
+          .bfloat16_until = meta.value("bfloat16_until", int64_t{0}),
+          .rolled_back = rolled_back_from(checkpoint)};
+}
+
+nlohmann::json checkpoint_meta(const Config& stated, const Progress& progress) {
+  return {{"config", to_json(stated)},
+          {kTokenizerHashKey, stated.data.tokenizer_hash},
+          {"loader", progress.loader_state},
+          {"tokens", progress.tokens},
+          {"steps_s", progress.steps_s},
+          {"guard", progress.guard},
+          {"bfloat16_until", progress.bfloat16_until},
+          {kRolledBack.key, kRolledBack.write(progress.rolled_back)}};
+}
+
+}  // namespace octavo
