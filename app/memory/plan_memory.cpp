@@ -86,7 +86,7 @@ class StageRanks {
   // Returns whether every stage fits.
   bool fit(const TrainingOptions& options) const {
     const std::vector<size_t> equal =
-        first_equal_stages(stages_, config_.model, config_.precision, options.checkpointing);
+        first_equal_stages(stages_, layer_specs(config_.model, config_.precision, options.checkpointing));
     for (size_t stage = 0; stage < stages_.size(); ++stage) {
       if (equal[stage] != stage) continue;
       if (!budget_.fits(planned_bytes(of_stage(options, stage), *meshes_[stage]))) return false;

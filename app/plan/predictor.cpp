@@ -114,15 +114,8 @@ double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int6
   return times.entries_s[static_cast<size_t>(micro_batch * per_micro_batch + place)];
 }
 
-// Returns for each pipeline stage the first stage that takes as long.
-std::vector<size_t> equal_stages(const PredictedRun& run) {
-  ActivationCheckpointing checkpointing = run.checkpointing;
-  if (checkpointing.mode == ActivationCheckpointing::Mode::kAuto) {
-    checkpointing.mode = ActivationCheckpointing::Mode::kNone;
-  }
-  const ModelConfig& model = run.config.model;
-  return first_equal_stages(pipeline_stages(model, run.config.parallel, run.mesh.pipeline), model, run.config.precision,
-                            checkpointing);
+std::vector<LayerSpec> layers_of(const PredictedRun& run) {
+  return layer_specs(run.config.model, run.config.precision, run.checkpointing);
 }
 
 // Returns the times of the pipeline stages. The stages meet after the entries of a step and at its end, so the slowest
@@ -213,8 +206,7 @@ const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
                 std::min(micro_batches_of(run), kFirstMiddleLast),
                 sharding.reshard_after_forward,
                 sharding.accumulate_unsharded,
-                checkpointing.mode,
-                checkpointing.ratio,
+                layers_of(run),
                 document_length,
                 config.parallel.pipeline_schedule,
                 config.parallel.pipeline_chunks,
@@ -230,8 +222,9 @@ const StepClock& Predictor::clock(const PredictedRun& run, int64_t stage) {
 
 StepPrediction Predictor::predict(const PredictedRun& run) {
   const auto& [config, mesh, sharding, checkpointing, document_length] = run;
+  const std::vector<StageLayers> stages = pipeline_stages(config.model, config.parallel, mesh.pipeline);
   std::vector<StepClock::Times> times;
-  for (const size_t stage : equal_stages(run)) {
+  for (const size_t stage : first_equal_stages(stages, layers_of(run))) {
     times.push_back(stage < times.size() ? times[stage]
                                          : clock(run, static_cast<int64_t>(stage)).run(mesh, micro_batches_of(run)));
   }

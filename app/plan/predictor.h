@@ -27,6 +27,7 @@
 #include "app/run/utilization.h"
 #include "core/op_record.h"
 #include "kernels/attention/sdpa.h"
+#include "model/architecture/layer_spec.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
@@ -83,7 +84,7 @@ struct PredictedRun {
   const Config& config;  // Must be valid for the mesh.
   MeshShape mesh;
   ShardingOptions sharding;
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Mode auto counts as none.
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Not mode auto.
   // Mean length of documents, as octavo bench draws them (app/run/utilization.h). 0 means no document mask.
   int64_t document_length = 0;
 };
@@ -107,10 +108,10 @@ class Predictor {
 
  private:
   // Properties besides the config that a recorded step depends on: the mesh on which it is recorded, how bfloat16
-  // gradients are summed, the size and number of micro-batches, the sharding options, the activation checkpointing, the
+  // gradients are summed, the size and number of micro-batches, the sharding options, the specs of the layers, the
   // length of documents, the schedule of pipeline stages, the number of their chunks, and the stage.
-  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
-                         int64_t, PipelineSchedule, int64_t, int64_t>;
+  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, std::vector<LayerSpec>, int64_t,
+                         PipelineSchedule, int64_t, int64_t>;
   const StepClock& clock(const PredictedRun& run, int64_t stage);
 
   const MachineRates& machine_;

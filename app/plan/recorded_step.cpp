@@ -110,10 +110,6 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   const MeshShape shape = recorded_mesh(run, gpus_per_node);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
-  ActivationCheckpointing checkpointing = run.checkpointing;
-  if (checkpointing.mode == ActivationCheckpointing::Mode::kAuto) {
-    checkpointing.mode = ActivationCheckpointing::Mode::kNone;
-  }
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
   Stream stream = Stream::planned(multiprocessors, &record, device);
@@ -126,7 +122,7 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
                        .layout = layout,
                        .local_batch = micro_batches * run.config.training.micro_batch_size,
                        .sharding = run.sharding,
-                       .checkpointing = checkpointing},
+                       .checkpointing = run.checkpointing},
                       mesh, arena);
   state.model.end_step({});  // Ends the previous step.
 
