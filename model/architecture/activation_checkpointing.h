@@ -120,10 +120,15 @@ struct ActivationCheckpointing {
 };
 
 // Activations that all blocks share, because each block needs them only for a short time. The first call with a name
-// allocates the tensor.
+// allocates the tensor, and later calls must have the same dtype and shape.
 class SharedActivations {
  public:
-  Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena);
+  Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena) {
+    Tensor& tensor = tensors_[name];
+    if (!tensor.defined()) tensor = arena.allocate("shared activations " + name, dtype, shape, Lifetime::kBlock);
+    expect_tensor(tensor, name.c_str(), dtype, shape);
+    return tensor;
+  }
 
  private:
   std::map<std::string, Tensor> tensors_;
