@@ -1,7 +1,8 @@
-// Tests which recipe and which recomputation each layer of a model has, and that code which runs one layer for all
-// equal ones runs everything that a step runs.
+// Tests which recipe and which recomputation each layer of a model has, and that the model reads every property of its
+// layers.
 #include "model/architecture/layer_spec.h"
 
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -101,39 +102,78 @@ TEST(LayerSpecs, UnevenLayersDifferInEveryProperty) {
   }
 }
 
-// The different ops that a model queues.
+// The different ops that are queued, each with its FLOPs, bytes and precision.
 using Ops = std::set<std::tuple<std::string, double, double, std::string>>;
-Ops ops_of(const OpRecord& record) {
-  Ops ops;
-  for (const OpRecord::Entry& entry : record.entries()) {
-    if (entry.action != OpRecord::Action::kOp) continue;
-    const Op& op = record.ops()[entry.index];
-    ops.emplace(op.name, op.flops, op.bytes, op.precision);
+
+// A model with two micro-batches in flight whose work is recorded instead of running.
+class RecordedLlama {
+ public:
+  explicit RecordedLlama(const UnevenLayers& uneven) {
+    LlamaOptions options{.config = model_of(4), .shape = kShape, .precision = {}, .in_flight = {2}};
+    uneven.change(options.config, options.precision, options.checkpointing);
+    layout_.emplace(options.config);
+    parameters_.emplace(*layout_, options.precision, ShardingOptions(), options.mode, nullptr, arena_, stream_);
+    llama_.emplace(options, *parameters_, arena_, stream_);
+    record_.clear();
   }
-  return ops;
-}
+
+  void warm_up() { llama_->warm_up(batch_.views(), true); }
+  void run_step() {
+    llama_->run(step_entries(2, 2), {.count = 2, .micro_batch = [&](int64_t) { return batch_.views(); }});
+  }
+
+  // Returns all ops since the last call.
+  Ops take_ops() {
+    const Ops ops = ops_of("");
+    record_.clear();
+    return ops;
+  }
+  // Returns the ops within ranges of a name, such as "block 1". All ops are within "".
+  Ops ops_of(const std::string& range) const {
+    Ops ops;
+    std::vector<std::string> open;
+    for (const OpRecord::Entry& entry : record_.entries()) {
+      if (entry.action == OpRecord::Action::kBegin) open.push_back(record_.ranges()[entry.index]);
+      if (entry.action == OpRecord::Action::kEnd) open.pop_back();
+      const bool counts = range.empty() || std::find(open.begin(), open.end(), range) != open.end();
+      if (entry.action != OpRecord::Action::kOp || !counts) continue;
+      const Op& op = record_.ops()[entry.index];
+      ops.emplace(op.name, op.flops, op.bytes, op.precision);
+    }
+    return ops;
+  }
+
+ private:
+  static constexpr BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
+  OpRecord record_;
+  Stream stream_ = Stream::planned(132, &record_);
+  Arena arena_{Device::kCuda};
+  std::optional<ParameterLayout> layout_;
+  std::optional<ShardedParameters> parameters_;
+  std::optional<Llama> llama_;
+  std::mt19937_64 generator_{1};
+  OwnedBatch batch_ = OwnedBatch::random(kShape.tokens(), model_of(4).vocab_size, generator_);
+};
 
 // A GPU would load the kernels that warm_up() omits during transfers between pipeline stages, and could wait forever.
 TEST(LayerSpecs, WarmingUpRunsEveryOpOfAStep) {
   for (const UnevenLayers& uneven : kUnevenLayers) {
-    LlamaOptions options{.config = model_of(4), .shape = {.micro_batch_size = 2, .seq_len = 64}, .precision = {}};
-    uneven.change(options.config, options.precision, options.checkpointing);
-    OpRecord record;
-    Stream stream = Stream::planned(132, &record);
-    Arena arena(Device::kCuda);
-    const ParameterLayout layout(options.config);
-    ShardedParameters parameters(layout, options.precision, {}, options.mode, nullptr, arena, stream);
-    Llama llama(options, parameters, arena, stream);
-    std::mt19937_64 generator(1);
-    OwnedBatch batch = OwnedBatch::random(options.shape.tokens(), options.config.vocab_size, generator);
-    record.clear();
-    llama.warm_up(batch.views(), true);
-    const Ops warm = ops_of(record);
-    record.clear();
-    llama.run(step_entries(2), {.count = 2, .micro_batch = [&](int64_t) { return batch.views(); }});
-    const Ops step = ops_of(record);
+    RecordedLlama model(uneven);
+    model.warm_up();
+    const Ops warm = model.take_ops();
+    model.run_step();
+    const Ops step = model.take_ops();
     EXPECT_GT(step.size(), 20u);
     for (const auto& op : step) EXPECT_TRUE(warm.contains(op)) << uneven.property << ": " << std::get<0>(op);
+  }
+}
+
+TEST(LayerSpecs, EveryPropertyChangesTheOpsOfALayer) {
+  for (const UnevenLayers& uneven : kUnevenLayers) {
+    RecordedLlama model(uneven);
+    model.run_step();
+    EXPECT_GT(model.ops_of("block 1").size(), 10u);
+    EXPECT_NE(model.ops_of("block 1"), model.ops_of("block 2")) << uneven.property;
   }
 }
 
