@@ -235,12 +235,11 @@ void Llama::warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& 
 // Returns the first layer of each group of layers that run the same kernels. The first block of the chunk is a group of
 // its own, because it adds no residual.
 Llama::Layers Llama::layers_of_each_kind(const Chunk& chunk) const {
-  std::set<std::tuple<bool, LinearPrecision, Recompute, bool>> kinds;
+  std::set<std::tuple<bool, LayerSpec, bool>> kinds;
   Layers chosen;
   for (const size_t layer : chunk.layers) {
     const bool begins_chunk = layer == chunk.layers.front();
-    if (kinds.emplace(begins_chunk, recipe_of(layer), recompute_[layer], runs_again(layer)).second)
-      chosen.push_back(layer);
+    if (kinds.emplace(begins_chunk, specs_[layer], runs_again(layer)).second) chosen.push_back(layer);
   }
   return chosen;
 }
@@ -317,9 +316,10 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
 // Returns whether backward must recompute the block's activations. Those of the last recomputed block are still in
 // memory, unless the forward of another micro-batch came between.
 bool Llama::runs_again(size_t layer) const {
-  if (recompute_[layer] != Recompute::kBlock) return false;
-  const auto later = recompute_.begin() + static_cast<int64_t>(layer) + 1;
-  return in_flight_.size() > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
+  if (specs_[layer].recompute != Recompute::kBlock) return false;
+  const auto later = specs_.begin() + static_cast<int64_t>(layer) + 1;
+  return in_flight_.size() > 1 ||
+         std::ranges::find(later, specs_.end(), Recompute::kBlock, &LayerSpec::recompute) != specs_.end();
 }
 
 void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_operands) {

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "model/architecture/precision.h"
+#include "model/architecture/layer_spec.h"
 #include "model/block/block.h"
 #include "model/head.h"
 #include "model/parameters/block_weights.h"
@@ -164,7 +164,6 @@ class Llama {
   LinearLayer make_linear(size_t layer, size_t i);
   BlockActivations make_activations(size_t layer, int64_t slot, const std::vector<LinearLayer>& linears, Arena& arena);
   size_t linear_of(const char* name) const;
-  LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
   BlockContext context(const Documents& documents);
@@ -254,7 +253,7 @@ class Llama {
   // Weights of the blocks, by layer of the stage.
   std::vector<BlockWeights> weights_;
   std::vector<Block> blocks_;
-  std::vector<Recompute> recompute_;  // Recomputation of the blocks' activations. Training only.
+  std::vector<LayerSpec> specs_;  // Specs of the layers of the stage.
 
   std::vector<LlamaActivations> in_flight_;  // Activations of the micro-batches in flight, chunk by chunk.
 

@@ -67,9 +67,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training()) make_gradients(arena);
   make_fp8_tables(arena);
-  if (training()) {
-    for (const int64_t layer : layout().layers()) recompute_.push_back(recompute_of(options.checkpointing, layer));
-  }
+  const std::vector<LayerSpec> specs = layer_specs(config, options.precision, options.checkpointing);
+  for (const int64_t layer : layout().layers()) specs_.push_back(specs[static_cast<size_t>(layer)]);
   for (const Chunk& chunk : chunks_) {
     for (const size_t layer : chunk.layers) make_block(chunk, layer, arena);
   }
@@ -138,10 +137,6 @@ void Llama::make_scratch(Arena& arena) {
                  }});
 }
 
-LinearPrecision Llama::recipe_of(size_t layer) const {
-  return options_.precision.of_layer(number_of(layer), options_.config.num_layers);
-}
-
 void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
   const int64_t number = number_of(layer);
   const Arena::Tag tag(arena, Contents::kActivations, number);
@@ -175,7 +170,7 @@ size_t Llama::linear_of(const char* name) const {
 BlockWeights Llama::make_weights(size_t layer, Arena& arena) {
   return {{.parameters = *parameters_,
            .linears = linears_,
-           .recipe = recipe_of(layer),
+           .recipe = specs_[layer].recipe,
            .layer = number_of(layer),
            .first_linear = table_index(layer, 0),
            .mode = options_.mode,
@@ -188,14 +183,14 @@ BlockWeights Llama::make_weights(size_t layer, Arena& arena) {
 
 LinearLayer Llama::make_linear(size_t layer, size_t i) {
   const LinearSpec& linear = linears_[i];
-  const LinearPrecision recipe = recipe_of(layer);
+  const LayerSpec& spec = specs_[layer];
   Tensor gradient;
   BlockPass input_pass = BlockPass::kForward;
   if (training()) {
     gradient = linear_matrix(gradients_of(*parameters_), layout(), linear, number_of(layer));
-    input_pass = made_in(linear_input(linear.input, recipe), recompute_[layer]);
+    input_pass = made_in(linear_input(linear.input, spec.recipe), spec.recompute);
   }
-  return LinearLayer({.recipe = recipe,
+  return LinearLayer({.recipe = spec.recipe,
                       .precision = options_.precision,
                       .spec = linear,
                       .weight = weights_[layer].linear(i),
@@ -214,15 +209,15 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
 
 BlockActivations Llama::make_activations(size_t layer, int64_t slot, const std::vector<LinearLayer>& linears,
                                          Arena& arena) {
-  const LinearPrecision recipe = recipe_of(layer);
+  const LayerSpec& spec = specs_[layer];
   const auto of_linear = [&](const char* name) {
     return linears[linear_of(name)].make_activations(slot, &shared_activations_, arena);
   };
   return {local_,
           options_.shape,
           {.compute = options_.precision.compute,
-           .recompute = training() ? std::optional(recompute_[layer]) : std::nullopt,
-           .reads_norms = training() && !is_fp8(recipe) && tensor_.alone(),
+           .recompute = training() ? std::optional(spec.recompute) : std::nullopt,
+           .reads_norms = training() && !is_fp8(spec.recipe) && tensor_.alone(),
            .of_linear = of_linear,
            .shared = shared_activations_,
            .arena = arena}};

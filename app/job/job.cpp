@@ -5,6 +5,10 @@
 
 namespace octavo {
 
+std::vector<LayerSpec> Job::layers() const {
+  return layer_specs(config.model, config.precision, config.activation_checkpointing);
+}
+
 ShardingOptions Job::sharding() const {
   return {.reshard_after_forward = config.parallel.reshard_after_forward == AutoBool::kTrue,
           .accumulate_unsharded = config.parallel.accumulate_unsharded == AutoBool::kTrue};

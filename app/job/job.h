@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/job/memory_plan.h"
 #include "app/job/place.h"
+#include "model/architecture/layer_spec.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
@@ -32,6 +34,8 @@ struct Job {
   int64_t local_batch() const { return config.training.global_batch_size / mesh.shape.data(); }
   // Returns the number of micro-batches per step on each rank.
   int64_t micro_batches() const { return local_batch() / config.training.micro_batch_size; }
+  // Returns the spec of each layer of the model.
+  std::vector<LayerSpec> layers() const;
   // Returns how the parameters are sharded, without the number of tokens.
   ShardingOptions sharding() const;
 };

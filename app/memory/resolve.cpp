@@ -38,8 +38,7 @@ PlannedSite::PlannedSite(const Config& config, const Place& place, const MeshCho
 }
 
 bool PlannedSite::fits(const Job& job) const {
-  const std::vector<size_t> equal =
-      first_equal_stages(stages_, job.config.model, job.config.precision, job.config.activation_checkpointing);
+  const std::vector<size_t> equal = first_equal_stages(stages_, job.layers());
   for (size_t stage = 0; stage < stages_.size(); ++stage) {
     if (equal[stage] == stage && !budget_.fits(planned_bytes(job, *meshes_[stage]))) return false;
   }

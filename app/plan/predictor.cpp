@@ -114,13 +114,6 @@ double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int6
   return times.entries_s[static_cast<size_t>(micro_batch * per_micro_batch + place)];
 }
 
-// Returns for each pipeline stage the first stage that takes as long.
-std::vector<size_t> equal_stages(const Job& job) {
-  const Config& config = job.config;
-  return first_equal_stages(pipeline_stages(config.model, config.parallel, job.mesh.shape.pipeline), config.model,
-                            config.precision, config.activation_checkpointing);
-}
-
 // Returns the times of the pipeline stages. The stages meet after the entries of a step and at its end, so the slowest
 // stage decides each of the two parts.
 std::vector<StagePrediction> predict_stages(const Job& job, std::span<const StepClock::Times> times,
@@ -210,8 +203,7 @@ const StepClock& Predictor::clock(const Job& job, int64_t stage) {
                 std::min(job.micro_batches(), kFirstMiddleLast),
                 sharding.reshard_after_forward,
                 sharding.accumulate_unsharded,
-                config.activation_checkpointing.mode,
-                config.activation_checkpointing.ratio,
+                job.layers(),
                 config.parallel.pipeline_schedule,
                 config.parallel.pipeline_chunks,
                 stage};
@@ -223,8 +215,9 @@ const StepClock& Predictor::clock(const Job& job, int64_t stage) {
 StepPrediction Predictor::predict(const Job& job) {
   const Config& config = job.config;
   const MeshShape& mesh = job.mesh.shape;
+  const std::vector<StageLayers> stages = pipeline_stages(config.model, config.parallel, mesh.pipeline);
   std::vector<StepClock::Times> times;
-  for (const size_t stage : equal_stages(job)) {
+  for (const size_t stage : first_equal_stages(stages, job.layers())) {
     times.push_back(stage < times.size() ? times[stage]
                                          : clock(job, static_cast<int64_t>(stage)).run(mesh, job.micro_batches()));
   }

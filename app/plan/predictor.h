@@ -99,10 +99,10 @@ class Predictor {
 
  private:
   // Properties in which the jobs differ and that a recorded step depends on: the mesh on which it is recorded, how
-  // bfloat16 gradients are summed, the size and number of micro-batches, the sharding options, the activation
-  // checkpointing, the schedule of pipeline stages, the number of their chunks, and the stage.
-  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double,
-                         PipelineSchedule, int64_t, int64_t>;
+  // bfloat16 gradients are summed, the size and number of micro-batches, the sharding options, the specs of
+  // the layers, the schedule of pipeline stages, the number of their chunks, and the stage.
+  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, std::vector<LayerSpec>, PipelineSchedule,
+                         int64_t, int64_t>;
   const StepClock& clock(const Job& job, int64_t stage);
 
   const MachineRates& machine_;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/format.h"
+#include "model/architecture/layer_spec.h"
 
 namespace octavo {
 
@@ -39,9 +40,9 @@ std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorRe
 }
 
 bool reports_fp8(const Config& config) {
-  const PrecisionConfig& precision = config.precision;
-  const bool any = precision.bf16_first_layers + precision.bf16_last_layers < config.model.num_layers;
-  return config.logging.fp8_stats_every > 0 && is_fp8(precision.linear) && any;
+  const auto layers = layer_specs(config.model, config.precision, {.mode = ActivationCheckpointing::Mode::kNone});
+  return config.logging.fp8_stats_every > 0 &&
+         std::ranges::any_of(layers, [](const LayerSpec& layer) { return is_fp8(layer.recipe); });
 }
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/architecture/block_spec.h"
+#include "model/architecture/layer_spec.h"
 
 namespace octavo {
 
@@ -26,9 +27,8 @@ ModelFlops model_flops(const ModelConfig& model, const PrecisionConfig& precisio
   for (const LinearSpec& linear : block_linears(model)) {
     block += 6.0 * static_cast<double>(linear.shape.in * linear.shape.out);
   }
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    if (is_fp8(precision.of_layer(layer, model.num_layers))) flops.fp8 += block;
-  }
+  for (const auto& [recipe, recompute] : layer_specs(model, precision, {.mode = ActivationCheckpointing::Mode::kNone}))
+    if (is_fp8(recipe)) flops.fp8 += block;
   const auto lm_head = static_cast<double>(model.vocab_size * model.hidden_size);
   if (traits(precision.lm_head).logits) flops.fp8 += 2 * lm_head;
   if (traits(precision.lm_head).gradients) flops.fp8 += 4 * lm_head;

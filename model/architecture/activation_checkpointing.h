@@ -119,15 +119,16 @@ struct ActivationCheckpointing {
   double ratio = 1.0;       // Share of the blocks that mode block recomputes. Other modes ignore it.
 };
 
-// Returns how much block `layer` recomputes. Throws in mode auto. Mode block with ratio p recomputes block i if
-// floor((i + 1) p + 1/2) > floor(i p + 1/2), so it recomputes floor(num_layers p + 1/2) blocks.
-Recompute recompute_of(const ActivationCheckpointing& checkpointing, int64_t layer);
-
 // Activations that all blocks share, because each block needs them only for a short time. The first call with a name
-// allocates the tensor.
+// allocates the tensor, and later calls must have the same dtype and shape.
 class SharedActivations {
  public:
-  Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena);
+  Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena) {
+    Tensor& tensor = tensors_[name];
+    if (!tensor.defined()) tensor = arena.allocate("shared activations " + name, dtype, shape, Lifetime::kBlock);
+    expect_tensor(tensor, name.c_str(), dtype, shape);
+    return tensor;
+  }
 
  private:
   std::map<std::string, Tensor> tensors_;

@@ -103,11 +103,6 @@ struct PrecisionConfig {
   bool fp8_all_gather = true;
   DType reduce = DType::kFloat32;
 
-  // Returns the recipe of the linears of a block.
-  LinearPrecision of_layer(int64_t layer, int64_t num_layers) const {
-    const bool kept = layer < bf16_first_layers || layer >= num_layers - bf16_last_layers;
-    return kept ? LinearPrecision::kBFloat16 : linear;
-  }
   // Returns the dtype in which ranks exchange gradients. Only matmuls of bfloat16 operands write bfloat16 gradients.
   DType exchanged_gradients() const { return compute == DType::kFloat32 ? DType::kFloat32 : reduce; }
 };

@@ -94,21 +94,15 @@ std::vector<StageLayers> pipeline_stages(const ModelConfig& model, const Paralle
   return layers;
 }
 
-std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, const ModelConfig& model,
-                                       const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
-  using Blocks = std::vector<std::pair<LinearPrecision, Recompute>>;
-  std::map<std::tuple<bool, bool, std::vector<Blocks>>, size_t> first;
+std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, std::span<const LayerSpec> layers) {
+  using Chunk = std::vector<LayerSpec>;
+  std::map<std::tuple<bool, bool, std::vector<Chunk>>, size_t> first;
   std::vector<size_t> equal;
   for (const StageLayers& stage : stages) {
-    std::vector<Blocks> chunks;
-    for (const auto& [begin, end] : stage) {
-      Blocks& blocks = chunks.emplace_back();
-      for (int64_t layer = begin; layer < end; ++layer) {
-        blocks.emplace_back(precision.of_layer(layer, model.num_layers), recompute_of(checkpointing, layer));
-      }
-    }
+    std::vector<Chunk> chunks;
+    for (const auto& [begin, end] : stage) chunks.emplace_back(layers.begin() + begin, layers.begin() + end);
     const auto operations =
-        std::tuple(stage.front().begin == 0, stage.back().end == model.num_layers, std::move(chunks));
+        std::tuple(stage.front().begin == 0, stage.back().end == std::ssize(layers), std::move(chunks));
     equal.push_back(first.try_emplace(operations, equal.size()).first->second);
   }
   return equal;

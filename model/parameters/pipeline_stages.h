@@ -4,8 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "model/architecture/activation_checkpointing.h"
-#include "model/architecture/precision.h"
+#include "model/architecture/layer_spec.h"
 #include "model/parameters/parameters.h"
 #include "parallel/mesh.h"
 
@@ -19,11 +18,10 @@ namespace octavo {
 // more micro-batches. Throws InputError if the division does not fit the model.
 std::vector<StageLayers> pipeline_stages(const ModelConfig& model, const ParallelConfig& parallel, int64_t stages);
 
-// Returns for each stage the number of the first stage that runs the same operations: with equal tables, and with as
-// many blocks of the same recipes and recomputation in each chunk. Such stages differ only in the number of
-// micro-batches in flight, of which the first has the most. The mode of `checkpointing` must not be auto.
-std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, const ModelConfig& model,
-                                       const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing);
+// Returns for each stage the number of the first stage that runs the same operations: with equal tables, and with
+// layers of the same specs in each chunk. `layers` are the specs of the whole model. Such stages differ only in the
+// number of micro-batches in flight, of which the first has the most.
+std::vector<size_t> first_equal_stages(std::span<const StageLayers> stages, std::span<const LayerSpec> layers);
 
 // Returns the layout of the parameters of this rank's stage and tensor-parallel rank.
 ParameterLayout layout_of_rank(const ModelConfig& model, const ParallelConfig& parallel, const Mesh& mesh);

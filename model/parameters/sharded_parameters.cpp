@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "core/error.h"
 #include "kernels/fp8/fp8.h"
 #include "kernels/fp8/fp8_shard.h"
 #include "kernels/math/cast.h"
 #include "kernels/math/sum_terms.h"
+#include "model/architecture/layer_spec.h"
 
 namespace octavo {
 
@@ -78,6 +80,14 @@ std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit,
   return padding;
 }
 
+// Returns the dtype in which a unit's weights are gathered. A per-tensor recipe needs only one number to cast a shard,
+// so blocks are gathered in FP8, or in float32, which gives the same bytes when cast after the gather. The scales of
+// other recipes belong to rows or blocks of a matrix, which shards divide.
+DType traveling_dtype(const ParameterUnit& unit, std::span<const LayerSpec> layers, const PrecisionConfig& precision) {
+  if (unit.layer < 0 || !needs_amax(layers[static_cast<size_t>(unit.layer)].recipe)) return precision.compute;
+  return precision.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
+}
+
 }  // namespace
 
 std::optional<TableSpec> exchanged_table(const EmbeddingSharding& e) {
@@ -94,7 +104,7 @@ std::optional<TableSpec> exchanged_table(const EmbeddingSharding& e) {
 ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
                                      const ShardingOptions& sharding, LlamaMode mode, const Mesh* mesh, Arena& arena,
                                      Stream& stream)
-    : layout_(&layout), mesh_(mesh), precision_(precision) {
+    : layout_(&layout), mesh_(mesh), compute_(precision.compute) {
   const DataParallelGroups groups =
       mesh == nullptr ? DataParallelGroups{}
                       : DataParallelGroups{&mesh->shard(), &mesh->replicate(), mesh->all_to_all_load()};
@@ -112,13 +122,16 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
     const Arena::Tag tag(arena, Contents::kWeights);
     master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
   }
+  // Weights do not depend on recomputation.
+  const std::vector<LayerSpec> layers =
+      layer_specs(layout.config(), precision, {.mode = ActivationCheckpointing::Mode::kNone});
   FsdpOptions options{.units = {},
                       .pools = pools_of(sharding, static_cast<int64_t>(layout.units().size())),
                       .groups = groups,
                       .gradients = mode == LlamaMode::kTraining};
   for (size_t u = 0; u < layout.units().size(); ++u) {
     const ParameterUnit& unit = layout.units()[u];
-    const DType dtype = traveling_dtype(unit);
+    const DType dtype = traveling_dtype(unit, layers, precision);
     options.units.push_back(
         {.name = unit.name,
          .shard_elements = shard_begin_[u + 1] - shard_begin_[u],
@@ -136,19 +149,6 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   tied_part_ = arena.allocate("gradient of the tied table", DType::kFloat32, {part}, Lifetime::kBlock);
 }
 
-// Returns the dtype in which a unit's weights are gathered. A per-tensor recipe needs only one number to cast a shard,
-// so blocks are gathered in FP8, or in float32, which gives the same bytes when cast after the gather. The scales of
-// other recipes belong to rows or blocks of a matrix, which shards divide.
-DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
-  const int64_t num_layers = layout_->config().num_layers;
-  if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers))) return precision_.compute;
-  return precision_.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
-}
-
-bool ShardedParameters::travels_in_fp8(size_t unit) const {
-  return traveling_dtype(layout_->units()[unit]) == DType::kFloat8E4M3;
-}
-
 std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sharding,
                                                        const DataParallelGroups& groups) const {
   if (!layout_->has_embedding()) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sh
   return exchanged_table({.vocab_size = embedding.shape[0],
                           .hidden_size = embedding.shape[1],
                           .tied = layout_->config().tie_word_embeddings,
-                          .compute = precision_.compute,
+                          .compute = compute_,
                           .tokens = sharding.tokens,
                           .ranks = groups.size(),
                           .all_to_all_load = groups.all_to_all_load});

@@ -84,14 +84,14 @@ class ShardedParameters {
   // Returns the index of a unit's first element in shard buffers. For the number of units it returns their end.
   int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
   // Returns the dtype of the weights that matmuls read, except FP8 weights.
-  DType compute_dtype() const { return precision_.compute; }
+  DType compute_dtype() const { return compute_; }
   // Returns the gradients that count in the norm: all except those of replicas of parts that another rank holds
   // (ParameterSpec::counts).
   std::vector<Tensor> counted_gradients() const;
 
   // Returns whether a unit's weights are gathered as FP8 casts of the master weights, which each rank casts for its
   // shard.
-  bool travels_in_fp8(size_t unit) const;
+  bool travels_in_fp8(size_t unit) const { return fsdp_->weight_shard(unit).dtype() == DType::kFloat8E4M3; }
   // Returns the piece's weights in the dtype in which they are gathered. Undefined if the master weights themselves are
   // gathered.
   Tensor weight(const ParameterPiece& piece) const;
@@ -120,7 +120,6 @@ class ShardedParameters {
     return shards.rows(piece.offset, piece.offset + piece.end - piece.begin);
   }
   Tensor full(const Tensor& unit, const ParameterSpec& spec) const;
-  DType traveling_dtype(const ParameterUnit& unit) const;
   std::optional<TableSpec> find_table(const ShardingOptions& sharding, const DataParallelGroups& groups) const;
   void find_pieces(int rank);
   // Adds the gradient of a tied table that the other end of the pipeline has.
@@ -129,7 +128,7 @@ class ShardedParameters {
 
   const ParameterLayout* layout_;
   const Mesh* mesh_;
-  PrecisionConfig precision_;
+  DType compute_;
   // Index of each unit's first element in shard buffers, followed by the end of the last unit.
   std::vector<int64_t> shard_begin_;
   std::vector<ParameterPiece> pieces_;

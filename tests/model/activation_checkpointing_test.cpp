@@ -21,37 +21,6 @@ constexpr ActivationCheckpointing kSelective{.mode = Mode::kSelective};
 constexpr ActivationCheckpointing kFull{.mode = Mode::kFull};
 constexpr ActivationCheckpointing block_mode(double ratio) { return {.mode = Mode::kBlock, .ratio = ratio}; }
 
-std::vector<int64_t> recomputed(double ratio, int64_t layers) {
-  std::vector<int64_t> blocks;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    if (recompute_of(block_mode(ratio), layer) == Recompute::kBlock) blocks.push_back(layer);
-  }
-  return blocks;
-}
-
-TEST(ActivationCheckpointingTest, BlocksAreSpreadEvenly) {
-  using Blocks = std::vector<int64_t>;
-  EXPECT_EQ(recomputed(0, 4), Blocks());
-  EXPECT_EQ(recomputed(1, 4), Blocks({0, 1, 2, 3}));
-  EXPECT_EQ(recomputed(0.5, 4), Blocks({0, 2}));
-  EXPECT_EQ(recomputed(0.25, 8), Blocks({1, 5}));
-  EXPECT_EQ(recomputed(0.75, 4), Blocks({0, 1, 3}));
-  for (const int64_t layers : {1, 3, 16, 32, 80, 126}) {
-    for (int64_t blocks = 0; blocks <= layers; ++blocks) {
-      const double ratio = static_cast<double>(blocks) / static_cast<double>(layers);
-      EXPECT_EQ(std::ssize(recomputed(ratio, layers)), blocks) << layers;
-    }
-  }
-}
-
-TEST(ActivationCheckpointingTest, ModesDecideOnEveryBlock) {
-  EXPECT_EQ(recompute_of(kNone, 0), Recompute::kNothing);
-  EXPECT_EQ(recompute_of(kSelective, 1), Recompute::kCheap);
-  EXPECT_EQ(recompute_of(kFull, 2), Recompute::kBlock);
-  EXPECT_EQ(recompute_of(block_mode(0), 2), Recompute::kNothing);
-  EXPECT_THROW(recompute_of({.mode = Mode::kAuto}, 0), Error);
-}
-
 TEST(ActivationTables, RowsAreInTheOrderOfTheirEnumerations) {
   for (size_t i = 0; i < std::size(kProducers); ++i) EXPECT_EQ(static_cast<size_t>(kProducers[i].producer), i);
   for (size_t i = 0; i < std::size(kActivationPasses); ++i)

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "tests/core/messages.h"
+#include "tests/model/uneven_layers.h"
 
 namespace octavo::pipeline_stages_test {
 namespace {
@@ -45,7 +46,7 @@ TEST(PipelineStages, EqualOnesAreFound) {
   std::vector<StageLayers> stages = {{{0, 2}}, {{2, 4}}, {{4, 6}}, {{6, 8}}};
   using Mode = ActivationCheckpointing::Mode;
   const auto equal = [&](const PrecisionConfig& precision, const ActivationCheckpointing& checkpointing) {
-    return first_equal_stages(stages, model_of(8, 1), precision, checkpointing);
+    return first_equal_stages(stages, layer_specs(model_of(8, 1), precision, checkpointing));
   };
   using Numbers = std::vector<size_t>;
   EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 1, 3}));
@@ -57,6 +58,13 @@ TEST(PipelineStages, EqualOnesAreFound) {
   EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 1, 3}));
   stages = {{{0, 1}, {7, 8}}, {{1, 2}, {5, 7}}, {{2, 4}, {4, 5}}};
   EXPECT_EQ(equal({}, {.mode = Mode::kFull}), (Numbers{0, 1, 2}));
+}
+
+TEST(PipelineStages, AreNotEqualIfAnyPropertyOfTheirLayersDiffers) {
+  const std::vector<StageLayers> stages = {{{0, 1}}, {{1, 2}}, {{2, 3}}, {{3, 4}}};
+  for (const UnevenLayers& uneven : kUnevenLayers) {
+    EXPECT_EQ(first_equal_stages(stages, uneven.specs(model_of(4, 1)))[2], 2u) << uneven.property;
+  }
 }
 
 TEST(PipelineStages, HaveAboutEqualWork) {

@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include "model/architecture/layer_spec.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {
@@ -27,9 +28,9 @@ class MemoryChoiceTest : public ConfigTest {
       const double weights = choice.reshard_after_forward ? 0 : 10;
       const double gradients = choice.accumulate_unsharded ? 15 : 0;
       double blocks = 0;
-      for (int64_t layer = 0; layer < config.model.num_layers; ++layer) {
+      for (const LayerSpec& layer : layer_specs(config.model, config.precision, choice.checkpointing)) {
         constexpr double kBytes[] = {8, 5, 1};
-        blocks += kBytes[static_cast<size_t>(recompute_of(choice.checkpointing, layer))];
+        blocks += kBytes[static_cast<size_t>(layer.recompute)];
       }
       return weights + gradients + blocks + (blocks < 5 * layers ? 7 : 0) <= available;
     };

@@ -9,6 +9,7 @@
 #include "app/plan/predictor.h"
 #include "app/plan/step_clock.h"
 #include "tests/app/plan/plan_fixture.h"
+#include "tests/model/uneven_layers.h"
 
 namespace octavo::recorded_step_test {
 
@@ -41,6 +42,33 @@ TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
   EXPECT_EQ(sum_of(step, &Op::flops, "gate_up"), kLayers * tokens * 2 * 4096 * 28672);
   EXPECT_EQ(sum_of(step, &Op::flops, "down_d_w"), kLayers * tokens * 2 * 4096 * 14336);
   EXPECT_EQ(sum_of(step, &Op::flops, "lm_head"), tokens * 2 * 4096 * 128256);
+}
+
+// Utilization and the FLOPs by part are formulas, and the record has the attention of each layer. With A tokens to
+// attend to, a token costs 12 A FLOPs per layer and element of all heads in utilization. Its backward costs 5 (2 A - 1)
+// in the record.
+TEST(RecordedStep, HasTheAttentionOfAllLayers) {
+  constexpr double kTokens = 8192;
+  for (const UnevenLayers& uneven : kUnevenLayers) {
+    for (const int64_t document_length : {0, 700}) {
+      const bool has_documents = document_length > 0;
+      Config config =
+          load_four_layers(1, fmt::format("training.global_batch_size=1 data.document_mask={}", has_documents));
+      ActivationCheckpointing checkpointing{.mode = ActivationCheckpointing::Mode::kNone};
+      uneven.change(config.model, config.precision, checkpointing);
+      const ModelConfig& model = config.model;
+      const RecordedStep step = record_step(job_on(config, 1, {}, checkpointing), document_length);
+      const double recorded = sum_of(step, &Op::flops, "sdpa_backward") / kTokens;
+      const double elements = static_cast<double>(model.num_layers * model.attention_width());
+      const ModelFlops flops = model_flops(model, config.precision, 8192, attended_tokens(8192, document_length));
+      const double attention = 12 * elements * kTokens - (flops.palm - flops.causal);
+      EXPECT_NEAR((attention * 10 / 12 - 5 * elements) / recorded, 1, 1e-9) << uneven.property << document_length;
+      for (const TokenFlops& part : flops_by_part(model, 8192)) {
+        if (part.part != "attention" || has_documents) continue;
+        EXPECT_NEAR(part.flops * 5 / 7 / recorded, 1, 1e-9) << uneven.property;
+      }
+    }
+  }
 }
 
 TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
