@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
@@ -41,7 +40,8 @@ struct BenchArguments {
 };
 
 // Returns the job with the smallest possible batch: one micro-batch for each rank that has samples of its own. Returns
-// nothing if the job has this batch already, or has pipeline stages, which need several micro-batches. A collective.
+// nothing if the job has this batch already, or has pipeline stages, which need several micro-batches. The result fits
+// if `job` does, because it needs no more memory with the same choice. A collective.
 std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
   if (job.micro_batches() == 1 || job.mesh.shape.pipeline > 1) return std::nullopt;
   Config one = job.stated;

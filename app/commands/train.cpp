@@ -22,7 +22,6 @@
 #include "app/job/progress.h"
 #include "app/log/start_screen.h"
 #include "app/memory/memory_advice.h"
-#include "app/memory/memory_budget.h"
 #include "app/memory/mesh_choice.h"
 #include "app/memory/resolve.h"
 #include "app/plan/machine_rates.h"
@@ -200,7 +199,7 @@ RunOutcome train_stages(const Config& config, RunContext& context, std::span<con
 // damage, the newest undamaged checkpoint is searched for before anything is loaded again.
 RunOutcome resume_and_train(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
-  const Job first = draft(stage_config(config, 0), context.runtime.place(), context.runtime.mesh_choice());
+  const Job first = draft(stage_config(config, 0), {}, context.runtime.mesh_choice());
   const std::vector<TensorPart> needed = loaded_parts(first, context.runtime.mesh());
   std::optional<Checkpoint> resumed = open_to_resume(context, needed, false);
   const bool has_others = resumed && config.checkpoint.resume == "auto";

@@ -8,7 +8,6 @@
 
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"
-#include "app/job/progress.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "data/sidecar.h"
@@ -229,7 +228,7 @@ void take_document_tokens(const nlohmann::json& recorded, DataConfig& data) {
 std::string resolve_document_tokens(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed) {
   DataConfig& data = config.data;
   if (purpose == Purpose::kSynthetic || !(data.bos_auto || data.eos_auto)) return "";
-  const nlohmann::json loader = resumed ? progress_of(*resumed).loader_state : nlohmann::json();
+  const nlohmann::json loader = resumed ? resumed->meta().value("loader", nlohmann::json()) : nlohmann::json();
   if (!loader.contains("bos_id") || !loader.contains("eos_id")) {
     find_document_tokens(data, token_files_of(config, purpose));
     if (data.bos_id || data.eos_id) return "";

@@ -31,6 +31,12 @@ bool has_precision_guard(const Config& config) {
   return config.precision_guard.every > 0 && uses_fp8(config.precision);
 }
 
+Job with_mesh(Job job, const MeshChoice& mesh) {
+  job.mesh = mesh;
+  for (const MeshAxis& axis : kMeshAxes) job.config.parallel.*axis.configured = mesh.shape.*axis.size;
+  return job;
+}
+
 Job without_fp8(const Job& job) {
   Job other = job;
   other.config.precision = without_fp8(job.config.precision);

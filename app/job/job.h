@@ -28,7 +28,8 @@ struct Job {
   Config config = {};
   Place place = {};
   MeshChoice mesh = {};
-  MemoryPlan memory = {};  // Memory of the rank that needs the most. Empty in a draft.
+  // Memory of the rank that needs the most, or of this rank in a run. Empty in a draft.
+  MemoryPlan memory = {};
 
   // Returns the number of sequences per step on each rank.
   int64_t local_batch() const { return config.training.global_batch_size / mesh.shape.data(); }
@@ -46,6 +47,8 @@ bool is_decided(const Config& config);
 
 // Returns whether precision.guard compares FP8 with bfloat16.
 bool has_precision_guard(const Config& config);
+// Returns the job on another mesh.
+Job with_mesh(Job job, const MeshChoice& mesh);
 // Returns the job with all matmuls in bfloat16, which has the same memory plan.
 Job without_fp8(const Job& job);
 

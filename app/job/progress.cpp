@@ -21,15 +21,25 @@ std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
   return ranges;
 }
 
+// Returns the state of the loader, or null if there is none.
+nlohmann::json loader_state_from(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.meta().find("loader");
+  if (found == checkpoint.meta().end()) return {};
+  CHECK_INPUT(found->is_object(), "{}: loader of the manifest is {}, expected a map", checkpoint.path().string(),
+              found->dump());
+  return *found;
+}
+
 }  // namespace
 
 Progress progress_of(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
   const auto steps_s = meta.find("steps_s");
+  // The manifest has checked that the numbers of steps and tokens are integers.
   return {.step = checkpoint.step(),
           .tokens = meta.value("tokens", int64_t{0}),
           .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
-          .loader_state = meta.value("loader", nlohmann::json()),
+          .loader_state = loader_state_from(checkpoint),
           .guard = meta.value("guard", nlohmann::json()),
           .bfloat16_until = meta.value("bfloat16_until", int64_t{0}),
           .rolled_back = rolled_back_from(checkpoint)};

@@ -10,7 +10,6 @@
 #include "app/job/job.h"
 #include "app/log/data_report.h"
 #include "data/validation_set.h"
-#include "parallel/config.h"
 
 namespace octavo {
 

@@ -65,20 +65,19 @@ LiveSite::LiveSite(const Place& place, Runtime& runtime)
 
 bool LiveSite::fits(const Job& job) const {
   bool fits = true;
-  runtime_.group().agree([&] { fits = budget_.fits(planned_bytes(job, runtime_.mesh())); });
+  runtime_.group().agree_on_files("planning the memory",
+                                  [&] { fits = budget_.fits(planned_bytes(job, runtime_.mesh())); });
   return runtime_.group().all_reduce_max(fits ? 0 : 1) == 0;
 }
 
 MemoryPlan LiveSite::plan(const Job& job) const {
   MemoryPlan plan;
-  // The plan of the validation opens the data files.
   runtime_.group().agree_on_files("planning the memory", [&] { plan = plan_memory(job, runtime_.mesh(), budget_); });
   return plan;
 }
 
 Job draft(const Config& stage, const Place& place, const MeshChoice& mesh) {
-  Job job{.stated = stage, .config = stage, .place = place, .mesh = mesh};
-  for (const MeshAxis& axis : kMeshAxes) job.config.parallel.*axis.configured = mesh.shape.*axis.size;
+  Job job = with_mesh({.stated = stage, .config = stage, .place = place}, mesh);
   return with_choice(std::move(job), memory_choices(stage, mesh.shape).front());
 }
 

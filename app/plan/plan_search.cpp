@@ -14,7 +14,7 @@
 #include "app/memory/mesh_choice.h"
 #include "app/memory/resolve.h"
 #include "app/plan/machine_rates.h"
-#include "app/process/runtime.h"
+#include "app/process/setting.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

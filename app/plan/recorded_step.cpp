@@ -79,8 +79,7 @@ double attended_share(int64_t seq_len, int64_t document_length) {
 // Returns the job whose step is recorded: on the recorded mesh, and with at most the first, a middle and the last
 // micro-batch.
 Job recorded_job(const Job& job) {
-  Job recorded = job;
-  recorded.mesh.shape = recorded_mesh(job);
+  Job recorded = with_mesh(job, {recorded_mesh(job), ""});
   TrainingConfig& training = recorded.config.training;
   const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
   training.global_batch_size = micro_batches * training.micro_batch_size * recorded.mesh.shape.data();

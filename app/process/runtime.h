@@ -1,4 +1,4 @@
-// Runtime owns this rank's device, stream, CPU threads and communicators.
+// Runtime owns this rank's stream and communicators.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,7 @@ struct RunMemory {
 
 class Runtime {
  public:
-  // Connects the ranks of the setting. `timer`, which may be null, measures finding the device and connecting the
-  // ranks. A collective.
+  // Connects the ranks of the setting. `timer`, which may be null, measures how long that takes. A collective.
   Runtime(const Setting& setting, ProcessGroup& group, StartupTimer* timer = nullptr);
 
   ProcessGroup& group() { return group_; }

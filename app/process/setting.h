@@ -13,12 +13,12 @@ namespace octavo {
 struct Setting {
   Config run;       // The config of the whole run, with the defaults of the device.
   Place place;      // Where the run is, with the memory that is free on this rank.
-  MeshChoice mesh;  // The mesh with one replica, unless the config gives another number of them.
+  MeshChoice mesh;  // The mesh of the config. With one replica if the config leaves their number open and nobody chose.
 };
 
 // Picks the device: config.device, or with auto the GPU if there is one that has kernels. Completes the config with the
-// defaults of the device, and sets the number of CPU threads. A collective. Throws the same InputError on every rank if
-// a rank has no GPU of its own or has another config than rank 0.
+// defaults of the device, and sets the number of CPU threads and the time limit of collectives. A collective. Throws
+// the same InputError on every rank if a rank has no GPU of its own or has another config than rank 0.
 Setting observe_setting(Config config, ProcessGroup& group);
 
 // Returns the name of this machine, or "localhost" if it has none.

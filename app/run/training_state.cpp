@@ -6,6 +6,7 @@
 
 #include "app/run/fp8_report.h"
 #include "checkpoint/checkpoint_writer.h"
+#include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
@@ -17,6 +18,7 @@ namespace octavo {
 namespace {
 
 ShardingOptions sharding_of(const Job& job, const Mesh& mesh) {
+  CHECK(is_decided(job.config), "a training state for a config that leaves choices open");
   ShardingOptions sharding = job.sharding();
   sharding.tokens = batch_shape(job.config, mesh).tokens();
   return sharding;

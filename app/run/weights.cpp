@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/thread.h"
 #include "kernels/optimizer/adamw_float8.h"
-#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 

@@ -44,7 +44,7 @@ struct RunContext {
 
 class Trainer {
  public:
-  // Opens the data, allocates everything, and initializes the weights from `resumed`, config.model.init_from or random
+  // Opens the data, allocates everything, and initializes the weights from `resumed`, model.init_from or random
   // numbers. A collective. Any error is thrown as an InputError on every rank, before training begins. `context` must
   // outlive the trainer.
   Trainer(const Job& job, RunContext& context, std::optional<Checkpoint> resumed);

@@ -35,7 +35,6 @@ TEST(ProgressTest, IsReadAsItWasWritten) {
                           .bfloat16_until = 9,
                           .rolled_back = {{20, 24}, {30, int64_t{1} << 40}}};
   EXPECT_EQ(progress_of(checkpoint_with(checkpoint_meta({}, progress), 7)), progress);
-  EXPECT_EQ(progress_of(checkpoint_with(checkpoint_meta({}, {}), 0)), Progress{});
 }
 
 TEST(ProgressTest, OfAnImportedModelBeginsWithZero) {
@@ -48,6 +47,14 @@ TEST(ProgressTest, RefusesWrongSamplesOfRollbacks) {
     const Checkpoint checkpoint = checkpoint_with({{"rolled_back", wrong}}, 7);
     expect_mentions(message_of<InputError>([&] { progress_of(checkpoint); }),
                     {"saved/step_00000007", "rolled_back", "expected a list of ranges [A, B]"});
+  }
+}
+
+TEST(ProgressTest, RefusesAWrongStateOfTheLoader) {
+  for (const Json& wrong : {Json(nullptr), Json(3)}) {
+    const Checkpoint checkpoint = checkpoint_with({{"loader", wrong}}, 7);
+    expect_mentions(message_of<InputError>([&] { progress_of(checkpoint); }),
+                    {"saved/step_00000007", "loader", wrong.dump(), "expected a map"});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "app/config/config_check.h"
+#include "app/memory/resolve.h"
 #include "app/run/training_state.h"
 #include "core/error.h"
 #include "kernels/attention/sdpa.h"
@@ -27,7 +28,7 @@ struct MeshDraw {
   std::string describe() const;
   // Returns the job of the draw on a mesh.
   Job job(const Mesh& mesh) const {
-    return {.stated = config, .config = config, .place = {}, .mesh = {mesh.shape(), ""}};
+    return draft(config, {.device = mesh.stream().device(), .ranks = mesh.shape().ranks()}, {mesh.shape(), ""});
   }
   // Returns the number of targets of a step, over all ranks.
   int64_t targets() const { return config.training.global_batch_size * config.data.seq_len; }
