@@ -26,8 +26,8 @@ class Site {
   virtual MemoryPlan plan(const Job& job) const = 0;
 
  protected:
-  Site(Place place, MeshChoice mesh, MemoryBudget budget)
-      : place_(std::move(place)), mesh_(std::move(mesh)), budget_(budget) {}
+  Site(const Place& place, MeshChoice mesh, MemoryBudget budget)
+      : place_(place), mesh_(std::move(mesh)), budget_(budget) {}
 
   const Place place_;
   const MeshChoice mesh_;
