@@ -50,7 +50,7 @@ Runtime::Runtime(const Setting& setting, ProcessGroup& group, StartupTimer* time
 
 Place Runtime::place() const {
   Place now = place_;
-  now.free_bytes = stream_.is_cuda() ? gpu_info(gpu_).free_bytes : share_of_host_memory().available_bytes;
+  now.free_bytes = stream_.is_cuda() ? gpu_info(gpu_).free_bytes : share_of_host_memory(group_).available_bytes;
   return now;
 }
 
@@ -81,8 +81,6 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
 }
 
 std::string Runtime::describe() const { return description_; }
-
-HostMemory Runtime::share_of_host_memory() const { return octavo::share_of_host_memory(group_); }
 
 double Runtime::memory_gib() const {
   if (stream_.is_cuda()) {

@@ -54,8 +54,6 @@ class Runtime {
   // Returns the used memory of this rank's device in GiB: on a GPU the memory that all processes have allocated now, on
   // the CPU the maximum resident size of this process so far.
   double memory_gib() const;
-  // Returns this rank's share of the machine's host memory, also if the device is a GPU.
-  HostMemory share_of_host_memory() const;
 
  private:
   ProcessGroup& group_;

@@ -29,7 +29,7 @@ int choose_gpu(const ProcessGroup& group);
 // (app/process/cores.h), which rank 0 logs. Ranks that are bound to the same cores share them. OMP_NUM_THREADS takes
 // precedence. A collective.
 int choose_threads(ProcessGroup& group);
-// Returns this rank's share of the machine's host memory.
+// Returns this rank's share of the machine's host memory, also if the device is a GPU.
 HostMemory share_of_host_memory(const ProcessGroup& group);
 // Returns whether all machines have the same number of ranks, with consecutive numbers.
 bool has_equal_nodes(const Machines& machines);

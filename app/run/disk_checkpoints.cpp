@@ -161,7 +161,7 @@ void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) 
   if (!writer_.stages()) return;
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces);
   runtime_.group().agree([&] {
-    const HostMemory host = runtime_.share_of_host_memory();
+    const HostMemory host = share_of_host_memory(runtime_.group());
     CHECK_INPUT(
         bytes <= host.available_bytes,
         "a checkpoint is staged in host memory, {:.1f} GiB per rank, but {:.1f} GiB are available{}; {} needs less",

@@ -150,7 +150,7 @@ void MemoryCheckpoints::check_memory() {
   const int machines = Machines(runtime_.group()).count();
   runtime_.group().agree([&] {
     const int64_t needed = (machines > 1 ? 5 : 3) * bytes_;
-    const HostMemory host = runtime_.share_of_host_memory();
+    const HostMemory host = share_of_host_memory(runtime_.group());
     CHECK_INPUT(needed <= host.available_bytes,
                 "checkpoint.in_memory takes {:.1f} GiB of host memory per rank, but {:.1f} GiB are available{}",
                 gib(needed), gib(host.available_bytes), host.describe_limit());

@@ -91,7 +91,7 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
   }
   const int64_t bytes = StateSnapshot::bytes(run.state());
   runtime.group().agree([&] {
-    const HostMemory host = runtime.share_of_host_memory();
+    const HostMemory host = share_of_host_memory(runtime.group());
     CHECK_INPUT(bytes <= host.available_bytes,
                 "precision.guard keeps a snapshot of the state in host memory, {:.1f} GiB per rank, but {:.1f} GiB are "
                 "available{}; disable it with precision.guard.every=0",
