@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "tests/app/config/config_fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {
 namespace {
@@ -12,14 +13,7 @@ using Json = nlohmann::json;
 Checkpoint checkpoint_with(const Json& meta, int64_t step) {
   CheckpointManifest manifest{
       .step = step,
-      .model = {.hidden_size = 32,
-                .intermediate_size = 32,
-                .num_layers = 1,
-                .num_heads = 1,
-                .num_kv_heads = 1,
-                .head_dim = 32,
-                .vocab_size = 272,
-                .rope_scaling = std::nullopt},
+      .model = small_model(),
       .meta = meta,
       .shards = {{"shard", 4, "0"}},
       .tensors = {{"norm.weight", {32}, DType::kFloat32, {{"shard", "norm.weight", 0, 32, "0"}}}}};
