@@ -303,7 +303,7 @@ std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
 }
 
 Job planned_job(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
-  Job job = resolve(stage, PlannedSite(stage, target.place, mesh));
+  Job job = resolve(stage, target.place, mesh);
   check_fits(job);
   return job;
 }

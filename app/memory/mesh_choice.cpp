@@ -27,7 +27,7 @@ std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationChec
 std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
                                           const Place& place) {
   for (const Config& stage : stage_configs(config)) {
-    const Job with_copies = resolve(stage, PlannedSite(stage, place, {copies, ""}));
+    const Job with_copies = resolve(stage, place, {copies, ""});
     const MemoryPlan& memory = with_copies.memory;
     if (!memory.fits()) {
       return fmt::format("a replica on each of {} nodes does not fit: {:.2f} of {:.2f} GiB per rank, {:.2f} kept free",
@@ -35,7 +35,7 @@ std::optional<std::string> reason_against(const Config& config, const MeshShape&
                          gib(memory.budget.margin));
     }
     const ActivationCheckpointing& more = with_copies.config.activation_checkpointing;
-    const Job job = resolve(stage, PlannedSite(stage, place, {sharded, ""}));
+    const Job job = resolve(stage, place, {sharded, ""});
     const ActivationCheckpointing& less = job.config.activation_checkpointing;
     if (recomputed(more) > recomputed(less)) {
       return fmt::format(

@@ -1,11 +1,14 @@
 #include "app/memory/resolve.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "app/memory/memory_budget.h"
 #include "app/memory/memory_choice.h"
 #include "app/memory/plan_memory.h"
+#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -17,13 +20,20 @@ Stream planned_stream(const Config& config, const Place& place) {
   return stream;
 }
 
-Place agreed_place(Runtime& runtime) {
-  Place place;
-  runtime.group().agree([&] { place = runtime.place(); });
-  return place;
-}
+// A place that is only planned for, for jobs with the model and mesh of one config. Plans one rank of each pipeline
+// stage, on which all ranks of the stage are alike.
+class PlannedSite : public Site {
+ public:
+  PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);
+  bool fits(const Job& job) const override;
+  MemoryPlan plan(const Job& job) const override;
 
-}  // namespace
+ private:
+  Stream stream_;
+  Watchdog watchdog_;
+  std::vector<StageLayers> stages_;
+  std::vector<std::unique_ptr<Mesh>> meshes_;
+};
 
 PlannedSite::PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh)
     : Site(place, mesh, memory_budget(config.parallel, mesh.shape, place)),
@@ -56,6 +66,14 @@ MemoryPlan PlannedSite::plan(const Job& job) const {
   if (bytes.size() > 1) largest.stage_bytes = std::move(bytes);
   return largest;
 }
+
+Place agreed_place(Runtime& runtime) {
+  Place place;
+  runtime.group().agree([&] { place = runtime.place(); });
+  return place;
+}
+
+}  // namespace
 
 LiveSite::LiveSite(Runtime& runtime) : LiveSite(agreed_place(runtime), runtime) {}
 
@@ -91,6 +109,10 @@ Job resolve(const Config& stage, const Site& site) {
   }
   job.memory = site.plan(job);
   return job;
+}
+
+Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh) {
+  return resolve(stage, PlannedSite(stage, place, mesh));
 }
 
 bool can_fit(const Config& stage, const Place& place, const MeshShape& mesh) {

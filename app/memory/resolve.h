@@ -1,13 +1,10 @@
 // Decides a job: chooses what the config leaves to the memory of the ranks (app/memory/memory_choice.h).
 #pragma once
 
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "app/job/job.h"
 #include "app/process/runtime.h"
-#include "model/parameters/pipeline_stages.h"
 
 namespace octavo {
 
@@ -34,21 +31,6 @@ class Site {
   const MemoryBudget budget_;
 };
 
-// A place that is only planned for, for jobs with the model and mesh of one config. Plans one rank of each pipeline
-// stage, on which all ranks of the stage are alike.
-class PlannedSite : public Site {
- public:
-  PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);
-  bool fits(const Job& job) const override;
-  MemoryPlan plan(const Job& job) const override;
-
- private:
-  Stream stream_;
-  Watchdog watchdog_;
-  std::vector<StageLayers> stages_;
-  std::vector<std::unique_ptr<Mesh>> meshes_;
-};
-
 // The ranks of this run, with the memory that is free when the object is made. Its methods are collectives.
 class LiveSite : public Site {
  public:
@@ -70,6 +52,9 @@ Job draft(const Config& stage, const Place& place, const MeshChoice& mesh);
 // Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
 // if the site is.
 Job resolve(const Config& stage, const Site& site);
+
+// Returns the job of a stage at a place that is only planned for, with the memory of the rank that needs the most.
+Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh);
 
 // Returns whether the stage fits with the choice that takes the least memory. Plans once, where resolve() plans up to a
 // dozen times.

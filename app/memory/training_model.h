@@ -19,7 +19,6 @@ class TrainingModel {
   // Returns the training state. Its address never changes.
   TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
-  int64_t bytes() const { return memory_.arena.buffer().bytes(); }  // Returns the number of allocated bytes.
 
   // Returns whether the linears currently use bfloat16 although the config selects FP8.
   bool in_bfloat16() const { return in_bfloat16_; }

@@ -51,7 +51,7 @@ struct Candidate {
 };
 
 Plan plan_of(const Config& stage, const MeshChoice& mesh, const PlanTarget& target, Predictor* predictor) {
-  Plan plan{.job = resolve(stage, PlannedSite(stage, target.place, mesh)), .prediction = {}};
+  Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
   if (predictor != nullptr) plan.prediction = predictor->predict(plan.job);
   return plan;
 }

@@ -46,7 +46,7 @@ Job expect_plan_is_the_run(Config stated) {
     const LiveSite live(runtime);
     const Job run = resolve(stage, live);
     const Place told = as_planned(live.place());
-    const Job plan = resolve(stage, PlannedSite(stage, told, choose_mesh(setting.run, told)));
+    const Job plan = resolve(stage, told, choose_mesh(setting.run, told));
     EXPECT_TRUE(is_decided(run.config));
     EXPECT_EQ(to_json(plan.stated), to_json(run.stated));
     EXPECT_EQ(to_json(plan.config), to_json(run.config));
@@ -88,8 +88,8 @@ TEST(Resolve, APlanIsTheRunForRandomConfigs) {
     ProcessGroup group;
     const Setting setting = observe_setting(job.stated, group);
     Runtime runtime(setting, group);
-    EXPECT_EQ(TrainingModel(job, true, runtime).bytes(), job.memory.arena_bytes);
-    EXPECT_EQ(TrainingModel(job, false, runtime).bytes(), job.memory.state_bytes);
+    EXPECT_EQ(TrainingModel(job, true, runtime).arena().buffer().bytes(), job.memory.arena_bytes);
+    EXPECT_EQ(TrainingModel(job, false, runtime).arena().buffer().bytes(), job.memory.state_bytes);
   }
 }
 
@@ -104,7 +104,7 @@ TEST(Resolve, TakesTheFirstChoiceThatFits) {
   int64_t before = std::numeric_limits<int64_t>::max();
   for (const int64_t gib : {140, 80, 60, 40, 20}) {
     const Place place{.ranks = 8, .memory_bytes = gib << 30};
-    const Job job = resolve(config, PlannedSite(config, place, mesh));
+    const Job job = resolve(config, place, mesh);
     EXPECT_TRUE(is_decided(job.config));
     EXPECT_FALSE(is_decided(job.stated));
     EXPECT_LE(job.memory.arena_bytes, before) << gib;
