@@ -53,7 +53,7 @@ STANDS_ON = {
     "app/config": ["model/optimizer", "data"],
     "app/job": ["app/config", "checkpoint"],
     "app/process": ["app/job"],
-    "app/inputs": ["app/config", "checkpoint"],
+    "app/inputs": ["app/job"],
     "app/run": ["app/process", "app/inputs", "model"],
     "app/memory": ["app/run"],
     "app/records": ["app/run"],

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -32,10 +33,9 @@
 #include "app/process/signals.h"
 #include "app/records/metrics_writer.h"
 #include "app/records/run_folder.h"
-#include "app/run/weights.h"
 #include "app/text/tokenizer.h"
 #include "app/train/resume.h"
-#include "app/train/trainer.h"
+#include "app/train/training_loop.h"
 #include "build_config.h"
 #include "checkpoint/directory_lock.h"
 #include "core/error.h"
@@ -112,17 +112,6 @@ void log_start_screen(const StartFacts& facts) {
   for (const std::string& warning : config_warnings(facts.job.config, facts.datasets)) log_warning("{}", warning);
 }
 
-// Converts an InputError that `work` throws to an Error, because it was found while running and not before.
-template <typename Work>
-auto while_running(const ProcessGroup& group, Work work) {
-  try {
-    return work();
-  } catch (const InputError& error) {
-    if (group.shares(error)) throw AgreedError(error.what());
-    throw Error(error.what());
-  }
-}
-
 // Predicts when the steps end, if the program contains a machine file for these GPUs.
 std::string describe_time(const Job& job, const Runtime& runtime, int64_t samples) {
   if (!runtime.stream().is_cuda()) return time_on_cpu();
@@ -132,98 +121,101 @@ std::string describe_time(const Job& job, const Runtime& runtime, int64_t sample
   return predicted_time(job, *machine, {.gpus_per_node = job.place.ranks_per_node}, samples);
 }
 
-void log_start(const Job& job, const Runtime& runtime, const Trainer& trainer) {
-  const TrainingRun& run = trainer.training_run();
-  if (trainer.is_finished()) return;
-  const auto last = run.checkpoints().last_path();
+void log_start(const Job& job, Session& session, Training& training) {
+  const Progress& start = training.start();
+  const DataReport& data = training.data_report();
+  const auto last = session.checkpoints.last_path();
   StartFacts facts{.job = job,
-                   .runs_on = runtime.describe(),
-                   .datasets = run.data_report().datasets(),
-                   .data_notes = run.data_report().notes(),
-                   .next_sample = run.data_report().next_sample(),
+                   .runs_on = session.runtime.describe(),
+                   .datasets = data.datasets(),
+                   .data_notes = data.notes(),
+                   .next_sample = data.next_sample(),
                    .validation = {},
-                   .resumes_from = last                   ? last->string()
-                                   : run.start().step > 0 ? "the checkpoint in memory"
-                                                          : "",
-                   .step = run.start().step,
-                   .tokens = run.start().tokens,
-                   .time = describe_time(job, runtime, samples_left(job.config, run.start().step))};
-  if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
+                   .resumes_from = last             ? last->string()
+                                   : start.step > 0 ? "the checkpoint in memory"
+                                                    : "",
+                   .step = start.step,
+                   .tokens = start.tokens,
+                   .time = describe_time(job, session.runtime, samples_left(job.config, start.step))};
+  if (const Validator* validator = training.validator()) facts.validation = validator->datasets();
   log_start_screen(facts);
 }
 
-// Returns the checkpoint that the run resumes, or nothing if the run starts from step 0. With auto, this is the newer
-// one of the checkpoints on disk and in memory.
-std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const TensorPart> needed,
-                                         bool verifies_newest) {
-  const std::optional<std::filesystem::path> newest = context.checkpoints.newest();
-  std::optional<Checkpoint> found = context.memory_checkpoints.open(newest, needed);
-  if (!found) return context.checkpoints.open(needed, verifies_newest);
-  context.checkpoints.set_resumed_on_disk(newest);
-  return found;
-}
-
-RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
-                       StopSignals& signals) {
-  ProcessGroup& group = context.runtime.group();
-  const Job job = resolve(stage, LiveSite(context.runtime));
-  group.agree([&] { check_fits(job); });
-  Trainer trainer(job, context, std::move(resumed));
-  if (group.is_root()) log_start(job, context.runtime, trainer);
-  return while_running(group, [&] { return trainer.run(signals); });
-}
-
-// Trains the stages of a run one after the other, or the whole run if it has no stages. Each stage resumes from the
-// last checkpoint of the previous stage.
-RunOutcome train_stages(const Config& config, RunContext& context, std::span<const TensorPart> needed,
-                        std::optional<Checkpoint> resumed, StopSignals& signals) {
-  ProcessGroup& group = context.runtime.group();
-  for (;;) {
-    const size_t number = stage_to_train(config, resumed);
-    Config stage = stage_config(config, number);
-    const bool is_first = !context.goodput;
-    if (!is_first) stage.checkpoint.resume = "auto";
-    const auto train = [&] { return train_stage(stage, context, std::move(resumed), signals); };
-    const RunOutcome outcome = is_first ? train() : while_running(group, train);
-    if (outcome == RunOutcome::kStopped || number + 1 == num_stages(config)) return outcome;
-    group.agree([&] {
-      CHECK(context.checkpoints.saved_step() == stage.training.steps,
-            "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
-            number + 1);
-    });
-    resumed = while_running(group, [&] { return context.checkpoints.open_last(needed); });
+Ended nothing_to_do(Session& session, int64_t step) {
+  session.memory_checkpoints.free();
+  if (session.runtime.group().is_root()) {
+    log_info(
+        "nothing to do: step {} of {} is reached, and the run is finished; a larger training.steps trains further, "
+        "with checkpoint.allow_changes=[schedule] if the schedule depends on it",
+        step, session.config.training.steps);
   }
+  return Ended::kDone;
 }
 
-// Resumes and trains the run. The checksums of the newest checkpoint are compared as the state is loaded. If there is
-// damage, the newest undamaged checkpoint is searched for before anything is loaded again.
-RunOutcome resume_and_train(const Config& config, RunContext& context, StopSignals& signals) {
-  ProcessGroup& group = context.runtime.group();
-  const Job first = draft(stage_config(config, 0), {}, context.runtime.mesh_choice());
-  const std::vector<TensorPart> needed = loaded_parts(first, context.runtime.mesh());
-  std::optional<Checkpoint> resumed = open_to_resume(context, needed, false);
-  const bool has_others = resumed && config.checkpoint.resume == "auto";
-  check_shared_directory("checkpoint.dir", config.checkpoint.dir, group);
-  context.timer.mark("reading");
-  try {
-    return train_stages(config, context, needed, std::move(resumed), signals);
-  } catch (const DamagedCheckpoint& damage) {
-    group.agree([&] {
-      if (!has_others) throw InputError(damage.what());
-    });
+// Trains one job after the other, each from where the previous one ended. A stage keeps its memory for all its jobs.
+Ended train(Session& session, StopSignals& signals) {
+  ProcessGroup& group = session.runtime.group();
+  std::optional<LiveSite> site;  // Measures the free memory while no stage holds any.
+  std::optional<Training> training;
+  auto last_end = std::chrono::steady_clock::now();  // Time at which the last job ended.
+  for (Start start = session.find_start();;) {
+    if (!site) site.emplace(session.runtime);
+    const Job job = resolve(session.config, *site, start.progress);
+    group.agree([&] { check_fits(job); });
+    const bool is_new = !training;
+    if (is_new) training.emplace(job, session);
+    try {
+      training->load(job, start);
+    } catch (const DamagedCheckpoint& damage) {
+      if (session.has_begun()) throw;
+      training.reset();
+      start = session.find_undamaged_start(start, damage);
+      continue;
+    }
+    if (training->is_finished()) return nothing_to_do(session, start.progress.step);
+    if (is_new) {
+      training->open_log();
+      if (group.is_root()) log_start(job, session, *training);
+      training->warm_up();
+    } else {
+      session.goodput->roll_back(start.progress.steps_s);
+      session.goodput->add(Goodput::kRecovery, seconds_since(last_end));
+    }
+    Outcome outcome = TrainingLoop(session, *training).run(signals);
+    last_end = std::chrono::steady_clock::now();
+    if (!outcome.next) return outcome.ended;
+    if (outcome.ended == Ended::kStage) {
+      training.reset();
+      site.reset();
+    }
+    start = std::move(*outcome.next);
   }
-  return train_stages(config, context, needed, open_to_resume(context, needed, true), signals);
 }
 
 // Fails if lines of the run's files are lost, although the training itself has ended well. A run that a signal stops
 // keeps its exit code, by which launchers decide, and only names the loss on standard error.
-void check_lost_lines(RunContext& context, RunOutcome outcome) {
-  context.runtime.group().agree([&] {
-    std::vector<std::string> lost = context.lost_lines;
-    for (std::string& one : context.folder->lost_lines()) lost.push_back(std::move(one));
-    CHECK(lost.empty() || outcome == RunOutcome::kStopped, "{}", fmt::join(lost, std::string(1, kErrorSeparator)));
+void check_lost_lines(Session& session, Ended ended) {
+  session.runtime.group().agree([&] {
+    std::vector<std::string> lost = session.lost_lines;
+    for (std::string& one : session.folder.lost_lines()) lost.push_back(std::move(one));
+    CHECK(lost.empty() || ended == Ended::kStopped, "{}", fmt::join(lost, std::string(1, kErrorSeparator)));
     for (const std::string& one : lost) std::fputs(fmt::format("octavo: {}\n", printable(one)).c_str(), stderr);
   });
+}
+
+// Ends the session after an error: records it in the log, and completes a pending save if all ranks know the error. An
+// InputError that was found after the run began is thrown as an Error, because no input was refused.
+[[noreturn]] void end_with(const std::exception_ptr& thrown, Session& session) {
+  const ProcessGroup& group = session.runtime.group();
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    if (session.has_begun() && group.shares(error)) session.checkpoints.complete_pending_save();
+    session.folder.note(fmt::format("octavo: {}", error.what()));
+    if (!session.has_begun() || dynamic_cast<const InputError*>(&error) == nullptr) throw;
+    if (group.shares(error)) throw AgreedError(error.what());
+    throw Error(error.what());
+  }
 }
 
 int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
@@ -231,36 +223,21 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
   Config stated = load_run_config(arguments, group, Purpose::kTrain);
   console.use_color(stated.logging.color);
   timer.mark("config");
-  const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
-  const Config& config = setting.run;
-  Runtime runtime(setting, group, &timer);
-  RunFolder folder(config, runtime);
-  if (group.is_root()) log_info("{}", start_title(arguments.path));
-  for (const std::string& note : config.notes) {
-    if (group.is_root()) log_info("{}", note);
+  Session session(with_chosen_mesh(observe_setting(std::move(stated), group), group), group, timer, &console);
+  if (group.is_root()) {
+    log_info("{}", start_title(arguments.path));
+    for (const std::string& note : session.config.notes) log_info("{}", note);
   }
-  const RunOutcome outcome = [&] {
-    try {
-      check_data(config, group);
-      timer.mark("data");
-      DiskCheckpoints checkpoints(config, runtime);
-      MemoryCheckpoints memory_checkpoints(config, runtime);
-      RunContext context{.runtime = runtime,
-                         .timer = timer,
-                         .checkpoints = checkpoints,
-                         .memory_checkpoints = memory_checkpoints,
-                         .console = &console,
-                         .folder = &folder};
-      const RunOutcome ended = resume_and_train(config, context, signals);
-      check_lost_lines(context, ended);
-      return ended;
-    } catch (const std::exception& error) {
-      folder.note(fmt::format("octavo: {}", error.what()));
-      throw;
-    }
-  }();
-  if (outcome == RunOutcome::kDone) return kExitDone;
-  if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", config.checkpoint.dir);
+  try {
+    check_data(session.config, group);
+    timer.mark("data");
+    const Ended ended = train(session, signals);
+    check_lost_lines(session, ended);
+    if (ended == Ended::kDone) return kExitDone;
+  } catch (...) {
+    end_with(std::current_exception(), session);
+  }
+  if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", session.config.checkpoint.dir);
   return kExitStopped;
 }
 
@@ -373,7 +350,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.place);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
-  tokenizer_to_carry(config.data, resumed);  // Called for its warning.
+  tokenizer_to_carry(config.data, resumed ? &*resumed : nullptr);  // Called for its warning.
   const size_t first = stage_to_train(config, resumed);
   start(stage_config(config, first), mesh, target, resumed);
   for (size_t later = first + 1; later < num_stages(config); ++later)

@@ -77,6 +77,9 @@ struct CheckpointConfig {
   std::vector<KeyClass> allow_changes = {};  // Classes of keys that a resumed run may change.
 };
 
+// Returns whether the value of checkpoint.resume is a path, and not auto or never.
+inline bool is_path(const std::string& resume) { return resume != "auto" && resume != "never"; }
+
 enum class LogColor : uint8_t { kAuto, kAlways, kNever };
 
 // The section logging.trace, which requests a trace of one step (app/run/step_trace.h).

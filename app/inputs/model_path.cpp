@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/config/config_node.h"
+#include "app/job/progress.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_format.h"
@@ -137,8 +138,6 @@ std::optional<Checkpoint> newest_readable(const std::string& dir, bool of_run) {
   return std::nullopt;
 }
 
-bool is_path(const std::string& resume) { return resume != "auto" && resume != "never"; }
-
 }  // namespace
 
 ModelKind model_kind(const std::string& path, const ModelPathFacts& facts) {
@@ -210,12 +209,6 @@ std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config) {
   if (config.resume == "never") return std::nullopt;
   if (config.resume == "auto") return newest_readable(config.dir, false);
   return open_readable([&] { return resolve_checkpoint(config.resume); });
-}
-
-std::string recorded_beginning(const nlohmann::json& meta) {
-  const nlohmann::json::json_pointer key("/config/checkpoint/resume");
-  const std::string resume = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "auto";
-  return is_path(resume) ? resume : "";
 }
 
 bool began_at(const std::string& path, const nlohmann::json& meta) {

@@ -64,11 +64,7 @@ std::string resolve_checkpoint(const std::string& path);
 // the newest readable one. An error of a checkpoint is reported when the run opens it.
 std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config);
 
-// Returns the path in checkpoint.resume with which the run began that saved a checkpoint with the metadata `meta`.
-// Empty if the run began with step 1. TrainingRun passes the path on from checkpoint to checkpoint.
-std::string recorded_beginning(const nlohmann::json& meta);
-
-// Returns whether recorded_beginning() is `path`.
+// Returns whether `path` is where the run began that saved a checkpoint with the metadata `meta` (recorded_beginning).
 bool began_at(const std::string& path, const nlohmann::json& meta);
 
 // Sets checkpoint.resume to auto if it is a path and the newest readable checkpoint in checkpoint.dir was saved by a

@@ -37,10 +37,11 @@ Job with_mesh(Job job, const MeshChoice& mesh) {
   return job;
 }
 
-Job without_fp8(const Job& job) {
-  Job other = job;
-  other.config.precision = without_fp8(job.config.precision);
-  return other;
+bool in_fallback(const Job& job) { return uses_fp8(job.stated.precision) && !uses_fp8(job.config.precision); }
+
+Job in_other_precision(Job job) {
+  job.config.precision = in_fallback(job) ? job.stated.precision : without_fp8(job.stated.precision);
+  return job;
 }
 
 }  // namespace octavo

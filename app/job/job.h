@@ -49,7 +49,10 @@ bool is_decided(const Config& config);
 bool has_precision_guard(const Config& config);
 // Returns the job on another mesh.
 Job with_mesh(Job job, const MeshChoice& mesh);
-// Returns the job with all matmuls in bfloat16, which has the same memory plan.
-Job without_fp8(const Job& job);
+// Returns whether the job computes in bfloat16 although its config states FP8, as precision.guard requires for a while.
+bool in_fallback(const Job& job);
+// Returns the job with all matmuls in bfloat16 if it has FP8, and with the FP8 of its config if it is in a fallback.
+// The memory plan stays, because it covers both (plan_memory).
+Job in_other_precision(Job job);
 
 }  // namespace octavo

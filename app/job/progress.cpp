@@ -2,6 +2,7 @@
 
 #include "app/config/config_node.h"
 #include "app/config/config_values.h"
+#include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "data/tokenizer_identity.h"
 
@@ -42,18 +43,30 @@ Progress progress_of(const Checkpoint& checkpoint) {
           .loader_state = loader_state_from(checkpoint),
           .guard = meta.value("guard", nlohmann::json()),
           .bfloat16_until = meta.value("bfloat16_until", int64_t{0}),
-          .rolled_back = rolled_back_from(checkpoint)};
+          .rolled_back = rolled_back_from(checkpoint),
+          .began_from = recorded_beginning(meta),
+          .hugging_face = meta.value(kHfMetaKey, nlohmann::json())};
+}
+
+std::string recorded_beginning(const nlohmann::json& meta) {
+  const nlohmann::json::json_pointer key("/config/checkpoint/resume");
+  if (!meta.contains(key) || !meta.at(key).is_string()) return "";
+  const auto resume = meta.at(key).get<std::string>();
+  return is_path(resume) ? resume : "";
 }
 
 nlohmann::json checkpoint_meta(const Config& stated, const Progress& progress) {
-  return {{"config", to_json(stated)},
-          {kTokenizerHashKey, stated.data.tokenizer_hash},
-          {"loader", progress.loader_state},
-          {"tokens", progress.tokens},
-          {"steps_s", progress.steps_s},
-          {"guard", progress.guard},
-          {"bfloat16_until", progress.bfloat16_until},
-          {kRolledBack.key, kRolledBack.write(progress.rolled_back)}};
+  nlohmann::json meta = {{"config", to_json(stated)},
+                         {kTokenizerHashKey, stated.data.tokenizer_hash},
+                         {"loader", progress.loader_state},
+                         {"tokens", progress.tokens},
+                         {"steps_s", progress.steps_s},
+                         {"guard", progress.guard},
+                         {"bfloat16_until", progress.bfloat16_until},
+                         {kRolledBack.key, kRolledBack.write(progress.rolled_back)}};
+  if (!progress.began_from.empty()) meta["config"]["checkpoint"]["resume"] = progress.began_from;
+  if (!progress.hugging_face.is_null()) meta[kHfMetaKey] = progress.hugging_face;
+  return meta;
 }
 
 }  // namespace octavo

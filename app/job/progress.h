@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "app/config/config.h"
@@ -19,6 +20,10 @@ struct Progress {
   nlohmann::json guard = {};                  // Result of StepGuard::to_json().
   int64_t bfloat16_until = 0;                 // Last step of a fallback from FP8 to bfloat16. 0 if there is none.
   std::vector<SampleRange> rolled_back = {};  // Samples that rollbacks skip, in addition to data.skip.
+  // Value of checkpoint.resume with which the run began, if it was a path. Each checkpoint passes it on to the next
+  // one.
+  std::string began_from = {};
+  nlohmann::json hugging_face = {};  // Value of kHfMetaKey. Null if the run began from random weights.
 
   friend bool operator==(const Progress&, const Progress&) = default;
 };
@@ -26,6 +31,10 @@ struct Progress {
 // Returns the progress that a checkpoint records. An imported model has trained on no tokens and has no loader state.
 // Throws an InputError that names the checkpoint and the key if the value of a key is wrong.
 Progress progress_of(const Checkpoint& checkpoint);
+
+// Returns the path in checkpoint.resume with which the run began that saved a checkpoint with the metadata `meta`.
+// Empty if the run began with step 1.
+std::string recorded_beginning(const nlohmann::json& meta);
 
 // Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `stated` is Job::stated.
 nlohmann::json checkpoint_meta(const Config& stated, const Progress& progress);

@@ -130,7 +130,8 @@ std::vector<std::string> mesh_texts(const StartFacts& facts) {
   return texts;
 }
 
-std::string recipe_text(const PrecisionConfig& precision) {
+std::string recipe_text(const Job& job) {
+  const PrecisionConfig& precision = job.stated.precision;
   std::string text = fmt::format("{} linears", precision_name(precision));
   if (is_fp8(precision.linear) && precision.bf16_first_layers + precision.bf16_last_layers > 0) {
     text += fmt::format(", the first {} and last {} layers in bfloat16", precision.bf16_first_layers,
@@ -138,8 +139,9 @@ std::string recipe_text(const PrecisionConfig& precision) {
   }
   const LmHeadPrecision lm_head = precision.lm_head;
   if (is_fp8(lm_head)) text += fmt::format(", lm_head {}", traits(lm_head).name);
-  return text + fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
-                            dtype_name(precision.exchanged_gradients()));
+  text += fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
+                      dtype_name(precision.exchanged_gradients()));
+  return in_fallback(job) ? text + "; now in bfloat16, because precision.guard fell back to it" : text;
 }
 
 std::string memory_text(const Job& job) {
@@ -202,7 +204,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
                                  {"steps", {steps_text(facts)}},
                                  {"schedule", {schedule_text(config)}},
                                  {"mesh", mesh_texts(facts)},
-                                 {"recipe", {recipe_text(config.precision)}},
+                                 {"recipe", {recipe_text(facts.job)}},
                                  {"memory", {memory_text(facts.job)}},
                                  {"time", {facts.time}},
                                  {"checkpoints", {checkpoints_text(config.checkpoint)}},

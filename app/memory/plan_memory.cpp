@@ -48,7 +48,7 @@ struct PlannedArena {
 PlannedArena plan_arena(const Job& job, const Mesh& mesh) {
   Arena arena = plan_training(job, mesh);
   if (has_precision_guard(job.config)) {
-    const int64_t more = plan_training(without_fp8(job), mesh).used() - arena.used();
+    const int64_t more = plan_training(in_other_precision(job), mesh).used() - arena.used();
     if (more > 0) arena.allocate("bfloat16 for precision.guard", DType::kUInt8, {more});
   }
   const int64_t state_bytes = arena.used();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/config/stages.h"
 #include "app/memory/memory_budget.h"
 #include "app/memory/memory_choice.h"
 #include "app/memory/plan_memory.h"
@@ -109,6 +110,15 @@ Job resolve(const Config& stage, const Site& site) {
   }
   job.memory = site.plan(job);
   return job;
+}
+
+Job resolve(const Config& run, const Site& site, const Progress& progress) {
+  const std::vector<SampleRange>& rolled_back = progress.rolled_back;
+  Job job = resolve(stage_configs(run, rolled_back)[stage_of_step(run, progress.step + 1)], site);
+  std::vector<SampleRange>& skip = job.config.data.skip;
+  skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
+  return has_precision_guard(job.config) && progress.step < progress.bfloat16_until ? in_other_precision(std::move(job))
+                                                                                    : job;
 }
 
 Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/job/job.h"
+#include "app/job/progress.h"
 #include "app/process/runtime.h"
 
 namespace octavo {
@@ -52,6 +53,10 @@ Job draft(const Config& stage, const Place& place, const MeshChoice& mesh);
 // Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
 // if the site is.
 Job resolve(const Config& stage, const Site& site);
+
+// Returns the job with which a run goes on from its progress: that of the stage of its next step, without the samples
+// that rollbacks skip, and in bfloat16 during a fallback. A collective if the site is.
+Job resolve(const Config& run, const Site& site, const Progress& progress);
 
 // Returns the job of a stage at a place that is only planned for, with the memory of the rank that needs the most.
 Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh);

@@ -5,21 +5,19 @@
 namespace octavo {
 
 TrainingModel::TrainingModel(const Job& job, bool validating, Runtime& runtime)
-    : job_(job),
-      memory_(runtime.allocate([&] { return validating ? job.memory.arena_bytes : job.memory.state_bytes; })) {
+    : memory_(runtime.allocate([&] { return validating ? job.memory.arena_bytes : job.memory.state_bytes; })) {
   state_memory_ = memory_.arena.allocate("training state", DType::kUInt8, {job.memory.state_bytes});
-  lay_out(job_, runtime);
+  lay_out(job, runtime);
 }
 
-void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
-  CHECK(has_precision_guard(job_.config), "there is no memory for a state in bfloat16");
-  in_bfloat16_ = in_bfloat16;
+void TrainingModel::lay_out_again(const Job& job, Runtime& runtime) {
+  CHECK(job.memory.state_bytes == state_memory_.bytes(), "the memory has another size than the job plans");
   // Communicators name the tensors of transfers in progress by texts of the state.
   for (const TrainingStream& used : training_streams(*state_)) used.stream->synchronize();
   state_.reset();
   runtime.stream().zero(state_memory_);
   runtime.stream().synchronize();  // Other streams will use this memory.
-  lay_out(in_bfloat16 ? without_fp8(job_) : job_, runtime);
+  lay_out(job, runtime);
 }
 
 void TrainingModel::lay_out(const Job& job, Runtime& runtime) {

@@ -20,19 +20,15 @@ class TrainingModel {
   TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
 
-  // Returns whether the linears currently use bfloat16 although the config selects FP8.
-  bool in_bfloat16() const { return in_bfloat16_; }
-  // Lays the state out again, with linears in bfloat16 or in the precision of the config. The values of the state are
-  // lost, and references to its parts (the FP8 statistics) become invalid. Requires precision.guard.every > 0.
-  void use_bfloat16(bool in_bfloat16, Runtime& runtime);
+  // Lays the state out again for a job of the same stage, which may have another precision (in_other_precision). The
+  // values of the state are lost, and references to its parts (the FP8 statistics) become invalid.
+  void lay_out_again(const Job& job, Runtime& runtime);
 
  private:
   void lay_out(const Job& job, Runtime& runtime);
 
-  const Job job_;
   RunMemory memory_;
   Tensor state_memory_;  // Memory of the state (uint8), large enough for both precisions.
-  bool in_bfloat16_ = false;
   std::optional<TrainingState> state_;
 };
 

@@ -205,12 +205,12 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
   return files;
 }
 
-std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const std::optional<Checkpoint>& resumed) {
+std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Checkpoint* resumed) {
   const std::string& name = config.tokenizer;
   if (name == kByteTokenizerName || name == kUnknownTokenizer) return {};
   std::vector<CarriedFile> files = read_tokenizer_files(name);
   if (!files.empty() && tokenizer_hash(files.front().content, name) != config.tokenizer_hash) files.clear();
-  if (files.empty() && resumed) {
+  if (files.empty() && resumed != nullptr) {
     for (const ListedFile& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
   if (files.empty()) log_warning("data.tokenizer {} cannot be read, so checkpoints contain no tokenizer", name);

@@ -35,7 +35,7 @@ class TextTokenizer {
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
 // Returns the tokenizer's files that a run stores in its checkpoints: the files of data.tokenizer, or else, if the file
 // is missing or is another tokenizer now, those in the checkpoint that the run resumes. Warns if there are none.
-std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const std::optional<Checkpoint>& resumed);
+std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Checkpoint* resumed);
 bool is_tokenizer_file(std::string_view name);
 
 // Opens the tokenizer `name`: "byte", or the path of a tokenizer.json. Throws an InputError if the file is missing or

@@ -2,57 +2,65 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
+#include "app/config/stages.h"
 #include "app/process/events.h"
+#include "app/run/weights.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace octavo {
 
-RunActions::RunActions(const RunParts& parts) : parts_(parts), loader_state_(parts.run.start().loader_state) {}
+RunActions::RunActions(Session& session, Training& training, StepGuard& step_guard, PrecisionComparison& comparison)
+    : session_(session),
+      training_(training),
+      step_guard_(step_guard),
+      comparison_(comparison),
+      group_(session.runtime.group()),
+      loader_state_(training.start().loader_state),
+      good_(training.start()) {}
 
-std::optional<int64_t> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step) {
+std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step) {
   say(actions.notice, facts, step);
-  if (const std::string lost = cut_short(facts); !lost.empty() && parts_.runtime.group().is_root())
+  if (const std::string lost = cut_short(facts); !lost.empty() && group_.is_root())
     log_event(EventKind::kWarning, step, "step {}: the signal cuts short {}", step, lost);
-  if (facts.requests.save) parts_.run.checkpoints().restart_clock();
+  if (facts.requests.save) session_.checkpoints.restart_clock();
   save(actions.save, step);
   switch (actions.next) {
     case Next::kContinue:
       break;
-    case Next::kResumeFp8:
     case Next::kCompare: {
       const auto begin = std::chrono::steady_clock::now();
-      actions.next == Next::kCompare ? parts_.comparison.begin(progress_after(step))
-                                     : parts_.comparison.return_to_fp8(step);
+      comparison_.begin(progress_after(step));
       account(Goodput::kChecks, begin);
       break;
     }
+    case Next::kResumeFp8:
+      return return_to_fp8(step);
     case Next::kToCheckpoint:
+      return roll_back_to_checkpoint(facts.requests.spike);
     case Next::kToComparison:
-      roll_back(actions.next, facts.requests.spike);
-      step = parts_.run.start().step;
-      break;
+      return fall_back_to_bfloat16();
     case Next::kGiveUp:
       give_up(step);
     case Next::kStop:
     case Next::kDone:
-      end_run();
-      return std::nullopt;
+      return end_job(actions.next == Next::kStop, step);
   }
-  if (actions.save != Save::kNone || accounted_s_ > 0) parts_.run.results().start();
-  return step;
+  if (actions.save != Save::kNone || accounted_s_ > 0) training_.results().start();
+  return std::nullopt;
 }
 
 void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
-  if (!parts_.runtime.group().is_root()) return;
+  if (!group_.is_root()) return;
   switch (notice) {
     case Notice::kNone:
       break;
     case Notice::kNotSaved:
       log_event(EventKind::kWarning, step,
                 "step {} is not saved, because the run was about to roll back from it; the next start resumes {}", step,
-                parts_.run.checkpoints().last());
+                session_.checkpoints.last());
       break;
     case Notice::kNoCheckpoint:
       log_event(EventKind::kWarning, facts.requests.spike, "there is no checkpoint to roll back to from step {}",
@@ -60,7 +68,7 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
       break;
     case Notice::kSavePostponed:
       log_event(EventKind::kWarning, step, "step {}: the due checkpoint is postponed, because {}", step,
-                parts_.run.checkpoints().pending()
+                session_.checkpoints.pending()
                     ? "the previous one is still being written; larger intervals between checkpoints avoid this"
                     : "the memory for it is still being prepared, or old checkpoints are still being removed");
       break;
@@ -77,95 +85,136 @@ void RunActions::save(Save which, int64_t step) {
     case Save::kInMemory:
     case Save::kOnDisk:
     case Save::kFinal:
-      parts_.log.flush();
-      parts_.run.save(progress_after(step), which);
+      training_.log().flush();
+      training_.save(progress_after(step), which);
   }
 }
 
 // Throws before the state in memory is given up.
 void RunActions::refuse_final_save(int64_t step) {
-  parts_.run.checkpoints().complete_pending_save();
+  session_.checkpoints.complete_pending_save();
   throw AgreedError(
       fmt::format("the checkpoint of step {} is not saved, because its replicas differ; it is the final checkpoint, "
                   "and the last good one is {}",
-                  step, parts_.run.checkpoints().last()));
+                  step, session_.checkpoints.last()));
 }
 
 // Ends the run with an error. The weights are those of the last good step, which is saved unless a checkpoint of it
 // exists.
 void RunActions::give_up(int64_t step) {
-  DiskCheckpoints& checkpoints = parts_.run.checkpoints();
+  DiskCheckpoints& checkpoints = session_.checkpoints;
   checkpoints.complete_pending_save();
-  if (good_.step > checkpoints.saved_step() && parts_.run.weights_are_finite() && parts_.run.allows_save(good_.step)) {
-    parts_.log.flush();
-    parts_.run.save(good_, Save::kLastGood);
+  if (good_.step > checkpoints.saved_step() && training_.weights_are_finite() && training_.allows_save(good_.step)) {
+    training_.log().flush();
+    training_.save(good_, Save::kLastGood);
     checkpoints.complete_pending_save();
   }
   account_final_save();
-  if (parts_.runtime.group().is_root()) write_goodput(true);
-  throw AgreedError(
-      fmt::format("the loss or the gradient norm of {} is not finite or a spike; training.max_skipped_steps allows {} "
-                  "such steps in a row; the last checkpoint is {}",
-                  describe_steps(good_.step + 1, step), parts_.config.training.max_skipped_steps, checkpoints.last()));
+  if (group_.is_root()) write_goodput(true);
+  throw AgreedError(fmt::format(
+      "the loss or the gradient norm of {} is not finite or a spike; training.max_skipped_steps allows {} "
+      "such steps in a row; the last checkpoint is {}",
+      describe_steps(good_.step + 1, step), training_.config().training.max_skipped_steps, checkpoints.last()));
 }
 
-void RunActions::roll_back(Next to, int64_t spike) {
+// The samples of the spike are skipped from then on, also after the run is resumed.
+Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
   const auto begin = std::chrono::steady_clock::now();
-  if (to == Next::kToComparison) {
-    parts_.comparison.roll_back();
-  } else {
-    parts_.comparison.cancel();
-    roll_back_to_checkpoint(spike);
-  }
-  parts_.step_guard.from_json(parts_.run.start().guard);
-  loader_state_ = parts_.run.start().loader_state;
-  parts_.runtime.stream().synchronize();
-  parts_.goodput.roll_back(parts_.run.start().steps_s);
-  account(Goodput::kRecovery, begin);
-}
-
-void RunActions::roll_back_to_checkpoint(int64_t spike) {
-  const std::string last = parts_.run.checkpoints().last();
-  rollbacks_ = last == std::exchange(rolled_back_to_, last) ? rollbacks_ + 1 : 1;
-  parts_.runtime.group().agree([&] {
-    CHECK(rollbacks_ <= std::max<int64_t>(parts_.config.training.max_skipped_steps, 1),
-          "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1, last);
+  std::optional<Checkpoint> checkpoint = session_.checkpoints.open_last(loaded_parts(training_.state()));
+  const Progress& now = training_.start();
+  Start start;
+  group_.agree_on_files("rolling back", [&] {
+    CHECK(checkpoint.has_value(), "there is no checkpoint to roll back to from step {}", spike);
+    const std::string path = checkpoint->path().string();
+    const std::optional<SampleRange> samples = training_.samples_of(spike);
+    CHECK(samples.has_value(), "the samples of step {} are unknown", spike);
+    CHECK(stage_of_step(session_.config, checkpoint->step() + 1) == stage_of_step(session_.config, now.step + 1),
+          "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
+          path, spike);
+    start.progress = progress_of(*checkpoint);
+    const auto rollbacks = std::ssize(now.rolled_back) - std::ssize(start.progress.rolled_back);  // To this checkpoint.
+    CHECK(rollbacks < std::max<int64_t>(training_.config().training.max_skipped_steps, 1),
+          "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks, path);
+    start.progress.rolled_back = now.rolled_back;
+    start.progress.rolled_back.push_back(*samples);
+    start.progress.began_from = now.began_from;
+    if (group_.is_root())
+      log_event(EventKind::kRollback, start.progress.step,
+                "rolled back to {} after step {}; samples {} to {} are skipped", path, start.progress.step,
+                samples->begin, samples->end - 1);
+    start.values = std::move(*checkpoint);
   });
-  parts_.run.roll_back(spike);
+  account(Goodput::kRecovery, begin);
+  return {.ended = Ended::kSpike, .next = std::move(start)};
 }
 
-void RunActions::end_run() {
-  parts_.run.checkpoints().finish();
-  parts_.memory_checkpoints.free();
+Outcome RunActions::fall_back_to_bfloat16() {
+  const Progress progress = comparison_.fallback();
+  if (group_.is_root())
+    log_event(EventKind::kFallback, progress.step,
+              "rolled back to step {}; the run continues in bfloat16 until step {}", progress.step,
+              progress.bfloat16_until);
+  return {.ended = Ended::kPrecisionGap, .next = Start{.progress = progress, .values = &training_.snapshot()}};
+}
+
+Outcome RunActions::return_to_fp8(int64_t step) {
+  const PrecisionConfig& precision = training_.config().precision;
+  if (group_.is_root())
+    log_event(EventKind::kNote, step + 1, "the run continues in {} from step {}",
+              is_fp8(precision.linear) ? precision_name(precision) : "FP8", step + 1);
+  return {.ended = Ended::kFallback,
+          .next = Start{.progress = progress_after(step), .values = &training_.take_snapshot()}};
+}
+
+Outcome RunActions::end_job(bool stopped, int64_t step) {
+  session_.checkpoints.finish();
+  session_.memory_checkpoints.free();
   account_final_save();
-  if (!parts_.runtime.group().is_root()) return;
-  write_goodput(true);
-  for (std::string& lost : parts_.log.end()) parts_.lost_lines.push_back(std::move(lost));
-  log_event(EventKind::kNote, 0, parts_.goodput.report());
+  if (group_.is_root()) {
+    write_goodput(true);
+    for (std::string& lost : training_.log().end()) session_.lost_lines.push_back(std::move(lost));
+    log_event(EventKind::kNote, 0, session_.goodput->report());
+  }
+  if (stopped) return {.ended = Ended::kStopped};
+  const int64_t stage = training_.config().stage.number;
+  if (stage == std::ssize(session_.config.stages)) return {.ended = Ended::kDone};
+  group_.agree([&] {
+    CHECK(session_.checkpoints.saved_step() == step,
+          "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
+          stage);
+  });
+  std::optional<Checkpoint> last = session_.checkpoints.open_last(loaded_parts(training_.state()));
+  Start start;
+  group_.agree_on_files("beginning the next stage", [&] {
+    CHECK(last.has_value(), "there is no checkpoint of step {} with which the next stage can begin", step);
+    start.progress = progress_of(*last);
+    start.values = std::move(*last);
+  });
+  return {.ended = Ended::kStage, .next = std::move(start)};
 }
 
 void RunActions::account_final_save() {
-  parts_.goodput.add(Goodput::kSaving, std::max(seconds_since(last_result_) - take_accounted(), 0.0));
+  session_.goodput->add(Goodput::kSaving, std::max(seconds_since(last_result_) - take_accounted(), 0.0));
 }
 
 Progress RunActions::progress_after(int64_t step) const {
-  return {.step = step,
-          .tokens = parts_.run.tokens_seen(step),
-          .steps_s = parts_.goodput.steps_seconds(),
-          .loader_state = loader_state_,
-          .guard = parts_.step_guard.to_json(),
-          .bfloat16_until = parts_.run.start().bfloat16_until,
-          .rolled_back = parts_.run.start().rolled_back};
+  Progress progress = training_.start();
+  progress.step = step;
+  progress.tokens = training_.tokens_seen(step);
+  progress.steps_s = session_.goodput->steps_seconds();
+  progress.loader_state = loader_state_;
+  progress.guard = step_guard_.to_json();
+  return progress;
 }
 
 void RunActions::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {
   const double seconds = seconds_since(begin);
-  parts_.goodput.add(use, seconds);
+  session_.goodput->add(use, seconds);
   accounted_s_ += seconds;
 }
 
 void RunActions::write_goodput(bool end) {
-  if (std::function<void()> writing = parts_.goodput.writing(end)) parts_.log.post(std::move(writing));
+  if (std::function<void()> writing = session_.goodput->writing(end)) training_.log().post(std::move(writing));
 }
 
 }  // namespace octavo

@@ -1,49 +1,30 @@
-// Performs the actions that decide() returns after a step: saves, rollbacks, changes of the precision, and the end of
-// the run.
+// Performs the actions that decide() returns after a step: saves, comparisons of precisions, and the end of the job.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "app/config/config.h"
-#include "app/log/step_log.h"
 #include "app/observers/step_guard.h"
-#include "app/process/runtime.h"
-#include "app/records/goodput.h"
-#include "app/run/validation.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
-#include "app/train/training_run.h"
+#include "app/train/session.h"
+#include "app/train/training.h"
 
 namespace octavo {
-
-// The parts of a run, which the trainer owns.
-struct RunParts {
-  const Config& config;
-  Runtime& runtime;
-  MemoryCheckpoints& memory_checkpoints;
-  TrainingRun& run;
-  Validator* validator;             // Null if data.validation is empty.
-  StepGuard& step_guard;            // Judges the result of each step: skipped, a spike, slow.
-  PrecisionComparison& comparison;  // Compares FP8 with bfloat16, as the config requests by precision.guard.
-  StepLog& log;
-  Goodput& goodput;
-  std::vector<std::string>& lost_lines;  // Sentences about lines of log files that could not be written.
-};
 
 // perform() is a collective. The other methods are not.
 class RunActions {
  public:
-  explicit RunActions(const RunParts& parts);
+  // The arguments must outlive the object.
+  RunActions(Session& session, Training& training, StepGuard& step_guard, PrecisionComparison& comparison);
 
-  // Performs the actions. Returns the step after which the run continues, or nothing if the run has ended. Throws an
-  // AgreedError if the run gives up.
-  std::optional<int64_t> perform(const Actions& actions, const Facts& facts, int64_t step);
+  // Performs the actions after `step`. Returns the outcome of the job if they end it, or nothing if it continues.
+  // Throws an AgreedError if the run gives up.
+  std::optional<Outcome> perform(const Actions& actions, const Facts& facts, int64_t step);
 
   // Records that the state after `step`, the last judged step, is the state to save if the run gives up.
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
@@ -62,19 +43,22 @@ class RunActions {
   void save(Save which, int64_t step);
   [[noreturn]] void refuse_final_save(int64_t step);
   [[noreturn]] void give_up(int64_t step);
-  void roll_back(Next to, int64_t spike);
-  void roll_back_to_checkpoint(int64_t spike);
-  void end_run();
+  Outcome roll_back_to_checkpoint(int64_t spike);
+  Outcome fall_back_to_bfloat16();
+  Outcome return_to_fp8(int64_t step);
+  Outcome end_job(bool stopped, int64_t step);
   // Adds the time since the last step, except what account() has added, to the time of saving.
   void account_final_save();
   // Returns the progress after `step`, the last judged step.
   Progress progress_after(int64_t step) const;
 
-  const RunParts parts_;
+  Session& session_;
+  Training& training_;
+  StepGuard& step_guard_;
+  PrecisionComparison& comparison_;
+  ProcessGroup& group_;
   nlohmann::json loader_state_;  // Loader state after the last judged step.
   Progress good_;                // Progress before the steps that were skipped in a row.
-  std::string rolled_back_to_;   // Checkpoint of the last rollback.
-  int64_t rollbacks_ = 0;        // Number of consecutive rollbacks to that checkpoint.
   std::chrono::steady_clock::time_point last_result_ = std::chrono::steady_clock::now();
   double accounted_s_ = 0;  // Time between steps that account() has added, in seconds.
 };

@@ -5,26 +5,28 @@
 #include <cstdint>
 #include <optional>
 
+#include "app/observers/step_guard.h"
 #include "app/process/signals.h"
 #include "app/train/decide.h"
+#include "app/train/precision_comparison.h"
 #include "app/train/run_actions.h"
+#include "app/train/session.h"
+#include "app/train/training.h"
 
 namespace octavo {
 
-enum class RunOutcome : uint8_t { kDone, kStopped };
-
 class TrainingLoop {
  public:
-  // `parts` must outlive the loop.
-  explicit TrainingLoop(const RunParts& parts);
+  // Trains the job that `training` has loaded. The arguments must outlive the loop.
+  TrainingLoop(Session& session, Training& training);
 
-  // Runs steps until the last one, or until a signal to any rank stops the run. A collective.
-  RunOutcome run(StopSignals& signals);
+  // Runs steps until the job ends. A collective. Throws an AgreedError if too many steps in a row were skipped, or if
+  // training.on_corruption requires it.
+  Outcome run(StopSignals& signals);
 
  private:
-  // Does what is still to be done at the step whose state the run has loaded, at its start or for a rollback. Returns
-  // that step.
-  std::optional<int64_t> resume();
+  // Does what is still to be done at the step whose state the job has loaded.
+  std::optional<Outcome> resume();
   // Returns the work that the config requests after a step.
   Due due_after(int64_t step, bool save_postponed) const;
   void queue_step(int64_t step, StopSignals& signals);
@@ -47,9 +49,14 @@ class TrainingLoop {
   void validate(Step& step, const StopSignals& signals);
   // Logs the step if it is due to be logged, is unusual, or if `always` is true.
   void report(const Step& step, bool always);
-  bool is_first(int64_t step) const { return step == parts_.run.start().step + 1; }
+  bool is_first(int64_t step) const { return step == training_.start().step + 1; }
 
-  const RunParts parts_;
+  Session& session_;
+  Training& training_;
+  const Config& config_;
+  Goodput& goodput_;
+  StepGuard step_guard_;            // Judges the result of each step: skipped, a spike, slow.
+  PrecisionComparison comparison_;  // Compares FP8 with bfloat16, as the config requests by precision.guard.
   RunActions actions_;
   const int64_t steps_in_flight_;  // Number of steps that may be in flight while the host queues the next step.
   Requests requests_;              // Requests of this rank, except those by signals and the clock.

@@ -13,7 +13,6 @@
 #include "app/inputs/run_config.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/text/tokenizer_files.h"
-#include "app/train/training_run.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_writer.h"
@@ -628,15 +627,9 @@ class ExportOfARun : public RunTest {
                          overrides);
     adopt_initial_model(config, *open_weights(init_from));
     RunProcess process(config);
-    TrainingRun run(process.job(), process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
-                    process.checkpoints.open({}), [](Arena&) {});
-    const Step step = run.next_batch(run.start().step + 1);
-    const nlohmann::json loader_state = step.loader_state;
-    const int64_t number = step.number;
-    run.queue_step(step, std::numeric_limits<float>::infinity());
-    run.pop_step();
-    run.save({.step = number, .tokens = run.tokens_seen(number), .loader_state = loader_state}, Save::kOnDisk);
-    run.checkpoints().finish();
+    SteppedJob job(process, process.session.find_start());
+    job.take_step();
+    job.save();
     return config.checkpoint.dir;
   }
 

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <limits>
 
-#include "app/train/training_run.h"
 #include "tests/app/train/run_fixture.h"
 
 namespace octavo {
@@ -13,8 +12,10 @@ namespace {
 // Runs steps in the order of the trainer.
 class ObservedRun : RunProcess {
  public:
-  explicit ObservedRun(const Config& of_run)
-      : RunProcess(of_run), run(job(), runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}) {}
+  explicit ObservedRun(const Config& of_run) : RunProcess(of_run), run(job(), session) {
+    Start start;
+    run.load(run.job(), start);
+  }
 
   Step take_step() {
     ++number_;
@@ -27,6 +28,12 @@ class ObservedRun : RunProcess {
     return step;
   }
 
+  // Begins the next job, which is in bfloat16 unless `step` is over.
+  void use_bfloat16_until(int64_t step) {
+    Start start{.progress = {.step = number_, .bfloat16_until = step}, .values = &run.take_snapshot()};
+    run.load(job(start.progress), start);
+  }
+
   // Sets every element of a parameter.
   void set(std::string_view name, float value) {
     for (const ParameterPiece& piece : run.state().parameters.pieces()) {
@@ -37,7 +44,7 @@ class ObservedRun : RunProcess {
     publish_weights(run.state());
   }
 
-  TrainingRun run;
+  Training run;
 
  private:
   int64_t number_ = 0;
@@ -86,10 +93,10 @@ TEST_F(StepObserverTest, StatisticsOfFp8AreInTheRowsOfDueSteps) {
   for (int64_t number = 1; number <= 4; ++number) {
     EXPECT_EQ(run.take_step().row.fp8.size(), number % 2 == 0 ? 2 * 4 * 3 : 0) << "layers, linears, tensors";
   }
-  run.run.switch_precision();
+  run.use_bfloat16_until(6);
   EXPECT_TRUE(run.take_step().row.in_bfloat16);
   EXPECT_TRUE(run.take_step().row.fp8.empty()) << "in bfloat16";
-  run.run.switch_precision();
+  run.use_bfloat16_until(6);
   EXPECT_FALSE(run.take_step().row.in_bfloat16);
   EXPECT_FALSE(run.take_step().row.fp8.empty()) << "in FP8 again";
 }

@@ -14,7 +14,7 @@
 #include "app/config/config_check.h"
 #include "app/memory/resolve.h"
 #include "app/run/weights.h"
-#include "app/train/trainer.h"
+#include "app/train/training_loop.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_source.h"
@@ -245,17 +245,17 @@ TEST_P(GoldenTest, Trajectory) {
   config.logging = {1, (scratch_ / "run").string(), false};
   {
     ProcessGroup group;
-    const Setting setting = observe_setting(config, group);
-    config = setting.run;
-    Runtime runtime(setting, group);
     StartupTimer timer;
     StopSignals signals(group);
-    DiskCheckpoints checkpoints(config, runtime);
-    MemoryCheckpoints memory_checkpoints(config, runtime);
-    RunContext context{
-        .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .memory_checkpoints = memory_checkpoints};
-    Trainer trainer(resolve(config, LiveSite(runtime)), context, {});
-    ASSERT_EQ(trainer.run(signals), RunOutcome::kDone);
+    Session session(observe_setting(config, group), group, timer);
+    config = session.config;
+    Start start;
+    const Job job = resolve(config, LiveSite(session.runtime), start.progress);
+    Training training(job, session);
+    training.load(job, start);
+    training.open_log();
+    training.warm_up();
+    EXPECT_EQ(TrainingLoop(session, training).run(signals).ended, Ended::kDone);
   }
   // AdamW divides a small gradient by its own magnitude, which amplifies rounding. Muon normalizes whole matrices, so
   // single elements matter less.

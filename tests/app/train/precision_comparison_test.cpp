@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "tests/app/train/run_fixture.h"
 
@@ -23,31 +24,32 @@ TEST(PrecisionGapTest, IsInfiniteWhereALossIsNotFinite) {
   EXPECT_TRUE(std::isinf(precision_gap(Losses{4, 4}, Losses{4, nan})));
 }
 
-// Runs steps in the order of the trainer.
+// Runs steps in the order of the training loop.
 class ComparedRun : RunProcess {
  public:
-  explicit ComparedRun(const Config& of_run)
-      : RunProcess(of_run),
-        run(job(), runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}),
-        comparison(config, runtime, run),
-        step(run.start().step) {}
+  explicit ComparedRun(const Config& of_run) : RunProcess(of_run), job(*this) { comparison.emplace(job.training); }
 
   Losses take_steps(int64_t count) {
     Losses losses;
     for (int64_t i = 0; i < count; ++i) {
-      run.queue_step(comparison.next_batch(++step), std::numeric_limits<float>::infinity());
-      losses.push_back(run.pop_step().loss());
-      comparison.add(step, losses.back());
+      losses.push_back(job.take_step().loss());
+      comparison->add(job.step, losses.back(), true);
     }
     return losses;
   }
-  Progress progress() {
-    return {.step = step, .tokens = run.tokens_seen(step), .bfloat16_until = run.start().bfloat16_until};
-  }
+  void begin_comparison() { comparison->begin(job.progress()); }
+  void fall_back() { go_on({.progress = comparison->fallback(), .values = &job.training.snapshot()}); }
+  void return_to_fp8() { go_on({.progress = job.progress(), .values = &job.training.take_snapshot()}); }
+  bool in_bfloat16() const { return in_fallback(job.training.job()); }
 
-  TrainingRun run;
-  PrecisionComparison comparison;
-  int64_t step;
+  SteppedJob job;
+  std::optional<PrecisionComparison> comparison;
+
+ private:
+  void go_on(Start start) {
+    job.go_on(std::move(start));
+    comparison.emplace(job.training);
+  }
 };
 
 class PrecisionComparisonTest : public RunTest {
@@ -57,15 +59,17 @@ class PrecisionComparisonTest : public RunTest {
                        "precision.guard={every: 4, steps: 3, fallback_steps: 5" + guard + "}"});
   }
 
-  // Returns the losses of a run that switches the precision of its linears after each of these numbers of steps.
+  // Returns the losses of a run that falls back to bfloat16 after the first of these numbers of steps, and returns to
+  // FP8 after the second.
   static std::vector<Losses> steps_by_hand(const Config& config, const std::vector<int64_t>& counts) {
     ComparedRun run(config);
-    std::vector<Losses> losses;
-    for (const int64_t count : counts) {
-      // return_to_fp8 switches to the other precision, which may also be bfloat16.
-      if (!losses.empty()) run.comparison.return_to_fp8(run.step);
-      losses.push_back(run.take_steps(count));
-    }
+    std::vector<Losses> losses{run.take_steps(counts[0])};
+    Start start{.progress = run.job.progress(), .values = &run.job.training.take_snapshot()};
+    start.progress.bfloat16_until = counts[0] + counts[1];
+    run.job.go_on(std::move(start));
+    losses.push_back(run.take_steps(counts[1]));
+    run.return_to_fp8();
+    losses.push_back(run.take_steps(counts[2]));
     return losses;
   }
 };
@@ -75,16 +79,15 @@ TEST_F(PrecisionComparisonTest, LeavesNoTrace) {
     const Losses expected = ComparedRun(config(recipe)).take_steps(12);
     ComparedRun compared(config(recipe));
     Losses losses = compared.take_steps(4);
-    ASSERT_TRUE(compared.comparison.due(4));
-    compared.comparison.begin(compared.progress());
-    EXPECT_FALSE(compared.comparison.due(8)) << "a comparison is running";
+    ASSERT_TRUE(compared.comparison->due(4));
+    compared.begin_comparison();
+    EXPECT_FALSE(compared.comparison->due(8)) << "a comparison is running";
     for (int64_t i = 0; i < 8; ++i) {
-      EXPECT_EQ(compared.comparison.running(), i < 3) << i;
+      EXPECT_EQ(compared.comparison->running(), i < 3) << i;
       losses.push_back(compared.take_steps(1).front());
-      ASSERT_EQ(compared.comparison.gap().has_value(), i == 2) << i;
-      const double gap = compared.comparison.gap().value_or(1e-3);
+      ASSERT_EQ(compared.comparison->gap().has_value(), i == 2) << i;
+      const double gap = compared.comparison->gap().value_or(1e-3);
       EXPECT_TRUE(gap > 0 && gap < 0.01) << gap;
-      compared.comparison.settle();
     }
     EXPECT_EQ(losses, expected) << recipe;
   }
@@ -95,42 +98,38 @@ TEST_F(PrecisionComparisonTest, RollsBackAndContinuesInBFloat16) {
   const std::vector<Losses> expected = steps_by_hand(fallback, {4, 5, 3});
   ComparedRun compared(fallback);
   EXPECT_EQ(compared.take_steps(4), expected[0]);
-  compared.comparison.begin(compared.progress());
+  compared.begin_comparison();
   compared.take_steps(3);
-  EXPECT_TRUE(compared.comparison.wants_rollback());
+  EXPECT_TRUE(compared.comparison->wants_rollback());
   // On a GPU, more steps are already queued when the ranks learn of the gap.
   compared.take_steps(2);
-  compared.comparison.roll_back();
-  EXPECT_TRUE(compared.run.in_bfloat16());
-  EXPECT_EQ(compared.run.start().step, 4);
-  EXPECT_EQ(compared.run.start().bfloat16_until, 9);
-  EXPECT_FALSE(compared.comparison.due(4)) << "the run is in bfloat16";
-  compared.step = 4;
-  compared.comparison.settle();
+  compared.fall_back();
+  EXPECT_TRUE(compared.in_bfloat16());
+  EXPECT_EQ(compared.job.step, 4);
+  EXPECT_EQ(compared.job.training.start().bfloat16_until, 9);
+  EXPECT_FALSE(compared.comparison->due(4)) << "the run is in bfloat16";
   EXPECT_EQ(compared.take_steps(5), expected[1]);
-  EXPECT_FALSE(compared.comparison.ends_fallback(8));
-  ASSERT_TRUE(compared.comparison.ends_fallback(9));
-  compared.comparison.return_to_fp8(9);
-  EXPECT_FALSE(compared.run.in_bfloat16());
+  EXPECT_FALSE(compared.comparison->ends_fallback(8));
+  ASSERT_TRUE(compared.comparison->ends_fallback(9));
+  compared.return_to_fp8();
+  EXPECT_FALSE(compared.in_bfloat16());
   EXPECT_EQ(compared.take_steps(3), expected[2]);
 }
 
-// The comparison begins while the run still repeats batches of the previous comparison.
+// The second comparison begins while the run still repeats batches of the first one.
 TEST_F(PrecisionComparisonTest, RepeatsBatchesOfTwoComparisons) {
   const Config longer = run_config(
       {"precision.linear=fp8_tensorwise", "precision.guard={every: 2, steps: 6, fallback_steps: 1, tolerance: 1e-9}"});
   const Losses expected = steps_by_hand(longer, {2, 1, 9}).back();
   ComparedRun compared(longer);
   compared.take_steps(2);
-  compared.comparison.begin(compared.progress());
+  compared.begin_comparison();
   compared.take_steps(6);
-  compared.comparison.roll_back();
-  compared.step = 2;
+  compared.fall_back();
   compared.take_steps(1);
-  compared.comparison.return_to_fp8(3);
-  compared.comparison.settle();
+  compared.return_to_fp8();
   Losses losses = compared.take_steps(1);
-  compared.comparison.begin(compared.progress());
+  compared.begin_comparison();
   for (const double loss : compared.take_steps(8)) losses.push_back(loss);
   EXPECT_EQ(losses, expected);
 }
@@ -138,28 +137,18 @@ TEST_F(PrecisionComparisonTest, RepeatsBatchesOfTwoComparisons) {
 TEST_F(PrecisionComparisonTest, AsksForARollbackAboveTheToleranceOnly) {
   const auto wants_rollback = [&](const std::string& guard) {
     ComparedRun compared(config("fp8_delayed", guard));
-    compared.comparison.begin(compared.progress());
+    compared.begin_comparison();
     compared.take_steps(3);
-    EXPECT_TRUE(compared.comparison.gap().has_value());
-    return compared.comparison.wants_rollback();
+    EXPECT_TRUE(compared.comparison->gap().has_value());
+    return compared.comparison->wants_rollback();
   };
   EXPECT_FALSE(wants_rollback(", tolerance: 0.5, action: bfloat16"));
   EXPECT_FALSE(wants_rollback(", tolerance: 1e-9"));
   EXPECT_TRUE(wants_rollback(", tolerance: 1e-9, action: bfloat16"));
 }
 
-TEST_F(PrecisionComparisonTest, EndsWhenTheRunRollsBackToACheckpoint) {
-  ComparedRun compared(config("fp8_delayed"));
-  compared.comparison.begin(compared.progress());
-  compared.take_steps(1);
-  compared.comparison.cancel();
-  EXPECT_FALSE(compared.comparison.running());
-  compared.take_steps(3);
-  EXPECT_FALSE(compared.comparison.gap().has_value());
-}
-
 TEST_F(PrecisionComparisonTest, HasNothingToCompareWithoutFp8) {
-  EXPECT_FALSE(ComparedRun(config("bfloat16")).comparison.due(4));
+  EXPECT_FALSE(ComparedRun(config("bfloat16")).comparison->due(4));
 }
 
 }  // namespace

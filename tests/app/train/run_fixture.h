@@ -1,13 +1,12 @@
 // Fixture of tests that run a tiny training on the CPU with its own data.
 #pragma once
 
+#include <limits>
+#include <utility>
+
 #include "app/memory/resolve.h"
-#include "app/memory/training_model.h"
-#include "app/process/runtime.h"
-#include "app/process/startup_timer.h"
-#include "app/run/disk_checkpoints.h"
-#include "app/run/memory_checkpoints.h"
 #include "app/run/weights.h"
+#include "app/train/training.h"
 #include "data/tokens/token_writer.h"
 #include "tests/app/config/config_fixture.h"
 
@@ -44,20 +43,56 @@ class RunTest : public ConfigTest {
   }
 };
 
-// Config, ranks and devices of the process of a run.
+// The process of a run.
 struct RunProcess {
-  explicit RunProcess(const Config& of_run) : setting(observe_setting(of_run, group)), runtime(setting, group) {}
+  explicit RunProcess(const Config& of_run) : session(observe_setting(of_run, group), group, timer) {}
 
   ProcessGroup group;
-  const Setting setting;
-  Config config{setting.run};
-  Runtime runtime;
   StartupTimer timer;
-  DiskCheckpoints checkpoints{config, runtime};
-  MemoryCheckpoints memory_checkpoints{config, runtime};
+  Session session;
+  const Config& config = session.config;
+  Runtime& runtime = session.runtime;
+  DiskCheckpoints& checkpoints = session.checkpoints;
+  MemoryCheckpoints& memory_checkpoints = session.memory_checkpoints;
+  const LiveSite site{runtime};
 
-  Job job() { return job(config); }
-  Job job(const Config& stage) { return resolve(stage, LiveSite(runtime)); }
+  Job job(const Progress& progress = {}) { return resolve(config, site, progress); }
+};
+
+// A job of a process that has loaded its state and takes steps one by one.
+struct SteppedJob {
+  explicit SteppedJob(RunProcess& of, Start start = {}) : process(of), training(of.job(start.progress), of.session) {
+    go_on(std::move(start));
+  }
+
+  // Begins the next job of the stage.
+  void go_on(Start start) {
+    training.load(process.job(start.progress), start);
+    step = training.start().step;
+  }
+  Step take_step() {
+    Step next = training.next_batch(++step);
+    loader_state = next.loader_state;
+    training.queue_step(std::move(next), std::numeric_limits<float>::infinity());
+    return training.pop_step();
+  }
+  // Returns the progress after the last step.
+  Progress progress() const {
+    Progress progress = training.start();
+    progress.step = step;
+    progress.tokens = training.tokens_seen(step);
+    progress.loader_state = loader_state;
+    return progress;
+  }
+  void save() {
+    training.save(progress(), Save::kOnDisk);
+    process.checkpoints.finish();
+  }
+
+  RunProcess& process;
+  Training training;
+  int64_t step = 0;
+  nlohmann::json loader_state;
 };
 
 // A process that saves the state of a model without training it.

@@ -1,0 +1,76 @@
+#include "app/train/session.h"
+
+#include <utility>
+
+#include "app/config/stages.h"
+#include "app/inputs/same_files.h"
+#include "app/memory/resolve.h"
+#include "app/run/weights.h"
+#include "app/train/resume.h"
+
+namespace octavo {
+
+Session::Session(const Setting& setting, ProcessGroup& group, StartupTimer& startup_timer, Console* shown_on)
+    : config(setting.run),
+      timer(startup_timer),
+      console(shown_on),
+      runtime(setting, group, &startup_timer),
+      folder(config, runtime),
+      checkpoints(config, runtime),
+      memory_checkpoints(config, runtime) {}
+
+Start Session::find_start() {
+  std::optional<Checkpoint> resumed = open_to_resume(false);
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
+  timer.mark("reading");
+  return start_at(std::move(resumed));
+}
+
+Start Session::find_undamaged_start(const Start& start, const DamagedCheckpoint& damage) {
+  runtime.group().agree([&] {
+    if (!std::holds_alternative<Checkpoint>(start.values) || config.checkpoint.resume != "auto")
+      throw InputError(damage.what());
+  });
+  return start_at(open_to_resume(true));
+}
+
+std::optional<Checkpoint> Session::open_to_resume(bool verifies_newest) {
+  const Job first = draft(stage_config(config, 0), {}, runtime.mesh_choice());
+  const std::vector<TensorPart> needed = loaded_parts(first, runtime.mesh());
+  const std::optional<std::filesystem::path> newest = checkpoints.newest();
+  std::optional<Checkpoint> found = memory_checkpoints.open(newest, needed);
+  if (!found) return checkpoints.open(needed, verifies_newest);
+  checkpoints.set_resumed_on_disk(newest);
+  return found;
+}
+
+Start Session::start_at(std::optional<Checkpoint> resumed) {
+  Start start;
+  if (!resumed) return start;
+  runtime.group().agree_on_files("reading the checkpoint", [&] {
+    check_may_resume(config, *resumed, runtime.group().is_root());
+    start.progress = progress_of(*resumed);
+  });
+  if (is_path(config.checkpoint.resume)) start.progress.began_from = config.checkpoint.resume;
+  start.values = std::move(*resumed);
+  return start;
+}
+
+// The folder knows the run by the directory of the checkpoint that it resumes. For one in memory, this is the directory
+// of the run's checkpoints on disk.
+void Session::claim_folder(const Progress& start) {
+  folder.lock();
+  if (const std::optional<std::filesystem::path> last = checkpoints.last_path()) {
+    folder.claim(last->parent_path());
+  } else {
+    folder.claim(start.step > 0 ? config.checkpoint.dir : "");
+  }
+}
+
+void Session::begin(const Progress& start) {
+  folder.open();
+  checkpoints.set_other_runs_aside();
+  goodput.emplace(config.logging.dir, continues() && runtime.group().is_root(), start.steps_s);
+}
+
+}  // namespace octavo

@@ -1,0 +1,93 @@
+// Session holds what a process of a run has from its start to its end, and finds where training begins.
+//
+// Each object owns those that are indented below it:
+//
+//     Session                 lasts as long as the process: ranks and streams, log, checkpoints, goodput
+//     Training                lasts as long as a stage
+//       TrainingModel         one arena, and the layout of the state in it (app/memory/training_model.h)
+//         TrainingState       the model, its optimizer and batch, whose tensors are in the arena
+//       Loader, Validator, StateSnapshot, StepLog
+//     TrainingLoop            lasts as long as a job: until the stage or the run ends, rolls back or changes its
+//     precision
+//       StepGuard, PrecisionComparison
+//       RunActions            performs what decide() returns
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/job/progress.h"
+#include "app/process/console.h"
+#include "app/process/runtime.h"
+#include "app/process/startup_timer.h"
+#include "app/records/goodput.h"
+#include "app/records/run_folder.h"
+#include "app/run/disk_checkpoints.h"
+#include "app/run/memory_checkpoints.h"
+#include "app/train/state_snapshot.h"
+
+namespace octavo {
+
+// Where a job begins: its progress, and the values of its state. These are in a checkpoint, in a snapshot of the
+// stage's Training, or nowhere if the run begins with its initial weights.
+struct Start {
+  Progress progress = {};
+  std::variant<std::monostate, Checkpoint, const StateSnapshot*> values = {};
+};
+
+// Why the steps of a job ended: the run is done or was stopped by a signal, its stage is done, a loss spike or a
+// difference between FP8 and bfloat16 rolls it back, or a fallback to bfloat16 is over.
+enum class Ended : uint8_t { kDone, kStopped, kStage, kSpike, kPrecisionGap, kFallback };
+
+struct Outcome {
+  Ended ended = Ended::kDone;
+  std::optional<Start> next = {};  // Where the next job begins. Nothing if the run ends.
+};
+
+class Session {
+ public:
+  // Connects the ranks and opens the directories of checkpoints. `timer` must outlive the session, and so must
+  // `console`, which shows the progress line if it is a terminal and may be null. A collective.
+  Session(const Setting& setting, ProcessGroup& group, StartupTimer& timer, Console* console = nullptr);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Returns where the run begins, from the newer one of the checkpoints on disk and in memory with auto. The checksums
+  // of the checkpoint are compared as its state is loaded. Throws an InputError if the run may not resume it. A
+  // collective.
+  Start find_start();
+  // Returns where the run begins after its state could not be loaded from `start`, because it is damaged: at the newest
+  // checkpoint whose checksums are right. Throws `damage` if the run resumes no other checkpoint. A collective.
+  Start find_undamaged_start(const Start& start, const DamagedCheckpoint& damage);
+
+  // Locks the run's folder and makes it that of this run, which begins at `start`. Not a collective.
+  void claim_folder(const Progress& start);
+  // Opens the files of the folder, moves checkpoints of other runs aside, and begins to measure the goodput. Called
+  // once everything that may refuse the run has passed. A collective.
+  void begin(const Progress& start);
+  // Returns whether begin() was called. Errors after that are not those of input.
+  bool has_begun() const { return goodput.has_value(); }
+  // Returns whether a job that begins at this time continues the metrics that the folder has.
+  bool continues() const { return has_begun() || config.checkpoint.resume != "never"; }
+
+  const Config config;  // Config of the whole run.
+  StartupTimer& timer;
+  Console* const console;
+  Runtime runtime;
+  RunFolder folder;
+  DiskCheckpoints checkpoints;
+  MemoryCheckpoints memory_checkpoints;
+  std::optional<Goodput> goodput;  // Created by begin().
+  // On rank 0, sentences about lines of log files that stages could not write.
+  std::vector<std::string> lost_lines;
+
+ private:
+  std::optional<Checkpoint> open_to_resume(bool verifies_newest);
+  Start start_at(std::optional<Checkpoint> resumed);
+};
+
+}  // namespace octavo
