@@ -44,7 +44,7 @@ struct BenchArguments {
 // if `job` does, because it needs no more memory with the same choice. A collective.
 std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
   if (job.micro_batches() == 1 || job.mesh.shape.pipeline > 1) return std::nullopt;
-  Config one = job.stated;
+  StageConfig one = job.stated;
   one.training.global_batch_size = one.training.micro_batch_size * job.mesh.shape.data();
   return resolve(one, site);
 }
@@ -105,7 +105,7 @@ nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64
 // Times the loader of one rank, because those of the other ranks do the same work.
 int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   arguments.config.overrides.emplace_back("data.validation=[]");  // Only the training data is read.
-  const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);
+  const StageConfig config = stage_configs(load_run_config(arguments.config, group, Purpose::kTrain)).front();
   const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
   nlohmann::ordered_json result;
   group.agree([&] {
@@ -127,7 +127,7 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
 
 int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
-  Config stated = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
+  Config stated = load_run_config(arguments.config, group, Purpose::kSynthetic);
   group.agree([&] {
     CHECK_INPUT(arguments.document_length == 0 || stated.data.document_mask,
                 "--document-length needs documents, and data.document_mask is false");
@@ -146,7 +146,7 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
   const LiveSite site(runtime);
-  const Job job = resolve(config, site);
+  const Job job = resolve(config, site, {});
   group.agree([&] { check_fits(job); });
   Table steps;
   if (const std::optional<Job> one = with_one_micro_batch(job, site)) {

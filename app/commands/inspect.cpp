@@ -50,7 +50,7 @@ void inspect_samples(const InspectArguments& arguments) {
   resolve_document_tokens(config, Purpose::kTrain, resumed);
   if (arguments.text) resolve_tokenizer(config, Purpose::kTrain, resumed);
   const std::unique_ptr<TextTokenizer> tokenizer = arguments.text ? open_tokenizer(config.data.tokenizer) : nullptr;
-  const std::vector<Config> stages = stage_configs(config);
+  const std::vector<StageConfig> stages = stage_configs(config);
   for (size_t i = 0; i < stages.size(); ++i) {
     const DataConfig& data = stages[i].data;
     const int64_t first = data.origin.sample;

@@ -57,7 +57,7 @@ std::string fitting_advice(const Job& job) {
 Plan largest_plan(const Config& config, const PlanTarget& target) {
   const MeshChoice mesh = choose_mesh(config, target.place);
   std::optional<Plan> largest;
-  for (const Config& stage : stage_configs(config)) {
+  for (const StageConfig& stage : stage_configs(config)) {
     Plan plan = make_plan(stage, mesh, target);
     if (!largest || plan.job.memory.total_bytes() > largest->job.memory.total_bytes()) largest = std::move(plan);
   }

@@ -63,10 +63,10 @@ struct TrainArguments {
 // Throws an InputError if a stage trains on a file that data.validation holds out, a later stage has less data than a
 // window, or a rank sees other data than rank 0. A collective.
 void check_data(const Config& config, ProcessGroup& group) {
-  const std::vector<Config> stages = stage_configs(config);
+  const std::vector<StageConfig> stages = stage_configs(config);
   group.agree_on_files("looking for training data that is held out", [&] {
     if (!group.is_root() || config.data.allow_overlap) return;
-    for (const Config& stage : stages) check_overlap(stage.data.train, config.data.validation);
+    for (const StageConfig& stage : stages) check_overlap(stage.data.train, config.data.validation);
   });
   group.agree_on_files("looking at the data of later stages", [&] {
     for (size_t i = 1; group.is_root() && i < stages.size(); ++i) {
@@ -74,7 +74,7 @@ void check_data(const Config& config, ProcessGroup& group) {
       check_windows(SampleStream(data, data.train, /*vocab_size=*/0), data.train);
     }
   });
-  for (const Config& stage : stages) check_same_data("data.train", stage.data.train, group);
+  for (const StageConfig& stage : stages) check_same_data("data.train", stage.data.train, group);
   check_same_data("data.validation", config.data.validation, group);
 }
 
@@ -279,28 +279,21 @@ std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
   return set.datasets();
 }
 
-Job planned_job(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
-  Job job = resolve(stage, target.place, mesh);
-  check_fits(job);
-  return job;
-}
-
 std::string describe_ranks(const PlanTarget& target) {
   const std::string ranks = fmt::format("{} rank{}", target.place.ranks, target.place.ranks == 1 ? "" : "s");
   if (target.place.device == Device::kCpu) return ranks + " on cpu";
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
-// Makes the checks of a start of the run with `config`, which is that of one stage, and prints the start screen.
-void start(const Config& config, const MeshChoice& mesh, const PlanTarget& target,
+// Makes the checks of a start of the run with its first job, and prints the start screen.
+void start(const Job& job, const Progress& progress, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed) {
-  if (resumed) check_may_resume(config, *resumed, true);
-  const Progress progress = resumed ? progress_of(*resumed) : Progress{};
+  const StageConfig& config = job.config;
   const int64_t step = progress.step;
   const std::unique_ptr<Loader> loader = open_loader(config, loader_options(config, step), progress.loader_state, true);
   const DataReport data(config.data, *loader, samples_left(config, step));
   data.check_max_epochs();
-  const Job job = planned_job(config, mesh, target);
+  check_fits(job);
   const bool is_finished = step >= config.training.steps;
   if (!is_finished) {
     const FolderUse use = find_use_of_folder(config, resumed ? resumed->path().parent_path() : fs::path());
@@ -351,10 +344,15 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   const MeshChoice mesh = choose_mesh(config, target.place);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
   tokenizer_to_carry(config.data, resumed ? &*resumed : nullptr);  // Called for its warning.
-  const size_t first = stage_to_train(config, resumed);
-  start(stage_config(config, first), mesh, target, resumed);
-  for (size_t later = first + 1; later < num_stages(config); ++later)
-    planned_job(stage_config(config, later), mesh, target);
+  if (resumed) check_may_resume(config, *resumed, true);
+  Progress progress = resumed ? progress_of(*resumed) : Progress{};
+  Job job = resolve(config, target.place, mesh, progress);
+  start(job, progress, target, resumed);
+  while (job.config.training.steps < config.training.steps) {
+    progress.step = job.config.training.steps;
+    job = resolve(config, target.place, mesh, progress);
+    check_fits(job);
+  }
   log_info("dry run: no problem was found, and nothing was written");
   return kExitDone;
 }

@@ -157,9 +157,7 @@ OrderedJson::json_pointer place_of(const std::string& key) {
 OrderedJson config_sections(const Config& config) {
   OrderedJson root;
   for (const ConfigKey& key : config_keys()) {
-    const OrderedJson& whole = config.stage.whole;
-    const std::optional<OrderedJson> value = whole.contains(key.name) ? whole.at(key.name) : key.write(config);
-    if (value) root[place_of(key.name)] = *value;
+    if (const std::optional<OrderedJson> value = key.write(config)) root[place_of(key.name)] = *value;
   }
   return root;
 }

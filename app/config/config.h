@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -117,17 +116,6 @@ struct StageChanges {
   nlohmann::ordered_json changes = {};  // New values by full key name: {"data.seq_len": 64, ...}.
 };
 
-// The stage that a config describes. Configs of the whole run have number 0.
-struct StageSpan {
-  int64_t number = 0;         // Number of the stage, from 1. 0 means the whole run.
-  int64_t steps_before = 0;   // Number of steps of all earlier stages.
-  int64_t run_steps = 0;      // Number of steps of all stages.
-  int64_t later_tokens = 0;   // Number of tokens of all later stages.
-  bool own_schedule = false;  // Whether the stage has its own learning rate schedule.
-  // Values that the keys which a stage may change have outside of `stages`, by full key name.
-  nlohmann::ordered_json whole = {};
-};
-
 struct Config {
   std::string source;              // Path or other origin of the config, for messages.
   std::vector<std::string> notes;  // Sentences about keys that are ignored.
@@ -156,19 +144,7 @@ struct Config {
   ValidationConfig validation;
   PlanConfig plan;
   DeviceChoice device = DeviceChoice::kAuto;
-  std::vector<StageChanges> stages;  // Stages of the run. The config of a single stage lists all of them too.
-  StageSpan stage;
-
-  // Returns the steps of the whole run. In the config of a stage, training.steps is the last step of the stage.
-  int64_t total_steps() const { return stage.number > 0 ? stage.run_steps : training.steps; }
-  // Returns the steps (first, second] that the learning rate schedule covers.
-  std::pair<int64_t, int64_t> schedule_steps() const {
-    return stage.own_schedule ? std::pair(stage.steps_before, training.steps) : std::pair(int64_t{0}, total_steps());
-  }
-  double learning_rate(int64_t step) const {
-    const auto [begin, end] = schedule_steps();
-    return octavo::learning_rate(optimizer, step - begin, end - begin);
-  }
+  std::vector<StageChanges> stages;  // Stages of the run.
 
   // Returns whether the config gives a preset or any field of the model's shape.
   bool model_given() const { return !model_fields.empty(); }
@@ -186,7 +162,7 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
 
-// Returns every key with its value, nested by section. For the config of a stage, returns the config of the whole run.
+// Returns every key with its value, nested by section.
 nlohmann::json to_json(const Config& config);
 // Returns the same as text, in the order of docs/config.md.
 std::string to_json_text(const Config& config);

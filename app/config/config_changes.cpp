@@ -30,8 +30,8 @@ std::vector<ConfigChange> changes_where(const Config& before, const Config& now,
   return changes;
 }
 
-StepSchedule schedule_in(const std::vector<Config>& stages, int64_t step) {
-  const Config& then = stages[stage_of_step(stages.front(), step)];
+StepSchedule schedule_in(const std::vector<StageConfig>& stages, int64_t step) {
+  const StageConfig& then = stages[stage_of_step(stages.front(), step)];
   return {.lr = then.learning_rate(step), .batch_size = then.training.batch_schedule().batch_size(step)};
 }
 
@@ -52,8 +52,8 @@ std::string step_difference(int64_t step, const StepSchedule& was, const StepSch
 // evenly spaced.
 std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
   constexpr int64_t kMaxComparedSteps = 100'000;
-  const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);
-  const int64_t last = std::min(before.total_steps(), now.total_steps());
+  const std::vector<StageConfig> stages_before = stage_configs(before), stages_now = stage_configs(now);
+  const int64_t last = std::min(before.training.steps, now.training.steps);
   const int64_t first = std::min(steps_done + 1, last);
   const int64_t stride = (last - first) / kMaxComparedSteps + 1;
   for (int64_t step = first;; step = std::min(step + stride, last)) {
@@ -65,7 +65,7 @@ std::string schedule_difference(const Config& before, const Config& now, int64_t
 
 // Returns the reason why a stage, with the configs `was` and `is`, would begin at another sample, or an empty text if
 // it would not.
-std::string moved_stage(const Config& was, const Config& is) {
+std::string moved_stage(const StageConfig& was, const StageConfig& is) {
   if (was.stage.number == 0 || is.stage.number == 0 || was.stage.steps_before != is.stage.steps_before) return "";
   if (was.data.origin.sample == is.data.origin.sample) return "";
   return fmt::format(
@@ -100,8 +100,8 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   const auto is_allowed = [&](KeyClass some) {
     return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
   };
-  const int64_t next = std::min(steps_done + 1, before.total_steps());
-  const Config was = config_of_step(before, next), is = config_of_step(now, next);
+  const int64_t next = std::min(steps_done + 1, before.training.steps);
+  const StageConfig was = config_of_step(before, next), is = config_of_step(now, next);
   if (std::string moved = moved_stage(was, is); !moved.empty()) return moved;
   std::vector<ConfigChange> refused = changes_where(was, is, [&](const ConfigKey& key) {
     return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);

@@ -21,7 +21,7 @@ namespace {
 
 using namespace config_names;
 
-void check_batch(const Config& config, int64_t ranks) {
+void check_batch(const StageConfig& config, int64_t ranks) {
   const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
   const int64_t unit = config.training.micro_batch_size * data_ranks;
   const auto check_size = [&](const char* key, int64_t size, SizeRange range) {
@@ -47,7 +47,7 @@ void check_batch(const Config& config, int64_t ranks) {
 }
 
 // Checks that every pipeline stage has a micro-batch in each step, and equally many ones if its chunks are interleaved.
-void check_pipeline_batch(const Config& config, int64_t ranks) {
+void check_pipeline_batch(const StageConfig& config, int64_t ranks) {
   const int64_t stages = config.parallel.pipeline_parallel;
   const int64_t unit = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
   const bool interleaved = config.parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
@@ -89,7 +89,7 @@ void check_pipeline_stages(const Config& config) {
   (void)pipeline_stages(config.model, parallel, parallel.pipeline_parallel);
 }
 
-void check_schedule(const Config& config) {
+void check_schedule(const StageConfig& config) {
   const OptimizerConfig& optimizer = config.optimizer;
   CHECK_INPUT(
       optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
@@ -256,7 +256,7 @@ void check_lm_head_shape(const Config& config) {
 
 // Refuses sequence lengths for which the attention on GPUs has no kernels.
 void check_lengths_on_gpu(const Config& config) {
-  for (const Config& stage : stage_configs(config)) {
+  for (const StageConfig& stage : stage_configs(config)) {
     CHECK_INPUT(stage.data.seq_len > 1,
                 "data.seq_len is 1{}, expected at least 2 on GPUs, where the backward of attention does not support "
                 "single tokens",
@@ -279,12 +279,16 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   }
 }
 
-// Validates the stages in order and reports the errors of the first invalid one.
-void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
-  for (const Config& stage : stage_configs(config)) {
+}  // namespace
+
+void validate(const Config& run, int64_t ranks, Purpose purpose) {
+  CHECK_INPUT(run.trace.step <= run.training.steps, "logging.trace.step is {}, expected at most training.steps {}",
+              run.trace.step, run.training.steps);
+  for (const StageConfig& stage : stage_configs(run)) {
     try {
-      validate(stage, ranks, purpose);
+      validate_stage(stage, ranks, purpose);
     } catch (const InputError& error) {
+      if (run.stages.empty()) throw;
       ErrorList errors;
       for_each_sentence(error.what(), [&](const std::string& sentence) {
         errors.add(fmt::format("stage {}: {}", stage.stage.number, sentence));
@@ -294,12 +298,7 @@ void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
   }
 }
 
-}  // namespace
-
-void validate(const Config& config, int64_t ranks, Purpose purpose) {
-  CHECK_INPUT(config.trace.step <= config.training.steps || config.stage.number > 0,
-              "logging.trace.step is {}, expected at most training.steps {}", config.trace.step, config.training.steps);
-  if (!config.stages.empty() && config.stage.number == 0) return validate_stages(config, ranks, purpose);
+void validate_stage(const StageConfig& config, int64_t ranks, Purpose purpose) {
   // Each group of checks assumes that the group before it found nothing.
   ErrorList errors;
   errors.collect([&] { check_model(config); });

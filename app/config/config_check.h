@@ -6,6 +6,7 @@
 #include <string>
 
 #include "app/config/config.h"
+#include "app/config/stages.h"
 #include "core/stream.h"
 
 namespace octavo {
@@ -13,9 +14,11 @@ namespace octavo {
 // Use that a command makes of the config, which determines the datasets that the config must name.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 
-// Checks the keys against each other for a run on `ranks` ranks. Checks the model too if its shape is complete.
-// Otherwise init_from must be given, and the caller calls validate again after adopt_model.
-void validate(const Config& config, int64_t ranks, Purpose purpose = Purpose::kTrain);
+// Checks the keys against each other for a run on `ranks` ranks, stage by stage, and reports the errors of the first
+// invalid stage. Checks the model too if its shape is complete. Otherwise init_from must be given, and the caller calls
+// validate again after adopt_model.
+void validate(const Config& run, int64_t ranks, Purpose purpose = Purpose::kTrain);
+void validate_stage(const StageConfig& config, int64_t ranks, Purpose purpose = Purpose::kTrain);
 
 // Refuses a GPU for which this program has no kernels. The error says what the recipe needs and what would work
 // instead.

@@ -98,18 +98,16 @@ struct StagesRule {
 };
 
 // Returns the config with the changes of a stage, without setting where the stage begins.
-Config changed_config(const Config& config, size_t stage) {
-  Config changed = config;
-  const OrderedJson& changes = config.stages[stage].changes;
+StageConfig changed_config(const Config& run, size_t stage) {
+  StageConfig changed(run);
+  const OrderedJson& changes = run.stages[stage].changes;
   const auto states = [&](const char* key) { return changes.contains(key); };
   for (const ConfigKey& key : config_keys()) {
-    if (is_changeable(key)) changed.stage.whole[key.name] = *key.write(config);
     if (!states(key.name.c_str())) continue;
     changed.stage.own_schedule = changed.stage.own_schedule || is_of_schedule(key.name);
-    const bool good = key.read(node_from_json(changes.at(key.name), config.source), changed);
+    const bool good = key.read(node_from_json(changes.at(key.name), run.source), changed);
     CHECK(good, "stages: {} does not read what it wrote", key.name);
   }
-  changed.stage.whole["training.steps"] = config.training.steps;
   // A later stage starts from trained weights and needs no warm-up. The keys of a decay belong to the schedule that
   // they were given with.
   OptimizerConfig& optimizer = changed.optimizer;
@@ -173,31 +171,28 @@ void check_weights(const Config& config, size_t stage) {
 
 }  // namespace
 
-size_t num_stages(const Config& config) { return std::max<size_t>(config.stages.size(), 1); }
-
-size_t stage_of_step(const Config& config, int64_t step) {
+size_t stage_of_step(const Config& run, int64_t step) {
   size_t stage = 0;
-  for (int64_t end = 0; stage + 1 < num_stages(config); ++stage) {
-    end += config.stages[stage].steps;
+  for (int64_t end = 0; stage + 1 < run.stages.size(); ++stage) {
+    end += run.stages[stage].steps;
     if (step <= end) break;
   }
   return stage;
 }
 
-std::vector<Config> stage_configs(const Config& config, const std::vector<SampleRange>& rolled_back) {
-  if (config.stages.empty()) return {config};
-  std::vector<Config> stages;
-  stages.reserve(config.stages.size());
+std::vector<StageConfig> stage_configs(const Config& run, const std::vector<SampleRange>& rolled_back) {
+  if (run.stages.empty()) return {StageConfig(run)};
+  std::vector<StageConfig> stages;
+  stages.reserve(run.stages.size());
   DatasetsRead datasets;
   int64_t steps = 0;
   int64_t samples = 0;
-  for (size_t i = 0; i < config.stages.size(); ++i) {
-    Config& stage = stages.emplace_back(changed_config(config, i));
+  for (size_t i = 0; i < run.stages.size(); ++i) {
+    StageConfig& stage = stages.emplace_back(changed_config(run, i));
     check_weights(stage, i);
     stage.stage.number = static_cast<int64_t>(i) + 1;
     stage.stage.steps_before = steps;
-    stage.stage.run_steps = config.training.steps;
-    stage.training.steps = steps + config.stages[i].steps;
+    stage.training.steps = steps + run.stages[i].steps;
     stage.data.origin = {.sample = samples, .datasets = datasets.origins(stage.data)};
     const BatchSchedule batches = stage.training.batch_schedule();
     const int64_t taken = batches.samples(stage.training.steps) - batches.samples(steps);
@@ -212,12 +207,8 @@ std::vector<Config> stage_configs(const Config& config, const std::vector<Sample
   return stages;
 }
 
-Config stage_config(const Config& config, size_t stage) { return stage_configs(config)[stage]; }
-
-Config config_of_step(const Config& config, int64_t step) { return stage_config(config, stage_of_step(config, step)); }
-
-Config whole_config(const Config& of_stage) {
-  return of_stage.stage.number == 0 ? of_stage : config_from_json(to_json(of_stage), of_stage.source);
+StageConfig config_of_step(const Config& run, int64_t step) {
+  return std::move(stage_configs(run)[stage_of_step(run, step)]);
 }
 
 ConfigKey stages_key(const std::vector<ConfigKey>& keys) {

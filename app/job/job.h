@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "app/job/memory_plan.h"
 #include "app/job/place.h"
 #include "model/architecture/layer_spec.h"
@@ -21,11 +21,11 @@ struct MeshChoice {
 };
 
 struct Job {
-  // The stage as the config states it, completed by files and the device. This is what config.yaml and checkpoints
-  // record, so that a run on another machine decides again. Keys may be auto.
-  Config stated = {};
+  // The stage as the config states it, completed by files and the device. Keys may be auto. config.yaml and checkpoints
+  // record the whole run in this form, so that a run on another machine decides again.
+  StageConfig stated = {};
   // The stage as it runs. No key is auto that a run decides by its ranks and memory (is_decided).
-  Config config = {};
+  StageConfig config = {};
   Place place = {};
   MeshChoice mesh = {};
   // Memory of the rank that needs the most, or of this rank in a run. Empty in a draft.

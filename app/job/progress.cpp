@@ -55,9 +55,9 @@ std::string recorded_beginning(const nlohmann::json& meta) {
   return is_path(resume) ? resume : "";
 }
 
-nlohmann::json checkpoint_meta(const Config& stated, const Progress& progress) {
-  nlohmann::json meta = {{"config", to_json(stated)},
-                         {kTokenizerHashKey, stated.data.tokenizer_hash},
+nlohmann::json checkpoint_meta(const Config& run, const Progress& progress) {
+  nlohmann::json meta = {{"config", to_json(run)},
+                         {kTokenizerHashKey, run.data.tokenizer_hash},
                          {"loader", progress.loader_state},
                          {"tokens", progress.tokens},
                          {"steps_s", progress.steps_s},

@@ -36,7 +36,8 @@ Progress progress_of(const Checkpoint& checkpoint);
 // Empty if the run began with step 1.
 std::string recorded_beginning(const nlohmann::json& meta);
 
-// Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `stated` is Job::stated.
-nlohmann::json checkpoint_meta(const Config& stated, const Progress& progress);
+// Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `run` is
+// the config of the whole run, whose keys may be auto.
+nlohmann::json checkpoint_meta(const Config& run, const Progress& progress);
 
 }  // namespace octavo

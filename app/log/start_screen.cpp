@@ -111,7 +111,7 @@ std::string steps_text(const StartFacts& facts) {
   return text;
 }
 
-std::string schedule_text(const Config& config) {
+std::string schedule_text(const StageConfig& config) {
   const OptimizerConfig& optimizer = config.optimizer;
   const int64_t steps = config.training.steps;
   return fmt::format("{}: {} steps of warm-up to {:g}, {:.3g} at step {}; weight decay {:g}, {}",
@@ -189,7 +189,7 @@ std::string start_title(const std::string& config_path) {
 }
 
 std::vector<std::string> start_screen(const StartFacts& facts) {
-  const Config& config = facts.job.config;
+  const StageConfig& config = facts.job.config;
   std::vector<std::string> data = data_texts(facts.datasets);
   data.push_back(documents_text(config.data));
   for (const std::string& note : facts.data_notes) data.push_back("documents: " + note);
@@ -219,7 +219,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
   return lines;
 }
 
-std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets) {
+std::vector<std::string> config_warnings(const StageConfig& config, std::span<const DatasetUse> datasets) {
   std::vector<std::string> warnings;
   const auto [begin, end] = config.schedule_steps();
   if (config.optimizer.warmup_steps > end - begin) {
@@ -230,11 +230,11 @@ std::vector<std::string> config_warnings(const Config& config, std::span<const D
   }
   int64_t smaller_batches = 0;
   for (const BatchPhase& phase : config.training.batch_size_warmup) smaller_batches += phase.steps;
-  if (smaller_batches > 0 && smaller_batches >= config.total_steps()) {
+  if (smaller_batches > 0 && smaller_batches >= config.stage.run_steps) {
     warnings.push_back(fmt::format(
         "training.batch_size_warmup has {} steps, but the run has {} steps, so the batch size never reaches "
         "training.global_batch_size {}",
-        smaller_batches, config.total_steps(), config.training.global_batch_size));
+        smaller_batches, config.stage.run_steps, config.training.global_batch_size));
   }
   for (size_t i = 0; i < datasets.size(); ++i) {
     const DatasetUse& dataset = datasets[i];

@@ -42,6 +42,6 @@ inline constexpr double kManyEpochs = 4;
 // Returns one sentence per mistake: a warm-up of the learning rate or batch size that the run does not complete, more
 // than kManyEpochs epochs over a dataset without max_epochs, and validation datasets that are never used. `datasets`
 // are those of config.data.train, in its order.
-std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets);
+std::vector<std::string> config_warnings(const StageConfig& config, std::span<const DatasetUse> datasets);
 
 }  // namespace octavo

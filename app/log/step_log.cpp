@@ -101,7 +101,7 @@ ModelFlops flops_of_step(const Config& config, const MetricRow& row) {
                      config.data.seq_len, row.at("attended_tokens"));
 }
 
-StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
+StepLog::StepLog(const StageConfig& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
                  Console* console)
     : config_(config),
       batches_(config.training.batch_schedule()),

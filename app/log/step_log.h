@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "app/process/console.h"
 #include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
@@ -52,7 +52,7 @@ class StepLog {
   // Only the rank with `writes` set reports anything. It has a MetricsWriter, to which `resumes_after` is passed.
   // `console` shows the progress line if it is a terminal, and may be null. Throws an InputError if a file cannot be
   // opened.
-  StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
+  StepLog(const StageConfig& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
           Console* console);
   ~StepLog();
   StepLog(const StepLog&) = delete;
@@ -82,7 +82,7 @@ class StepLog {
   void set_rates(MetricRow& row, double token_s) const;
   void set_energy(MetricRow& row);
 
-  const Config& config_;
+  const StageConfig& config_;
   const BatchSchedule batches_;
   const Runtime& runtime_;
   Console* console_;

@@ -63,15 +63,15 @@ std::vector<Change> changes_to_try(const Config& config) {
 }
 
 // Function that returns whether a config fits on a number of ranks with some changes.
-using Fits = std::function<bool(Config config, int64_t ranks, std::initializer_list<const Change*> changes)>;
+using Fits = std::function<bool(StageConfig config, int64_t ranks, std::initializer_list<const Change*> changes)>;
 
 // Finds the smallest number of ranks, doubled each time, on which the config fits with `change`. The batch grows with
 // the ranks only if they cannot divide it.
-FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change& change, const Fits& fits) {
+FittingChange find_fitting_ranks(const StageConfig& config, int64_t ranks, const Change& change, const Fits& fits) {
   constexpr int64_t kMaxRanks = 1 << 14;
   for (int64_t factor = 2; factor * ranks <= kMaxRanks; factor *= 2) {
     for (const bool larger_batch : {false, true}) {
-      Config more = config;
+      StageConfig more = config;
       std::vector<std::string> words;
       if (larger_batch) {
         more.training.global_batch_size *= factor;
@@ -106,14 +106,14 @@ std::string FittingChange::words(int64_t now) const {
 }
 
 FittingChange find_fitting_change(const Job& job) {
-  Config config = job.stated;
+  StageConfig config = job.stated;
   const int64_t ranks = job.place.ranks;
   if (config.model.num_layers > kMaxLayersOfAdvice) return {};
   if (config.parallel.chooses_replicas()) config.parallel.data_parallel_replicate = job.mesh.shape.replicate;
-  const Fits fits = [&](Config changed, int64_t on_ranks, std::initializer_list<const Change*> made) {
+  const Fits fits = [&](StageConfig changed, int64_t on_ranks, std::initializer_list<const Change*> made) {
     for (const Change* change : made) change->apply(changed);
     try {
-      validate(changed, on_ranks, Purpose::kSynthetic);
+      validate_stage(changed, on_ranks, Purpose::kSynthetic);
       return can_fit(changed, job.place, changed.parallel.mesh_shape(on_ranks));
     } catch (const InputError&) {
       return false;

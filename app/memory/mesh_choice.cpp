@@ -26,7 +26,7 @@ std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationChec
 // Returns the reason why there cannot be one replica per node on `nodes` nodes, or nothing.
 std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
                                           const Place& place) {
-  for (const Config& stage : stage_configs(config)) {
+  for (const StageConfig& stage : stage_configs(config)) {
     const Job with_copies = resolve(stage, place, {copies, ""});
     const MemoryPlan& memory = with_copies.memory;
     if (!memory.fits()) {

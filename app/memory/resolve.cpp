@@ -95,12 +95,12 @@ MemoryPlan LiveSite::plan(const Job& job) const {
   return plan;
 }
 
-Job draft(const Config& stage, const Place& place, const MeshChoice& mesh) {
+Job draft(const StageConfig& stage, const Place& place, const MeshChoice& mesh) {
   Job job = with_mesh({.stated = stage, .config = stage, .place = place}, mesh);
   return with_choice(std::move(job), memory_choices(stage, mesh.shape).front());
 }
 
-Job resolve(const Config& stage, const Site& site) {
+Job resolve(const StageConfig& stage, const Site& site) {
   const std::vector<MemoryChoice> choices = memory_choices(stage, site.mesh().shape);
   Job job = draft(stage, site.place(), site.mesh());
   if (choices.size() > 1) {
@@ -121,11 +121,15 @@ Job resolve(const Config& run, const Site& site, const Progress& progress) {
                                                                                     : job;
 }
 
-Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh) {
+Job resolve(const Config& run, const Place& place, const MeshChoice& mesh, const Progress& progress) {
+  return resolve(run, PlannedSite(run, place, mesh), progress);
+}
+
+Job resolve(const StageConfig& stage, const Place& place, const MeshChoice& mesh) {
   return resolve(stage, PlannedSite(stage, place, mesh));
 }
 
-bool can_fit(const Config& stage, const Place& place, const MeshShape& mesh) {
+bool can_fit(const StageConfig& stage, const Place& place, const MeshShape& mesh) {
   const PlannedSite site(stage, place, {mesh, ""});
   return site.fits(with_choice(draft(stage, place, site.mesh()), memory_choices(stage, mesh).back()));
 }

@@ -48,21 +48,22 @@ class LiveSite : public Site {
 
 // Returns the job of a stage with the fastest choice of what memory decides, and without a memory plan. `stage` must be
 // resolved for the device (resolve_device) and valid for the mesh.
-Job draft(const Config& stage, const Place& place, const MeshChoice& mesh);
+Job draft(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 
 // Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
 // if the site is.
-Job resolve(const Config& stage, const Site& site);
+Job resolve(const StageConfig& stage, const Site& site);
 
 // Returns the job with which a run goes on from its progress: that of the stage of its next step, without the samples
 // that rollbacks skip, and in bfloat16 during a fallback. A collective if the site is.
 Job resolve(const Config& run, const Site& site, const Progress& progress);
 
-// Returns the job of a stage at a place that is only planned for, with the memory of the rank that needs the most.
-Job resolve(const Config& stage, const Place& place, const MeshChoice& mesh);
+// Return the same at a place that is only planned for, with the memory of the rank that needs the most.
+Job resolve(const Config& run, const Place& place, const MeshChoice& mesh, const Progress& progress);
+Job resolve(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 
 // Returns whether the stage fits with the choice that takes the least memory. Plans once, where resolve() plans up to a
 // dozen times.
-bool can_fit(const Config& stage, const Place& place, const MeshShape& mesh);
+bool can_fit(const StageConfig& stage, const Place& place, const MeshShape& mesh);
 
 }  // namespace octavo

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "app/log/step.h"
 #include "app/process/runtime.h"
 #include "app/run/training_state.h"
@@ -40,7 +40,7 @@ class StepObserver {
 
 // The parts of a run that observers may use. All of them outlive the observers.
 struct ObserverContext {
-  const Config& config;
+  const StageConfig& config;
   Runtime& runtime;
   TrainingState& state;
   DiskCheckpoints& checkpoints;

@@ -147,9 +147,9 @@ OrderedJson mesh_json(const MeshShape& mesh) {
 }
 
 // Returns the number of steps of the run, or of the planned stage.
-int64_t num_steps(const Config& config) { return config.training.steps - config.stage.steps_before; }
+int64_t num_steps(const StageConfig& config) { return config.training.steps - config.stage.steps_before; }
 
-int64_t num_tokens(const Config& config) {
+int64_t num_tokens(const StageConfig& config) {
   const BatchSchedule batches = config.training.batch_schedule();
   return (batches.samples(config.training.steps) - batches.samples(config.stage.steps_before)) * config.data.seq_len;
 }
@@ -299,7 +299,7 @@ void print_stages(const Plan& plan) {
 }
 
 void print_run(const PlanReport& r) {
-  const Config& config = r.plan.job.config;
+  const StageConfig& config = r.plan.job.config;
   std::cout << (config.stage.number > 0 ? fmt::format("stage {}", config.stage.number) : "this run")
             << fmt::format(": {} steps, {} tokens", with_thousands_separators(num_steps(config)),
                            with_thousands_separators(num_tokens(config)));
@@ -323,7 +323,7 @@ void print_flops(const Config& config) {
 OrderedJson plan_json(const PlanReport& report) {
   const PlanTarget& target = report.target;
   const Plan& plan = report.plan;
-  const Config& config = plan.job.config;
+  const StageConfig& config = plan.job.config;
   OrderedJson json{{"parameters", config.model.num_parameters()},
                    {"linear", precision_name(config.precision)},
                    {"lm_head", traits(config.precision.lm_head).name},

@@ -25,9 +25,9 @@ namespace {
 
 using Mode = ActivationCheckpointing::Mode;
 
-bool is_valid(const Config& config, int64_t gpus) {
+bool is_valid(const StageConfig& config, int64_t gpus) {
   try {
-    validate(config, gpus, Purpose::kSynthetic);
+    validate_stage(config, gpus, Purpose::kSynthetic);
   } catch (const InputError&) {
     return false;
   }
@@ -43,14 +43,14 @@ std::set<int64_t> powers_of_two(int64_t most, int64_t other) {
 
 // A candidate of the search, which may not fit into memory.
 struct Candidate {
-  Config config;
+  StageConfig config;
   MeshShape mesh;
   bool open = false;  // Whether mode block is selected and its number of blocks is not yet determined.
   // Whether the time is predicted. Otherwise the candidate is in the queue with a lower bound of its time.
   bool predicted = false;
 };
 
-Plan plan_of(const Config& stage, const MeshChoice& mesh, const PlanTarget& target, Predictor* predictor) {
+Plan plan_of(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target, Predictor* predictor) {
   Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
   if (predictor != nullptr) plan.prediction = predictor->predict(plan.job);
   return plan;
@@ -60,7 +60,7 @@ Plan plan_of(const Config& stage, const MeshChoice& mesh, const PlanTarget& targ
 // their memory planned, only when they reach the front of the queue.
 class Search {
  public:
-  Search(const Config& config, const PlanTarget& target, double at_most_s)
+  Search(const StageConfig& config, const PlanTarget& target, double at_most_s)
       : config_(config),
         target_(target),
         predictor_(*target.machine, target.cluster, target.document_length),
@@ -124,7 +124,7 @@ class Search {
     const int64_t local_batch = config_.training.global_batch_size / mesh.data();
     for (int64_t micro_batch = 1; micro_batch <= local_batch; micro_batch *= 2) {
       Candidate candidate{.config = config_, .mesh = mesh};
-      Config& config = candidate.config;
+      StageConfig& config = candidate.config;
       for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
       config.parallel.pipeline_schedule = schedule;
       config.parallel.pipeline_chunks = chunks;
@@ -201,7 +201,7 @@ class Search {
   };
 
   // Returns whether the config fits if all blocks are recomputed, which takes the least memory.
-  bool can_fit(Config config, const MeshShape& mesh) {
+  bool can_fit(StageConfig config, const MeshShape& mesh) {
     const Needs needs{.tensor = mesh.tensor,
                       .context = mesh.context,
                       .pipeline = mesh.pipeline,
@@ -221,7 +221,9 @@ class Search {
     return fits_full;
   }
 
-  bool fits(const Config& config, const MeshShape& mesh) const { return octavo::can_fit(config, target_.place, mesh); }
+  bool fits(const StageConfig& config, const MeshShape& mesh) const {
+    return octavo::can_fit(config, target_.place, mesh);
+  }
 
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
   // recomputing any block.
@@ -253,7 +255,7 @@ class Search {
     return predictor_.predict(draft(candidate.config, target_.place, {candidate.mesh, ""}));
   }
 
-  const Config& config_;
+  const StageConfig& config_;
   const PlanTarget& target_;
   Predictor predictor_;
   double at_most_s_;
@@ -320,13 +322,13 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
   return config;
 }
 
-Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
+Plan make_plan(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target) {
   if (!target.machine) return plan_of(stage, mesh, target, nullptr);
   Predictor predictor(*target.machine, target.cluster, target.document_length);
   return plan_of(stage, mesh, target, &predictor);
 }
 
-std::vector<Plan> search_plans(const Config& stage, const PlanTarget& target, size_t count, double at_most_s) {
+std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& target, size_t count, double at_most_s) {
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
   while (plans.size() < count) {

@@ -43,7 +43,7 @@ struct Plan {
 // Reads a config like a run on target.place.ranks ranks does, without opening its datasets. Throws an InputError.
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target);
 
-Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& target);
+Plan make_plan(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target);
 
 // Returns the fastest plans that fit, at most `count`. The search covers all meshes with 1, 2, 4 or 8 tensor-parallel
 // ranks, with 1 to max_context_parallel() ranks per sequence, and with numbers of pipeline stages and micro-batches
@@ -52,7 +52,7 @@ Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& ta
 // gathered weights or gathering them again, and reducing gradients per micro-batch or, if that is faster, once per
 // step. The global batch and all other keys stay as configured. Memory is planned only for candidates that are fast
 // enough to be among the results. Plans whose step takes `at_most_s` or longer are omitted. Requires target.machine.
-std::vector<Plan> search_plans(const Config& stage, const PlanTarget& target, size_t count,
+std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& target, size_t count,
                                double at_most_s = std::numeric_limits<double>::infinity());
 
 // Returns the keys in which `found` differs from `plan`, such as "parallel.tensor_parallel=2

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "app/config/config_changes.h"
-#include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/process/events.h"
 #include "core/error.h"
@@ -41,7 +40,7 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
               recorded.empty() ? "" : fmt::format(", which began with {}", recorded));
 }
 
-void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs) {
+void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
   const nlohmann::json& meta = checkpoint.meta();
   if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // The checkpoint was imported.
   Config before;
@@ -53,31 +52,26 @@ void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs
     if (logs) log_warning("the config changes since the checkpoint was saved are unknown: {}", reason);
     return;
   }
-  const Config now = whole_config(config);
   const int64_t step = checkpoint.step();
   const std::string refusal = refusal_to_resume(before, now, step);
   CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
   if (!logs) return;
   const std::string changes = describe(config_changes(before, now));
   if (!changes.empty()) log_event(EventKind::kNote, step, "config changes since the checkpoint was saved: {}", changes);
-  if (step == 0 || step >= config.total_steps()) return;
+  if (step == 0 || step >= now.training.steps) return;
   log_event(EventKind::kNote, step, "learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr,
             step, schedule_of(now, step + 1).lr, step + 1);
 }
 
 }  // namespace
 
-size_t stage_to_train(const Config& config, const std::optional<Checkpoint>& resumed) {
-  return stage_of_step(config, (resumed ? resumed->step() : 0) + 1);
+void check_may_resume(const Config& run, const Checkpoint& checkpoint, bool logs) {
+  check_same_model(checkpoint.model_config(), run.model, checkpoint.path().string());
+  check_initial_weights(run, checkpoint);
+  check_changes(run, checkpoint, logs);
 }
 
-void check_may_resume(const Config& config, const Checkpoint& checkpoint, bool logs) {
-  check_same_model(checkpoint.model_config(), config.model, checkpoint.path().string());
-  check_initial_weights(config, checkpoint);
-  check_changes(config, checkpoint, logs);
-}
-
-LoaderOptions loader_options(const Config& config, int64_t steps_done) {
+LoaderOptions loader_options(const StageConfig& config, int64_t steps_done) {
   return {.global_batch_size = config.training.global_batch_size,
           .batch_size_warmup = config.training.batch_size_warmup,
           .steps_done = steps_done,
@@ -85,7 +79,7 @@ LoaderOptions loader_options(const Config& config, int64_t steps_done) {
           .vocab_size = config.model.vocab_size};
 }
 
-int64_t samples_left(const Config& config, int64_t steps_done) {
+int64_t samples_left(const StageConfig& config, int64_t steps_done) {
   const BatchSchedule batches = config.training.batch_schedule();
   return std::max<int64_t>(0, batches.samples(config.training.steps) - batches.samples(steps_done));
 }

@@ -7,25 +7,21 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
 
 namespace octavo {
 
-// Returns the stage, counted from 0, of the next step after the checkpoint `resumed`, or of the first step if there is
-// none.
-size_t stage_to_train(const Config& config, const std::optional<Checkpoint>& resumed);
-
-// Throws an InputError if a run with this config, of a stage or of a whole run, may not resume the checkpoint. If
-// `logs` is true, logs the keys in which the run differs from the run that saved the checkpoint.
-void check_may_resume(const Config& config, const Checkpoint& checkpoint, bool logs);
+// Throws an InputError if a run with this config may not resume the checkpoint. If `logs` is true, logs the keys in
+// which the run differs from the run that saved the checkpoint.
+void check_may_resume(const Config& run, const Checkpoint& checkpoint, bool logs);
 
 // Returns the options of the loader of a single rank after `steps_done` steps.
-LoaderOptions loader_options(const Config& config, int64_t steps_done);
+LoaderOptions loader_options(const StageConfig& config, int64_t steps_done);
 
 // Returns the number of sequences that remain until the end of the run or stage.
-int64_t samples_left(const Config& config, int64_t steps_done);
+int64_t samples_left(const StageConfig& config, int64_t steps_done);
 
 // Opens the training data at a loader state (Progress::loader_state), or at its beginning if `state` is null. If the
 // data differs from the checkpoint's data and checkpoint.allow_changes permits that, the data begins at its first

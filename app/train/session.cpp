@@ -35,7 +35,7 @@ Start Session::find_undamaged_start(const Start& start, const DamagedCheckpoint&
 }
 
 std::optional<Checkpoint> Session::open_to_resume(bool verifies_newest) {
-  const Job first = draft(stage_config(config, 0), {}, runtime.mesh_choice());
+  const Job first = draft(stage_configs(config).front(), {}, runtime.mesh_choice());
   const std::vector<TensorPart> needed = loaded_parts(first, runtime.mesh());
   const std::optional<std::filesystem::path> newest = checkpoints.newest();
   std::optional<Checkpoint> found = memory_checkpoints.open(newest, needed);

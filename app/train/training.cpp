@@ -246,7 +246,7 @@ void Training::queue_step(Step step, float loss_limit) {
   TrainingStep work = work_of(step);
   work.loss_limit = loss_limit;
   work.update_after = staged_;
-  step.row = MetricRow(step.number, config_.total_steps());
+  step.row = MetricRow(step.number, config_.stage.run_steps);
   step.row.in_bfloat16 = in_fallback(job_);
   if (config_.stage.number > 0) step.row.set("stage", config_.stage.number);
   step.row.set("lr", work.lr);
@@ -286,7 +286,7 @@ double Training::loss_of_step(int64_t number, Loader& loader) {
 }
 
 void Training::save(const Progress& progress, Save which) {
-  const nlohmann::json meta = checkpoint_meta(config_, progress);
+  const nlohmann::json meta = checkpoint_meta(session_.config, progress);
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
     session_.memory_checkpoints.save(progress.step, meta, pieces, session_.checkpoints);

@@ -46,7 +46,7 @@ class Training {
   void warm_up();
 
   // Returns the config of the stage as it is stated (Job::stated).
-  const Config& config() const { return config_; }
+  const StageConfig& config() const { return config_; }
   const Job& job() const { return job_; }
   // Returns the progress at which the job began.
   const Progress& start() const { return start_; }
@@ -106,7 +106,7 @@ class Training {
   const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
   Session& session_;
   Runtime& runtime_;
-  const Config config_;
+  const StageConfig config_;
   Job job_;  // Job in progress. Later jobs of the stage differ in precision and in the samples that they skip.
   const bool is_first_stage_;  // Whether this is the first stage of the process.
   TrainingModel model_;

@@ -53,7 +53,7 @@ class TrainingLoop {
 
   Session& session_;
   Training& training_;
-  const Config& config_;
+  const StageConfig& config_;
   Goodput& goodput_;
   StepGuard step_guard_;            // Judges the result of each step: skipped, a spike, slow.
   PrecisionComparison comparison_;  // Compares FP8 with bfloat16, as the config requests by precision.guard.

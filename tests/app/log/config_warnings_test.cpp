@@ -7,7 +7,8 @@ namespace octavo {
 namespace {
 
 // Succeeds if there is exactly one warning and it contains `text`.
-testing::AssertionResult warns(const Config& config, const std::vector<DatasetUse>& datasets, const std::string& text) {
+testing::AssertionResult warns(const StageConfig& config, const std::vector<DatasetUse>& datasets,
+                               const std::string& text) {
   const std::vector<std::string> warnings = config_warnings(config, datasets);
   if (warnings.size() == 1 && warnings.front().find(text) != std::string::npos) return testing::AssertionSuccess();
   testing::AssertionResult result = testing::AssertionFailure() << warnings.size() << " warnings";
@@ -15,9 +16,9 @@ testing::AssertionResult warns(const Config& config, const std::vector<DatasetUs
   return result;
 }
 
-Config config_of(int64_t steps, int64_t warmup_steps) {
-  Config config;
-  config.training.steps = steps;
+StageConfig config_of(int64_t steps, int64_t warmup_steps) {
+  StageConfig config;
+  config.training.steps = config.stage.run_steps = steps;
   config.optimizer.warmup_steps = warmup_steps;
   config.data.train = {DatasetSource{.paths = {"text"}}};
   return config;
@@ -29,7 +30,7 @@ TEST(ConfigWarnings, AConfigWithoutMistakesHasNone) {
 
 TEST(ConfigWarnings, AWarmUpThatIsLongerThanItsSchedule) {
   EXPECT_TRUE(warns(config_of(100, 101), {}, "optimizer.warmup_steps is 101, but the schedule has 100 steps"));
-  Config config = config_of(100, 50);
+  StageConfig config = config_of(100, 50);
   config.stage = {.number = 2, .steps_before = 60, .run_steps = 100, .own_schedule = true};
   EXPECT_TRUE(warns(config, {}, "the schedule has 40 steps"));
   config.stage.own_schedule = false;
@@ -37,7 +38,7 @@ TEST(ConfigWarnings, AWarmUpThatIsLongerThanItsSchedule) {
 }
 
 TEST(ConfigWarnings, AWarmUpOfTheBatchSizeThatIsNotCompleted) {
-  Config config = config_of(100, 0);
+  StageConfig config = config_of(100, 0);
   config.training.batch_size_warmup = {{.batch_size = 2, .steps = 40}, {.batch_size = 4, .steps = 59}};
   EXPECT_TRUE(config_warnings(config, {}).empty());
   for (const int64_t steps : {60, 61}) {
@@ -50,7 +51,7 @@ TEST(ConfigWarnings, AWarmUpOfTheBatchSizeThatIsNotCompleted) {
 }
 
 TEST(ConfigWarnings, ManyEpochsOverADatasetWithoutMaxEpochs) {
-  Config config = config_of(100, 0);
+  StageConfig config = config_of(100, 0);
   config.data.train = {DatasetSource{.paths = {"a"}}, DatasetSource{.paths = {"b"}}};
   const std::vector<DatasetUse> datasets = {{"a", 1000, 1, 0, 3.9}, {"b", 10, 1, 1, 4.12}};
   EXPECT_TRUE(warns(config, datasets, "4.1 epochs over the dataset b"));
@@ -59,7 +60,7 @@ TEST(ConfigWarnings, ManyEpochsOverADatasetWithoutMaxEpochs) {
 }
 
 TEST(ConfigWarnings, ValidationThatNeverRuns) {
-  Config config = config_of(100, 0);
+  StageConfig config = config_of(100, 0);
   config.validation.every = 0;
   EXPECT_TRUE(config_warnings(config, {}).empty());
   config.data.validation = {DatasetSource{.paths = {"held_out"}}};

@@ -29,6 +29,7 @@ class StartScreenTest : public testing::Test {
   StartScreenTest() {
     config_.model = model();
     config_.training = {.steps = 900, .global_batch_size = 8, .micro_batch_size = 4};
+    config_.stage.run_steps = 900;
     config_.data.seq_len = 256;
     config_.logging.dir = "runs/mine";
     config_.activation_checkpointing.mode = ActivationCheckpointing::Mode::kNone;
@@ -46,7 +47,8 @@ class StartScreenTest : public testing::Test {
             .rope_scaling = std::nullopt};
   }
 
-  StartFacts facts() const {
+  StartFacts facts() {
+    job_.stated = config_;
     return {.job = job_,
             .runs_on = "1 rank on cpu, 1 thread each",
             .datasets = {{"text", 683'000, 3, 0, 0.25}, {"a_longer_name", 1'025'997, 1, 0, 1.5}},
@@ -65,7 +67,7 @@ class StartScreenTest : public testing::Test {
   }
 
   Job job_;
-  Config& config_ = job_.config;
+  StageConfig& config_ = job_.config;
 };
 
 TEST(StartTitle, HasTheEndOfALongPath) {
@@ -110,6 +112,15 @@ TEST_F(StartScreenTest, FollowsTheConfigAndTheProgress) {
         "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n"}) {
     expect_mentions(text, {part});
   }
+}
+
+TEST_F(StartScreenTest, OfAFallbackToBFloat16) {
+  config_.precision.linear = LinearPrecision::kFp8Tensorwise;
+  const StartFacts in_fp8 = facts();
+  expect_mentions(screen(in_fp8), {"  recipe      fp8_tensorwise linears; "});
+  job_ = in_other_precision(job_);
+  expect_mentions(screen(in_fp8),
+                  {"  recipe      fp8_tensorwise linears; ", "because precision.guard fell back to it"});
 }
 
 TEST_F(StartScreenTest, OfManyLongNames) {

@@ -60,7 +60,7 @@ Outcome train(Config config) {
   config = setting.run;
   Runtime runtime(setting, group);
   Stream& stream = runtime.stream();
-  const Job job = draft(config, setting.place, setting.mesh);
+  const Job job = draft(StageConfig(config), setting.place, setting.mesh);
   Outcome outcome;
   outcome.bytes = plan_training(job, runtime.mesh()).used();
   Arena arena(stream.device(), outcome.bytes);

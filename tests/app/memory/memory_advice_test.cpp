@@ -24,7 +24,7 @@ class MemoryAdvice : public testing::Test {
   }
   static Job job_of(const Config& config, int64_t gpus, int64_t memory_gib) {
     const Place place{.ranks = gpus, .memory_bytes = memory_gib * kGiB};
-    return resolve(config, place, {config.parallel.mesh_shape(gpus), ""});
+    return resolve(StageConfig(config), place, {config.parallel.mesh_shape(gpus), ""});
   }
   FittingChange change(const std::vector<std::string>& overrides, int64_t gpus, int64_t memory_gib) {
     return find_fitting_change(job_of(load(overrides), gpus, memory_gib));

@@ -36,8 +36,10 @@ class MemoryChoiceTest : public ConfigTest {
     };
     const std::vector<MemoryChoice> choices = memory_choices(config, mesh);
     const size_t found = first_fitting(choices, fits);
-    return found == choices.size() ? "nothing"
-                                   : describe_choice(with_choice({.stated = config, .config = config}, choices[found]));
+    return found == choices.size()
+               ? "nothing"
+               : describe_choice(
+                     with_choice({.stated = StageConfig(config), .config = StageConfig(config)}, choices[found]));
   }
 
   static constexpr const char* kRegathered = ", weights gathered again in backward";

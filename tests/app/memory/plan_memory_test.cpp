@@ -24,7 +24,7 @@ class PlanMemory : public testing::Test {
     validate(config, gpus, Purpose::kSynthetic);
     resolve_device(config, Device::kCuda);
     const Place place{.ranks = gpus, .memory_bytes = memory_bytes};
-    return resolve(config, place, {config.parallel.mesh_shape(gpus), ""});
+    return resolve(StageConfig(config), place, {config.parallel.mesh_shape(gpus), ""});
   }
   static MemoryPlan plan(const std::string& name, const std::vector<std::string>& overrides, int64_t gpus,
                          int64_t memory_bytes = 140 * kGiB) {

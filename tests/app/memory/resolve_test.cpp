@@ -42,7 +42,7 @@ Job expect_plan_is_the_run(Config stated) {
   setting = with_chosen_mesh(std::move(setting), group);
   Runtime runtime(setting, group);
   Job first;
-  for (const Config& stage : stage_configs(setting.run)) {
+  for (const StageConfig& stage : stage_configs(setting.run)) {
     const LiveSite live(runtime);
     const Job run = resolve(stage, live);
     const Place told = as_planned(live.place());
@@ -95,10 +95,10 @@ TEST(Resolve, APlanIsTheRunForRandomConfigs) {
 
 // Available memory decides, and what does not fit with any choice is the last one.
 TEST(Resolve, TakesTheFirstChoiceThatFits) {
-  const Config config = [] {
+  const StageConfig config = [] {
     Config preset = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/llama3_8b_8gpu.yaml");
     resolve_device(preset, Device::kCuda);
-    return preset;
+    return StageConfig(preset);
   }();
   const MeshChoice mesh{config.parallel.mesh_shape(8), ""};
   int64_t before = std::numeric_limits<int64_t>::max();

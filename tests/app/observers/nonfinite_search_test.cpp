@@ -31,7 +31,7 @@ class SearchedModel {
   explicit SearchedModel(const SearchCase& of)
       : setting_(observe_setting(make_config(of), group_)),
         runtime_(setting_, group_),
-        model_(resolve(setting_.run, LiveSite(runtime_)), false, runtime_) {
+        model_(resolve(setting_.run, LiveSite(runtime_), {}), false, runtime_) {
     load_initial_weights(setting_.run, nullptr, state().parameters, runtime_.stream());
     publish_weights(state());
   }

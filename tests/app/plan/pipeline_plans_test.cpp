@@ -18,7 +18,7 @@ std::optional<Plan> best_plan(const char* of_config, const PlanTarget& target, i
   for (const StageLayers& stage : pipeline_stages(config.model, config.parallel, parts)) {
     config.parallel.pipeline_layers.push_back(stage[0].end - stage[0].begin);
   }
-  std::vector<Plan> plans = search_plans(config, target, 1, at_most_s);
+  std::vector<Plan> plans = search_plans(StageConfig(config), target, 1, at_most_s);
   return plans.empty() ? std::nullopt : std::optional(std::move(plans.front()));
 }
 

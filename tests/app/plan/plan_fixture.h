@@ -53,12 +53,12 @@ inline Job job_on(Config config, int64_t gpus, const ShardingOptions& sharding =
   config.activation_checkpointing = checkpointing;
   config.parallel.reshard_after_forward = auto_bool(sharding.reshard_after_forward);
   config.parallel.accumulate_unsharded = auto_bool(sharding.accumulate_unsharded);
-  return draft(config, {.ranks = gpus}, {config.parallel.mesh_shape(gpus), ""});
+  return draft(StageConfig(config), {.ranks = gpus}, {config.parallel.mesh_shape(gpus), ""});
 }
 
 // Returns the plan of a config whose mesh does not depend on memory.
 inline Plan plan_on(const Config& config, const PlanTarget& target) {
-  return make_plan(config, {config.parallel.mesh_shape(target.place.ranks), ""}, target);
+  return make_plan(StageConfig(config), {config.parallel.mesh_shape(target.place.ranks), ""}, target);
 }
 
 using TableRow = std::vector<std::string>;

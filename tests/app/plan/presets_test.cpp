@@ -16,7 +16,7 @@ TEST(Presets, AreNearlyTheBestThatASearchFinds) {
     if (named.gpus == 0) continue;  // The config is for a CPU.
     const PlanTarget target = gpus_of(named.machine, named.gpus);
     const Config config = load_planned_config(arguments_of(name, ""), target);
-    const Plan plan = make_plan(config, choose_mesh(config, target.place), target);
+    const Plan plan = make_plan(StageConfig(config), choose_mesh(config, target.place), target);
     EXPECT_TRUE(plan.job.memory.fits()) << name;
     const Plan best = search_plans(plan.job.stated, target, 1).at(0);
     EXPECT_GT(plan.prediction->wps, (1 - kLargestLoss) * best.prediction->wps)

@@ -128,7 +128,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   config = setting.run;
   Runtime runtime(setting, group);
   Stream& stream = runtime.stream();
-  const Job job = draft(config, setting.place, setting.mesh);
+  const Job job = draft(StageConfig(config), setting.place, setting.mesh);
   Arena arena(stream.device(), plan_training(job, runtime.mesh()).used());
   TrainingState state(job, runtime.mesh(), arena);
   HfWeights initial(config.init_from);

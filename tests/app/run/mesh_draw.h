@@ -28,7 +28,8 @@ struct MeshDraw {
   std::string describe() const;
   // Returns the job of the draw on a mesh.
   Job job(const Mesh& mesh) const {
-    return draft(config, {.device = mesh.stream().device(), .ranks = mesh.shape().ranks()}, {mesh.shape(), ""});
+    return draft(StageConfig(config), {.device = mesh.stream().device(), .ranks = mesh.shape().ranks()},
+                 {mesh.shape(), ""});
   }
   // Returns the number of targets of a step, over all ranks.
   int64_t targets() const { return config.training.global_batch_size * config.data.seq_len; }

@@ -56,7 +56,7 @@ class Steps {
   explicit Steps(const Config& config)
       : setting_(observe_setting(config, group_)),
         runtime_(setting_, group_),
-        model_(resolve(setting_.run, LiveSite(runtime_)), false, runtime_) {
+        model_(resolve(setting_.run, LiveSite(runtime_), {}), false, runtime_) {
     load_initial_weights(setting_.run, nullptr, model_.state().parameters, runtime_.stream());
     publish_weights(model_.state());
   }
