@@ -114,13 +114,21 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   check_windows(stream_, config.train);
   config_.skip = merged_ranges(config.skip);
   restore(state);
-  initial_state_ = stream_.state();
   constexpr int kSlots = 3;  // Two batches are prepared ahead, and the consumer holds one.
   for (int i = 0; i < kSlots; ++i) {
     auto slot = std::make_unique<Slot>();
     resize(slot->batch, options_.global_batch_size / options_.num_ranks, options_.context.share(stream_.seq_len()));
     free_.push_back(std::move(slot));
   }
+  start();
+}
+
+Loader::~Loader() { stop(); }
+
+// Starts to read at the stream's state.
+void Loader::start() {
+  initial_state_ = stream_.state();
+  stopping_ = false;
   threads_.reserve(static_cast<size_t>(config_.reader_threads));
   try {
     for (int64_t i = 0; i < config_.reader_threads; ++i) {
@@ -133,7 +141,18 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   }
 }
 
-Loader::~Loader() { stop(); }
+void Loader::rewind(const Json& state, int64_t steps_done) {
+  stop();
+  if (current_) free_.push_back(std::move(current_));
+  for (std::unique_ptr<Slot>& slot : slots_) free_.push_back(std::move(slot));
+  slots_.clear();
+  failure_ = nullptr;
+  next_step_ = 0;
+  options_.steps_done = steps_done;
+  options_.enters_stage = false;
+  restore(&state);
+  start();
+}
 
 void Loader::stop() {
   {
@@ -142,6 +161,7 @@ void Loader::stop() {
   }
   work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void Loader::seek_named_sample() {

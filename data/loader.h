@@ -101,6 +101,10 @@ class Loader {
   // consumed.
   const Batch& next();
 
+  // Continues after the step `steps_done`, at whose end this loader had the state `state` (state_json()). Opens no
+  // file.
+  void rewind(const nlohmann::json& state, int64_t steps_done);
+
   // Returns the milliseconds that the last next() waited.
   double data_ms() const { return data_ms_; }
   const SampleStream& stream() const { return stream_; }
@@ -121,6 +125,7 @@ class Loader {
   };
   void restore(const nlohmann::json* state);
   void seek_named_sample();
+  void start();
   void stop();
   void run(SampleScratch& scratch);
   Slot* slot_with_work();

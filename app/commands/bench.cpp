@@ -139,14 +139,14 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
       OutputFile(arguments.trace, kStepTraceFile);
   });
   const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
-  const Config& config = setting.run;
   Runtime runtime(setting, group);
   const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
   DeviceRates rates;
-  if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
+  if (arguments.ops) rates = measure_rates(setting.run.precision, runtime.stream());
 
   const LiveSite site(runtime);
-  const Job job = resolve(config, site, {});
+  const Job job = resolve(setting.run, site, {});
+  const StageConfig& config = job.config;
   group.agree([&] { check_fits(job); });
   Table steps;
   if (const std::optional<Job> one = with_one_micro_batch(job, site)) {

@@ -141,6 +141,7 @@ void log_start(const Job& job, Session& session, Training& training) {
   log_start_screen(facts);
 }
 
+// Ends a run that a former start has finished with `step`.
 Ended nothing_to_do(Session& session, int64_t step) {
   session.memory_checkpoints.free();
   if (session.runtime.group().is_root()) {
@@ -155,19 +156,20 @@ Ended nothing_to_do(Session& session, int64_t step) {
 // Trains one job after the other, each from where the previous one ended. A stage keeps its memory for all its jobs.
 Ended train(Session& session, StopSignals& signals) {
   ProcessGroup& group = session.runtime.group();
-  std::optional<LiveSite> site;  // Measures the free memory while no stage holds any.
   std::optional<Training> training;
-  auto last_end = std::chrono::steady_clock::now();  // Time at which the last job ended.
+  Ended last = Ended::kDone;  // How the last job ended, and when.
+  auto last_end = std::chrono::steady_clock::now();
   for (Start start = session.find_start();;) {
-    if (!site) site.emplace(session.runtime);
-    const Job job = resolve(session.config, *site, start.progress);
-    group.agree([&] { check_fits(job); });
     const bool is_new = !training;
+    const Job job = is_new ? resolve(session.config, LiveSite(session.runtime), start.progress)
+                           : later_job(training->job(), session.config, start.progress);
+    group.agree([&] { check_fits(job); });
     if (is_new) training.emplace(job, session);
     try {
       training->load(job, start);
+      start.values = {};  // Frees the memory and the disk space of a checkpoint that the run may remove.
     } catch (const DamagedCheckpoint& damage) {
-      if (session.has_begun()) throw;
+      group.agree([&] { CHECK(!session.has_begun(), "{}", damage.what()); });
       training.reset();
       start = session.find_undamaged_start(start, damage);
       continue;
@@ -179,15 +181,13 @@ Ended train(Session& session, StopSignals& signals) {
       training->warm_up();
     } else {
       session.goodput->roll_back(start.progress.steps_s);
-      session.goodput->add(Goodput::kRecovery, seconds_since(last_end));
+      session.account(last == Ended::kFallback ? Goodput::kChecks : Goodput::kRecovery, last_end);
     }
     Outcome outcome = TrainingLoop(session, *training).run(signals);
     last_end = std::chrono::steady_clock::now();
-    if (!outcome.next) return outcome.ended;
-    if (outcome.ended == Ended::kStage) {
-      training.reset();
-      site.reset();
-    }
+    last = outcome.ended;
+    if (!outcome.next) return last;
+    if (last == Ended::kStage) training.reset();
     start = std::move(*outcome.next);
   }
 }
@@ -286,7 +286,7 @@ std::string describe_ranks(const PlanTarget& target) {
 }
 
 // Makes the checks of a start of the run with its first job, and prints the start screen.
-void start(const Job& job, const Progress& progress, const PlanTarget& target,
+void start(const Config& run, const Job& job, const Progress& progress, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed) {
   const StageConfig& config = job.config;
   const int64_t step = progress.step;
@@ -296,7 +296,7 @@ void start(const Job& job, const Progress& progress, const PlanTarget& target,
   check_fits(job);
   const bool is_finished = step >= config.training.steps;
   if (!is_finished) {
-    const FolderUse use = find_use_of_folder(config, resumed ? resumed->path().parent_path() : fs::path());
+    const FolderUse use = find_use_of_folder(run, resumed ? resumed->path().parent_path() : fs::path());
     check_writable(kLoggingDirectory, config.logging.dir);
     if (use == FolderUse::kSetAside && path_exists(fs::path(config.logging.dir) / "metrics.jsonl"))
       log_info("the log and metrics of an earlier run in {} would be moved aside", config.logging.dir);
@@ -347,7 +347,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (resumed) check_may_resume(config, *resumed, true);
   Progress progress = resumed ? progress_of(*resumed) : Progress{};
   Job job = resolve(config, target.place, mesh, progress);
-  start(job, progress, target, resumed);
+  start(config, job, progress, target, resumed);
   while (job.config.training.steps < config.training.steps) {
     progress.step = job.config.training.steps;
     job = resolve(config, target.place, mesh, progress);

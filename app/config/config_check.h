@@ -18,6 +18,7 @@ enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 // invalid stage. Checks the model too if its shape is complete. Otherwise init_from must be given, and the caller calls
 // validate again after adopt_model.
 void validate(const Config& run, int64_t ranks, Purpose purpose = Purpose::kTrain);
+void validate(const StageConfig& stage, int64_t ranks, Purpose purpose = Purpose::kTrain) = delete;
 void validate_stage(const StageConfig& config, int64_t ranks, Purpose purpose = Purpose::kTrain);
 
 // Refuses a GPU for which this program has no kernels. The error says what the recipe needs and what would work

@@ -50,6 +50,7 @@ StageConfig config_of_step(const Config& run, int64_t step);
 // Returns the configs of all stages, in order. `rolled_back` has the samples that the run skips in addition to
 // data.skip. Throws an InputError if a config is invalid.
 std::vector<StageConfig> stage_configs(const Config& run, const std::vector<SampleRange>& rolled_back = {});
+std::vector<StageConfig> stage_configs(const StageConfig& stage, const std::vector<SampleRange>& = {}) = delete;
 
 // Makes the key `stages`. Its items may give any of `keys` that a stage may change.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);

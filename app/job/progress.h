@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "checkpoint/checkpoint.h"
 
 namespace octavo {
@@ -36,8 +36,9 @@ Progress progress_of(const Checkpoint& checkpoint);
 // Empty if the run began with step 1.
 std::string recorded_beginning(const nlohmann::json& meta);
 
-// Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `run` is
-// the config of the whole run, whose keys may be auto.
+// Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `run` is the config of
+// the whole run, whose keys may be auto.
 nlohmann::json checkpoint_meta(const Config& run, const Progress& progress);
+nlohmann::json checkpoint_meta(const StageConfig& stage, const Progress& progress) = delete;
 
 }  // namespace octavo

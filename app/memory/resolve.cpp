@@ -113,12 +113,18 @@ Job resolve(const StageConfig& stage, const Site& site) {
 }
 
 Job resolve(const Config& run, const Site& site, const Progress& progress) {
+  return later_job(resolve(config_of_step(run, progress.step + 1), site), run, progress);
+}
+
+Job later_job(Job job, const Config& run, const Progress& progress) {
   const std::vector<SampleRange>& rolled_back = progress.rolled_back;
-  Job job = resolve(stage_configs(run, rolled_back)[stage_of_step(run, progress.step + 1)], site);
-  std::vector<SampleRange>& skip = job.config.data.skip;
-  skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
-  return has_precision_guard(job.config) && progress.step < progress.bfloat16_until ? in_other_precision(std::move(job))
-                                                                                    : job;
+  const StageConfig stage = std::move(stage_configs(run, rolled_back)[stage_of_step(run, progress.step + 1)]);
+  job.stated.data.origin = job.config.data.origin = stage.data.origin;
+  job.config.data.skip = stage.data.skip;
+  job.config.data.skip.insert(job.config.data.skip.end(), rolled_back.begin(), rolled_back.end());
+  job.config.precision = stage.precision;
+  const bool falls_back = has_precision_guard(stage) && progress.step < progress.bfloat16_until;
+  return falls_back ? in_other_precision(std::move(job)) : job;
 }
 
 Job resolve(const Config& run, const Place& place, const MeshChoice& mesh, const Progress& progress) {

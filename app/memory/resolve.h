@@ -57,8 +57,11 @@ Job resolve(const StageConfig& stage, const Site& site);
 // Returns the job with which a run goes on from its progress: that of the stage of its next step, without the samples
 // that rollbacks skip, and in bfloat16 during a fallback. A collective if the site is.
 Job resolve(const Config& run, const Site& site, const Progress& progress);
+// Returns the same from an earlier job of the stage, so that nothing is decided again.
+Job later_job(Job job, const Config& run, const Progress& progress);
 
-// Return the same at a place that is only planned for, with the memory of the rank that needs the most.
+// Return the jobs of a run and of a stage at a place that is only planned for, with the memory of the rank that needs
+// the most.
 Job resolve(const Config& run, const Place& place, const MeshChoice& mesh, const Progress& progress);
 Job resolve(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 

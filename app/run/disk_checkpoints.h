@@ -83,6 +83,9 @@ class DiskCheckpoints {
   bool ready() const { return writer_.ready(); }
   // Returns the name of the directory that is being written, or an empty text.
   std::string pending_name() const { return pending() ? step_directory_name(saving_step_) : ""; }
+  // Records whether a due save was postponed and is still to be made. Not a collective.
+  void set_postponed(bool postponed) { postponed_ = postponed; }
+  bool is_postponed() const { return postponed_; }
   // Waits up to a quarter of a second until ready().
   void wait_briefly();
   // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save). The
@@ -128,6 +131,7 @@ class DiskCheckpoints {
   int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, summed over all ranks.
   int64_t saving_step_ = 0;
   int64_t saved_step_ = 0;
+  bool postponed_ = false;
   bool is_final_ = false;     // Whether the last save is the final save of the run.
   int64_t failed_saves_ = 0;  // Number of failed saves in a row.
   std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();

@@ -38,11 +38,11 @@ bool PrecisionComparison::ends_fallback(int64_t step) const {
 void PrecisionComparison::begin(Progress before) {
   before_ = std::move(before);
   const int64_t last = std::min(before_.step + guard_.steps, training_.config().training.steps);
-  const std::unique_ptr<Loader> loader = training_.open_loader_at(before_, false);
   training_.try_other_precision(before_.step, [&] {
     for (int64_t step = before_.step + 1; step <= last; ++step)
-      bfloat16_losses_.push_back(training_.loss_of_step(step, *loader));
+      bfloat16_losses_.push_back(training_.loss_of_step(step));
   });
+  training_.rewind_data(before_);
 }
 
 void PrecisionComparison::add(int64_t step, double loss, bool logs) {

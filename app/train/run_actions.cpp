@@ -6,16 +6,14 @@
 
 #include "app/config/stages.h"
 #include "app/process/events.h"
-#include "app/run/weights.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace octavo {
 
-RunActions::RunActions(Session& session, Training& training, StepGuard& step_guard, PrecisionComparison& comparison)
+RunActions::RunActions(Session& session, Training& training, PrecisionComparison& comparison)
     : session_(session),
       training_(training),
-      step_guard_(step_guard),
       comparison_(comparison),
       group_(session.runtime.group()),
       loader_state_(training.start().loader_state),
@@ -33,7 +31,7 @@ std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& 
     case Next::kCompare: {
       const auto begin = std::chrono::steady_clock::now();
       comparison_.begin(progress_after(step));
-      account(Goodput::kChecks, begin);
+      session_.account(Goodput::kChecks, begin);
       break;
     }
     case Next::kResumeFp8:
@@ -48,7 +46,7 @@ std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& 
     case Next::kDone:
       return end_job(actions.next == Next::kStop, step);
   }
-  if (actions.save != Save::kNone || accounted_s_ > 0) training_.results().start();
+  if (actions.save != Save::kNone || session_.has_accounted()) training_.results().start();
   return std::nullopt;
 }
 
@@ -120,7 +118,7 @@ void RunActions::give_up(int64_t step) {
 // The samples of the spike are skipped from then on, also after the run is resumed.
 Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
   const auto begin = std::chrono::steady_clock::now();
-  std::optional<Checkpoint> checkpoint = session_.checkpoints.open_last(loaded_parts(training_.state()));
+  std::optional<Checkpoint> checkpoint = session_.open_last();
   const Progress& now = training_.start();
   Start start;
   group_.agree_on_files("rolling back", [&] {
@@ -144,8 +142,8 @@ Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
                 samples->begin, samples->end - 1);
     start.values = std::move(*checkpoint);
   });
-  account(Goodput::kRecovery, begin);
-  return {.ended = Ended::kSpike, .next = std::move(start)};
+  session_.account(Goodput::kRecovery, begin);
+  return {.ended = Ended::kRollback, .next = std::move(start)};
 }
 
 Outcome RunActions::fall_back_to_bfloat16() {
@@ -154,7 +152,7 @@ Outcome RunActions::fall_back_to_bfloat16() {
     log_event(EventKind::kFallback, progress.step,
               "rolled back to step {}; the run continues in bfloat16 until step {}", progress.step,
               progress.bfloat16_until);
-  return {.ended = Ended::kPrecisionGap, .next = Start{.progress = progress, .values = &training_.snapshot()}};
+  return {.ended = Ended::kRollback, .next = Start{.progress = progress, .values = &training_.snapshot()}};
 }
 
 Outcome RunActions::return_to_fp8(int64_t step) {
@@ -162,8 +160,10 @@ Outcome RunActions::return_to_fp8(int64_t step) {
   if (group_.is_root())
     log_event(EventKind::kNote, step + 1, "the run continues in {} from step {}",
               is_fp8(precision.linear) ? precision_name(precision) : "FP8", step + 1);
-  return {.ended = Ended::kFallback,
-          .next = Start{.progress = progress_after(step), .values = &training_.take_snapshot()}};
+  const auto begin = std::chrono::steady_clock::now();
+  Start start{.progress = progress_after(step), .values = &training_.take_snapshot()};
+  session_.account(Goodput::kChecks, begin);
+  return {.ended = Ended::kFallback, .next = std::move(start)};
 }
 
 Outcome RunActions::end_job(bool stopped, int64_t step) {
@@ -183,10 +183,10 @@ Outcome RunActions::end_job(bool stopped, int64_t step) {
           "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
           stage);
   });
-  std::optional<Checkpoint> last = session_.checkpoints.open_last(loaded_parts(training_.state()));
+  std::optional<Checkpoint> last = session_.open_last();
   Start start;
   group_.agree_on_files("beginning the next stage", [&] {
-    CHECK(last.has_value(), "there is no checkpoint of step {} with which the next stage can begin", step);
+    CHECK(last.has_value(), "there is no undamaged checkpoint with which stage {} can begin", stage + 1);
     start.progress = progress_of(*last);
     start.values = std::move(*last);
   });
@@ -194,23 +194,18 @@ Outcome RunActions::end_job(bool stopped, int64_t step) {
 }
 
 void RunActions::account_final_save() {
-  session_.goodput->add(Goodput::kSaving, std::max(seconds_since(last_result_) - take_accounted(), 0.0));
+  session_.goodput->add(Goodput::kSaving, std::max(seconds_since(last_result_) - session_.take_accounted(), 0.0));
 }
 
+// Everything else of the progress is the same during a job.
 Progress RunActions::progress_after(int64_t step) const {
   Progress progress = training_.start();
   progress.step = step;
   progress.tokens = training_.tokens_seen(step);
   progress.steps_s = session_.goodput->steps_seconds();
   progress.loader_state = loader_state_;
-  progress.guard = step_guard_.to_json();
+  progress.guard = training_.step_guard().to_json();
   return progress;
-}
-
-void RunActions::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {
-  const double seconds = seconds_since(begin);
-  session_.goodput->add(use, seconds);
-  accounted_s_ += seconds;
 }
 
 void RunActions::write_goodput(bool end) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "app/observers/step_guard.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/session.h"
@@ -20,7 +19,7 @@ namespace octavo {
 class RunActions {
  public:
   // The arguments must outlive the object.
-  RunActions(Session& session, Training& training, StepGuard& step_guard, PrecisionComparison& comparison);
+  RunActions(Session& session, Training& training, PrecisionComparison& comparison);
 
   // Performs the actions after `step`. Returns the outcome of the job if they end it, or nothing if it continues.
   // Throws an AgreedError if the run gives up.
@@ -32,10 +31,6 @@ class RunActions {
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
   // Records the current time as the end of the last step.
   void note_result() { last_result_ = std::chrono::steady_clock::now(); }
-  // Adds the time since `begin`, during which the device computed no step, to `use`.
-  void account(Goodput::Use use, std::chrono::steady_clock::time_point begin);
-  // Returns the seconds that account() has added since the last call.
-  double take_accounted() { return std::exchange(accounted_s_, 0); }
   void write_goodput(bool end);
 
  private:
@@ -47,20 +42,18 @@ class RunActions {
   Outcome fall_back_to_bfloat16();
   Outcome return_to_fp8(int64_t step);
   Outcome end_job(bool stopped, int64_t step);
-  // Adds the time since the last step, except what account() has added, to the time of saving.
+  // Adds the time since the last step, except what Session::account() has added, to the time of saving.
   void account_final_save();
   // Returns the progress after `step`, the last judged step.
   Progress progress_after(int64_t step) const;
 
   Session& session_;
   Training& training_;
-  StepGuard& step_guard_;
   PrecisionComparison& comparison_;
   ProcessGroup& group_;
   nlohmann::json loader_state_;  // Loader state after the last judged step.
   Progress good_;                // Progress before the steps that were skipped in a row.
   std::chrono::steady_clock::time_point last_result_ = std::chrono::steady_clock::now();
-  double accounted_s_ = 0;  // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

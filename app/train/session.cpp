@@ -1,5 +1,6 @@
 #include "app/train/session.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "app/config/stages.h"
@@ -17,10 +18,11 @@ Session::Session(const Setting& setting, ProcessGroup& group, StartupTimer& star
       runtime(setting, group, &startup_timer),
       folder(config, runtime),
       checkpoints(config, runtime),
-      memory_checkpoints(config, runtime) {}
+      memory_checkpoints(config, runtime),
+      needed_(loaded_parts(draft(stage_configs(config).front(), {}, runtime.mesh_choice()), runtime.mesh())) {}
 
 Start Session::find_start() {
-  std::optional<Checkpoint> resumed = open_to_resume(false);
+  std::optional<Checkpoint> resumed = open_to_resume();
   check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
   timer.mark("reading");
   return start_at(std::move(resumed));
@@ -28,20 +30,25 @@ Start Session::find_start() {
 
 Start Session::find_undamaged_start(const Start& start, const DamagedCheckpoint& damage) {
   runtime.group().agree([&] {
-    if (!std::holds_alternative<Checkpoint>(start.values) || config.checkpoint.resume != "auto")
-      throw InputError(damage.what());
+    const bool has_others = std::holds_alternative<Checkpoint>(start.values) && config.checkpoint.resume == "auto";
+    if (!has_others || verifies_newest_) throw InputError(damage.what());
   });
-  return start_at(open_to_resume(true));
+  verifies_newest_ = true;
+  return start_at(open_to_resume());
 }
 
-std::optional<Checkpoint> Session::open_to_resume(bool verifies_newest) {
-  const Job first = draft(stage_configs(config).front(), {}, runtime.mesh_choice());
-  const std::vector<TensorPart> needed = loaded_parts(first, runtime.mesh());
+std::optional<Checkpoint> Session::open_to_resume() {
   const std::optional<std::filesystem::path> newest = checkpoints.newest();
-  std::optional<Checkpoint> found = memory_checkpoints.open(newest, needed);
-  if (!found) return checkpoints.open(needed, verifies_newest);
+  std::optional<Checkpoint> found = memory_checkpoints.open(newest, needed_);
+  if (!found) return checkpoints.open(needed_, verifies_newest_);
   checkpoints.set_resumed_on_disk(newest);
   return found;
+}
+
+void Session::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {
+  const double seconds = seconds_since(begin);
+  goodput->add(use, seconds);
+  accounted_s_ += seconds;
 }
 
 Start Session::start_at(std::optional<Checkpoint> resumed) {
@@ -70,6 +77,7 @@ void Session::claim_folder(const Progress& start) {
 void Session::begin(const Progress& start) {
   folder.open();
   checkpoints.set_other_runs_aside();
+  memory_checkpoints.begin();
   goodput.emplace(config.logging.dir, continues() && runtime.group().is_root(), start.steps_s);
 }
 

@@ -6,16 +6,17 @@
 //     Training                lasts as long as a stage
 //       TrainingModel         one arena, and the layout of the state in it (app/memory/training_model.h)
 //         TrainingState       the model, its optimizer and batch, whose tensors are in the arena
-//       Loader, Validator, StateSnapshot, StepLog
-//     TrainingLoop            lasts as long as a job: until the stage or the run ends, rolls back or changes its
-//     precision
-//       StepGuard, PrecisionComparison
+//       Loader, Validator, StepGuard, StateSnapshot, StepLog
+//     TrainingLoop            lasts as long as a job, which ends with its stage, a rollback or a change of precision
+//       PrecisionComparison
 //       RunActions            performs what decide() returns
 #pragma once
 
-#include <filesystem>
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -39,9 +40,9 @@ struct Start {
   std::variant<std::monostate, Checkpoint, const StateSnapshot*> values = {};
 };
 
-// Why the steps of a job ended: the run is done or was stopped by a signal, its stage is done, a loss spike or a
-// difference between FP8 and bfloat16 rolls it back, or a fallback to bfloat16 is over.
-enum class Ended : uint8_t { kDone, kStopped, kStage, kSpike, kPrecisionGap, kFallback };
+// Why the steps of a job ended: the run is done or was stopped by a signal, its stage is done, it rolls back, or its
+// fallback to bfloat16 is over.
+enum class Ended : uint8_t { kDone, kStopped, kStage, kRollback, kFallback };
 
 struct Outcome {
   Ended ended = Ended::kDone;
@@ -61,13 +62,24 @@ class Session {
   // collective.
   Start find_start();
   // Returns where the run begins after its state could not be loaded from `start`, because it is damaged: at the newest
-  // checkpoint whose checksums are right. Throws `damage` if the run resumes no other checkpoint. A collective.
+  // checkpoint whose checksums are right. Throws the damage as an InputError if the run resumes no other checkpoint, or
+  // if this one was verified before. A collective.
   Start find_undamaged_start(const Start& start, const DamagedCheckpoint& damage);
+
+  // Returns the newest undamaged checkpoint that the run has saved or resumed (DiskCheckpoints::open_last). A
+  // collective.
+  std::optional<Checkpoint> open_last() { return checkpoints.open_last(needed_); }
+
+  // Adds the time since `begin`, during which the device computed no step, to `use`.
+  void account(Goodput::Use use, std::chrono::steady_clock::time_point begin);
+  bool has_accounted() const { return accounted_s_ > 0; }
+  // Returns the seconds that account() has added since the last call.
+  double take_accounted() { return std::exchange(accounted_s_, 0); }
 
   // Locks the run's folder and makes it that of this run, which begins at `start`. Not a collective.
   void claim_folder(const Progress& start);
-  // Opens the files of the folder, moves checkpoints of other runs aside, and begins to measure the goodput. Called
-  // once everything that may refuse the run has passed. A collective.
+  // Opens the files of the folder, moves checkpoints of other runs aside, begins the checkpoints in memory, and begins
+  // to measure the goodput. Called once everything else that may refuse the run has passed. A collective.
   void begin(const Progress& start);
   // Returns whether begin() was called. Errors after that are not those of input.
   bool has_begun() const { return goodput.has_value(); }
@@ -86,8 +98,13 @@ class Session {
   std::vector<std::string> lost_lines;
 
  private:
-  std::optional<Checkpoint> open_to_resume(bool verifies_newest);
+  std::optional<Checkpoint> open_to_resume();
   Start start_at(std::optional<Checkpoint> resumed);
+
+  const std::vector<TensorPart>
+      needed_;                    // Parts of a checkpoint that this rank loads, whatever the stage and precision are.
+  bool verifies_newest_ = false;  // Whether the newest checkpoint is verified before its state is loaded.
+  double accounted_s_ = 0;        // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

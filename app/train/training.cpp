@@ -35,6 +35,7 @@ Training::Training(const Job& job, Session& session)
       state_(model_.state()),
       results_(state_),
       snapshot_(runtime_.stream()),
+      step_guard_(config_.training, config_.logging.every),
       staged_(&session.checkpoints.staged()) {
   session_.timer.mark("memory");
   runtime_.group().agree_on_files("opening the data", [&] {
@@ -60,19 +61,15 @@ void Training::load(const Job& job, Start& start) {
   start_ = start.progress;
   recent_samples_.clear();
   const std::string damage = damage_found("reading the weights", runtime_.group(), [&] {
-    data_report_.reset();
-    loader_.reset();
-    loader_ = open_loader_at(start_, runtime_.group().is_root());
-    next_sample_ = loader_->state().next_sample;
-    data_report_.emplace(config_.data, *loader_, samples_left(config_, start_.step));
-    start_.loader_state = loader_->state_json();
-    session_.timer.mark("data");
+    open_data(start);
     load_values(start, initial.get());
     if (!is_first) return;
     data_report_->check_max_epochs();
     if (runtime_.group().is_root()) tokenizer = tokenizer_to_carry(config_.data, checkpoint);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
+  // A job that goes on where the last one ended also keeps what the JSON leaves out.
+  if (start_.guard != step_guard_.to_json()) step_guard_.from_json(start_.guard);
   for (const auto make : kObservers) {
     if (is_first) observers_.push_back(make({config_, runtime_, state_, session_.checkpoints}));
   }
@@ -94,12 +91,28 @@ void Training::load(const Job& job, Start& start) {
   announce_new_state();
 }
 
-std::unique_ptr<Loader> Training::open_loader_at(const Progress& progress, bool logs) const {
-  LoaderOptions options = loader_options(config_, progress.step);
-  options.rank = runtime_.mesh().data_rank();
-  options.num_ranks = runtime_.mesh().shape().data();
-  options.context = runtime_.mesh().context_rank();
-  return open_loader(job_.config, options, progress.loader_state, logs);
+// Opens the data at start_, or goes there in the open data if the state is that of a snapshot, which was taken since.
+void Training::open_data(const Start& start) {
+  if (std::holds_alternative<const StateSnapshot*>(start.values)) {
+    loader_->rewind(start_.loader_state, start_.step);
+  } else {
+    LoaderOptions options = loader_options(config_, start_.step);
+    options.rank = runtime_.mesh().data_rank();
+    options.num_ranks = runtime_.mesh().shape().data();
+    options.context = runtime_.mesh().context_rank();
+    data_report_.reset();
+    loader_.reset();
+    loader_ = open_loader(job_.config, options, start_.loader_state, runtime_.group().is_root());
+    data_report_.emplace(config_.data, *loader_, samples_left(config_, start_.step));
+  }
+  next_sample_ = loader_->state().next_sample;
+  start_.loader_state = loader_->state_json();
+  session_.timer.mark("data");
+}
+
+void Training::rewind_data(const Progress& progress) {
+  runtime_.group().agree([&] { loader_->rewind(progress.loader_state, progress.step); });
+  next_sample_ = loader_->state().next_sample;
 }
 
 // Loads the state at which a job begins. Runs no collectives.
@@ -150,8 +163,7 @@ void Training::open_log() {
     log_.emplace(config_, runtime_, runtime_.group().is_root(),
                  session_.continues() ? std::optional(start_.step) : std::nullopt, session_.console);
   });
-  if (is_first_stage_) session_.begin(start_);
-  session_.memory_checkpoints.begin();
+  is_first_stage_ ? session_.begin(start_) : session_.memory_checkpoints.begin();
   session_.timer.mark("memory");
 }
 
@@ -272,11 +284,10 @@ Step Training::pop_step() {
   return step;
 }
 
-double Training::loss_of_step(int64_t number, Loader& loader) {
-  const Batch* batch = nullptr;
-  runtime_.group().agree([&] { batch = &loader.next(); });
-  state_.batch.upload(*batch);
-  Step step{.number = number, .targets = targets_of_step(*batch)};
+double Training::loss_of_step(int64_t number) {
+  Step step = next_batch(number);
+  state_.batch.upload(*step.batch);
+  step.targets = targets_of_step(*step.batch);
   training_step(state_, work_of(step));
   std::vector<float> sums(static_cast<size_t>(state_.loss.numel()));
   runtime_.stream().copy(sums.data(), state_.loss.raw(), state_.loss.bytes());

@@ -16,6 +16,7 @@
 #include "app/log/step.h"
 #include "app/log/step_log.h"
 #include "app/memory/training_model.h"
+#include "app/observers/step_guard.h"
 #include "app/observers/step_observer.h"
 #include "app/run/validation.h"
 #include "app/train/decide.h"
@@ -25,7 +26,7 @@
 
 namespace octavo {
 
-// Every method except the accessors is a collective.
+// Every method that is not const is a collective, except those that return a reference or a pointer to a part.
 class Training {
  public:
   // Allocates the memory of the job's stage and opens data.validation. Any error is thrown as an InputError on every
@@ -36,8 +37,8 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // Begins `job`, which belongs to the same stage, at `start`: loads the state and opens the data. Any error is thrown
-  // as an InputError on every rank, and as a DamagedCheckpoint if what is read is damaged.
+  // Begins `job`, which belongs to the same stage, at `start`: loads the state and opens the data. An error of what is
+  // read is thrown as an InputError on every rank, and as a DamagedCheckpoint if it is damaged.
   void load(const Job& job, Start& start);
   // Opens the log of the stage, and that of the run if this is its first stage. Called once, after load().
   void open_log();
@@ -50,7 +51,7 @@ class Training {
   const Job& job() const { return job_; }
   // Returns the progress at which the job began.
   const Progress& start() const { return start_; }
-  // Returns whether the job began after the last step of the run.
+  // Returns whether the job began after its last step.
   bool is_finished() const { return start_.step >= config_.training.steps; }
   int64_t tokens_seen(int64_t step) const {
     const BatchSchedule batches = config_.training.batch_schedule();
@@ -61,13 +62,12 @@ class Training {
   Validator* validator() { return validator_ ? &*validator_ : nullptr; }  // Null if data.validation is empty.
   const DataReport& data_report() const { return *data_report_; }
   StepLog& log() { return *log_; }
+  StepGuard& step_guard() { return step_guard_; }  // Judges the result of each step: skipped, a spike, slow.
   StepResults& results() { return results_; }
   const std::vector<std::unique_ptr<StepObserver>>& observers() const { return observers_; }
   // Returns whether all observers allow saving the state after the step.
   bool allows_save(int64_t step);
 
-  // Opens the data of this rank at a progress of the stage.
-  std::unique_ptr<Loader> open_loader_at(const Progress& progress, bool logs) const;
   // Returns the step with the next batch of the data, which is valid until the next call. An error of any rank's loader
   // since the previous batch, such as an invalid token, is thrown on all ranks.
   Step next_batch(int64_t number);
@@ -75,8 +75,10 @@ class Training {
   void queue_step(Step step, float loss_limit);
   // Waits for the oldest step in flight and returns it with its results.
   Step pop_step();
-  // Runs a step with the next batch of `loader`, waits for it, and returns its loss. The step is not reported.
-  double loss_of_step(int64_t number, Loader& loader);
+  // Runs a step with the next batch, waits for it, and returns its loss. The step is not reported.
+  double loss_of_step(int64_t number);
+  // Continues the data at an earlier progress of the job.
+  void rewind_data(const Progress& progress);
 
   // Starts a checkpoint of the current state, which is the state after progress.step.
   void save(const Progress& progress, Save which);
@@ -94,6 +96,7 @@ class Training {
   std::optional<SampleRange> samples_of(int64_t step) const;
 
  private:
+  void open_data(const Start& start);
   void load_values(Start& start, WeightSource* initial);
   void reserve_snapshot();
   void lay_out(const Job& job);
@@ -114,6 +117,7 @@ class Training {
   std::optional<Validator> validator_;
   StepResults results_;
   StateSnapshot snapshot_;
+  StepGuard step_guard_;
   std::optional<StepLog> log_;
   const PiecesRead* staged_;  // Point at which the last save has copied the state.
   std::vector<std::unique_ptr<StepObserver>> observers_;

@@ -11,19 +11,16 @@ TrainingLoop::TrainingLoop(Session& session, Training& training)
       training_(training),
       config_(training.config()),
       goodput_(*session.goodput),
-      step_guard_(config_.training, config_.logging.every),
+      step_guard_(training.step_guard()),
       comparison_(training),
-      actions_(session, training, step_guard_, comparison_),
-      steps_in_flight_(session.runtime.stream().is_cuda() ? 1 : 0) {
-  step_guard_.from_json(training.start().guard);
-}
+      actions_(session, training, comparison_),
+      steps_in_flight_(session.runtime.stream().is_cuda() ? 1 : 0) {}
 
 Outcome TrainingLoop::run(StopSignals& signals) {
   training_.results().start();
   std::optional<Outcome> outcome = resume();
-  bool save_postponed = false;
   for (int64_t step = training_.start().step + 1; !outcome; ++step) {
-    const Due due = due_after(step, save_postponed);
+    const Due due = due_after(step);
     queue_step(step, signals);
     // The loop waits for a step before a save or validation, so that weights that a bad step has changed are never
     // saved. It also waits for the first step, whose line shows that the run has started. Any other step is still in
@@ -40,10 +37,10 @@ Outcome TrainingLoop::run(StopSignals& signals) {
       continue;
     }
     if (is_watched(step)) watch_while_idle(step);
-    Facts facts = collect(due, agree_on_requests(signals), save_postponed);
+    Facts facts = collect(due, agree_on_requests(signals));
     if (validates(facts)) {
       validate(*newest, signals);
-      facts = collect(due, agree_on_requests(signals), save_postponed);
+      facts = collect(due, agree_on_requests(signals));
       facts.validated = newest->row.get("validation_loss").has_value();
     }
     report(*newest, due.last || due.validation || facts.requests.stop);
@@ -51,22 +48,22 @@ Outcome TrainingLoop::run(StopSignals& signals) {
     const Actions actions = decide(facts);
     outcome = actions_.perform(actions, facts, step);
     requests_ = {};
-    save_postponed = actions.save_postponed;
+    session_.checkpoints.set_postponed(actions.save_postponed);
   }
   return std::move(*outcome);
 }
 
 std::optional<Outcome> TrainingLoop::resume() {
   const int64_t step = training_.start().step;
-  const Facts facts{.due = due_after_loading(due_after(step, false), step)};
+  const Facts facts{.due = due_after_loading(due_after(step), step)};
   return actions_.perform(decide(facts), facts, step);
 }
 
-Due TrainingLoop::due_after(int64_t step, bool save_postponed) const {
+Due TrainingLoop::due_after(int64_t step) const {
   const DiskCheckpoints& checkpoints = session_.checkpoints;
   Due due;
   due.last = step == config_.training.steps;
-  due.save = checkpoints.due(step) || (save_postponed && checkpoints.ready());
+  due.save = checkpoints.due(step) || (checkpoints.is_postponed() && checkpoints.ready());
   due.memory_save = session_.memory_checkpoints.due(step);
   due.validation = training_.validator() != nullptr && config_.validation.every > 0 &&
                    (due.last || step % config_.validation.every == 0);
@@ -91,7 +88,7 @@ bool TrainingLoop::is_watched(int64_t step) const {
 void TrainingLoop::watch_while_idle(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& observer : training_.observers()) observer->while_idle(step);
-  actions_.account(Goodput::kChecks, begin);
+  session_.account(Goodput::kChecks, begin);
 }
 
 std::optional<Step> TrainingLoop::finish_steps(int64_t step, bool all) {
@@ -110,7 +107,7 @@ Step TrainingLoop::pop_step() {
   const double lost_ms = std::min(step.data_lost_ms, step.step_ms);
   goodput_.add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
   goodput_.add(Goodput::kData, lost_ms / 1e3);
-  goodput_.add(Goodput::kSaving, std::max(step.pause_ms / 1e3 - actions_.take_accounted(), 0.0));
+  goodput_.add(Goodput::kSaving, std::max(step.pause_ms / 1e3 - session_.take_accounted(), 0.0));
   judge(step);
   training_.log().count(step.row);
   return step;
@@ -144,20 +141,20 @@ Requests TrainingLoop::agree_on_requests(const StopSignals& signals) {
   return Requests::unpack(session_.runtime.group().all_reduce_or(requests.pack()));
 }
 
-Facts TrainingLoop::collect(const Due& due, const Requests& requests, bool save_postponed) {
+Facts TrainingLoop::collect(const Due& due, const Requests& requests) {
   DiskCheckpoints& checkpoints = session_.checkpoints;
   Facts facts{.due = due,
               .requests = requests,
               .skipping = step_guard_.skipped_in_a_row() > 0,
               .over_limit = step_guard_.has_given_up(),
               .comparing = comparison_.running(),
-              .save_postponed = save_postponed};
+              .save_postponed = checkpoints.is_postponed()};
   training_.poll_saves();
   const bool ends = due.last || requests.stop;
-  if ((due.save || requests.save) && !ends && !save_postponed && !checkpoints.ready()) {
+  if ((due.save || requests.save) && !ends && !checkpoints.is_postponed() && !checkpoints.ready()) {
     const auto begin = std::chrono::steady_clock::now();
     checkpoints.wait_briefly();
-    actions_.account(Goodput::kSaving, begin);
+    session_.account(Goodput::kSaving, begin);
   }
   if (requests.roll_back_to != RollBack::kNone) {
     checkpoints.complete_pending_save();
@@ -177,7 +174,7 @@ void TrainingLoop::validate(Step& step, const StopSignals& signals) {
   const auto begin = std::chrono::steady_clock::now();
   const auto validation =
       training_.validator()->loss(training_.state().model, [&] { return agree_on_requests(signals).stop; });
-  actions_.account(Goodput::kValidation, begin);
+  session_.account(Goodput::kValidation, begin);
   if (!validation) return;
   if (validation->loss) step.row.set("validation_loss", validation->loss);
   NumbersByName by_dataset;

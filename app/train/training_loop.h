@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "app/observers/step_guard.h"
 #include "app/process/signals.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
@@ -28,7 +27,7 @@ class TrainingLoop {
   // Does what is still to be done at the step whose state the job has loaded.
   std::optional<Outcome> resume();
   // Returns the work that the config requests after a step.
-  Due due_after(int64_t step, bool save_postponed) const;
+  Due due_after(int64_t step) const;
   void queue_step(int64_t step, StopSignals& signals);
   // Returns whether an observer needs the step's result before the next step is queued.
   bool is_watched(int64_t step) const;
@@ -42,7 +41,7 @@ class TrainingLoop {
   void judge(Step& step);
   // Combines the requests of all ranks. Called at least once per step. A collective.
   Requests agree_on_requests(const StopSignals& signals);
-  Facts collect(const Due& due, const Requests& requests, bool save_postponed);
+  Facts collect(const Due& due, const Requests& requests);
   // Compares the replicas if the facts lead to a save, and updates the facts with the result.
   void compare_replicas(Facts& facts, int64_t step);
   // Adds the validation loss to the step, unless a signal stops the run during the validation.
@@ -55,7 +54,7 @@ class TrainingLoop {
   Training& training_;
   const StageConfig& config_;
   Goodput& goodput_;
-  StepGuard step_guard_;            // Judges the result of each step: skipped, a spike, slow.
+  StepGuard& step_guard_;
   PrecisionComparison comparison_;  // Compares FP8 with bfloat16, as the config requests by precision.guard.
   RunActions actions_;
   const int64_t steps_in_flight_;  // Number of steps that may be in flight while the host queues the next step.

@@ -235,6 +235,29 @@ TEST_F(LoaderTest, StateIsThatOfTheConsumedStep) {
   }
 }
 
+TEST_F(LoaderTest, RewindsToAnEarlierStep) {
+  config_.skip = {{6, 9}};
+  Loader loader(config_, {.global_batch_size = 2, .batch_size_warmup = {{.batch_size = 1, .steps = 3}}});
+  std::vector<nlohmann::json> states = {loader.state_json()};
+  std::vector<std::vector<int32_t>> inputs;
+  const auto take_step = [&] {
+    inputs.push_back(loader.next().inputs);
+    states.push_back(loader.state_json());
+  };
+  for (int step = 0; step < 8; ++step) take_step();
+  const auto expected_inputs = inputs;
+  const auto expected_states = states;
+  for (const size_t to : {5, 2, 0}) {
+    loader.rewind(expected_states[to], static_cast<int64_t>(to));
+    EXPECT_EQ(loader.state_json(), expected_states[to]);
+    inputs.resize(to);
+    states.resize(to + 1);
+    for (size_t step = to; step < 8; ++step) take_step();
+    EXPECT_EQ(inputs, expected_inputs) << to;
+    EXPECT_EQ(states, expected_states) << to;
+  }
+}
+
 TEST_F(LoaderTest, BuffersAreReused) {
   Loader loader(config_, {.global_batch_size = 2});
   std::vector<const int32_t*> addresses;

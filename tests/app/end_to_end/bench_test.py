@@ -29,6 +29,10 @@ class BenchTest(Scratch):
         self.assertEqual((result["linear"], result["compute"]), ("float32", "float32"))
         self.assertNotIn("mfu", result)
 
+    def test_of_the_first_stage(self):
+        stages = "stages=[{steps: 2, data: {seq_len: 16}}, {steps: 4}]"
+        self.assertEqual(json.loads(self.bench("--json", stages).out)["seq_len"], 16)
+
     def test_document_length(self):
         attended = []
         for length in (2, 8, None):

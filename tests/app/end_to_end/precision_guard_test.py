@@ -43,6 +43,9 @@ class PrecisionGuardTest(Corpus):
             self.guarded(f"training.steps={steps}", constant, f"precision.linear={linear}",
                          "checkpoint.allow_changes=[precision]", log="hand", ranks=2)
         self.assertEqual({step: value for step, value in self.losses("back").items() if step <= 18}, self.losses("hand"))
+        goodput = json.loads((self.dir / "back/goodput.json").read_text())
+        uses = sum(value for name, value in goodput.items() if name.endswith("_s") and name != "wall_s")
+        self.assertLessEqual(uses, goodput["wall_s"] + 0.01)
 
     def test_a_stop_in_bfloat16_resumes_in_bfloat16(self):
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}

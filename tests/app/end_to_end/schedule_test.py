@@ -60,10 +60,12 @@ class StagesTest(Resuming):
         self.assertIn("stage 2 of 3: steps 5 to 7, 16 sequences of 16 tokens per step", out)
         self.assertIn("step 10/10", out)
         self.assert_same_run(reference)
+        self.assertIn("nothing to do: step 10 of 10 is reached", self.run_octavo("train", config, "--dry-run").out)
         # Later checkpoints are removed.
         for step, ranks in ((9, 1), (7, 2), (6, 1), (4, 1), (3, 2)):
             for later in range(step + 1, 11):
                 shutil.rmtree(self.dir / f"checkpoints/step_{later:08}", ignore_errors=True)
+            self.assertIn(f"would resume checkpoints/step_{step:08}", self.run_octavo("train", config, "--dry-run").out)
             log = f"from{step}"
             out = self.train(config, "checkpoint.resume=checkpoints", f"checkpoint.dir={log}_checkpoints",
                              f"logging.dir={log}", ranks=ranks).out

@@ -28,7 +28,7 @@ TEST(ProgressTest, IsReadAsItWasWritten) {
                           .guard = {{"skipped_steps", 2}},
                           .bfloat16_until = 9,
                           .rolled_back = {{20, 24}, {30, int64_t{1} << 40}}};
-  EXPECT_EQ(progress_of(checkpoint_with(checkpoint_meta({}, progress), 7)), progress);
+  EXPECT_EQ(progress_of(checkpoint_with(checkpoint_meta(Config{}, progress), 7)), progress);
 }
 
 TEST(ProgressTest, OfAnImportedModelBeginsWithZero) {

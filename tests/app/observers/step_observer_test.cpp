@@ -22,6 +22,7 @@ class ObservedRun : RunProcess {
     for (const auto& observer : run.observers()) observer->before_batch(number_);
     run.queue_step(run.next_batch(number_), std::numeric_limits<float>::infinity());
     Step step = run.pop_step();
+    loader_state_ = step.loader_state;
     for (const auto& observer : run.observers()) {
       if (observer->wants_result(number_)) observer->while_idle(number_);
     }
@@ -30,7 +31,8 @@ class ObservedRun : RunProcess {
 
   // Begins the next job, which is in bfloat16 unless `step` is over.
   void use_bfloat16_until(int64_t step) {
-    Start start{.progress = {.step = number_, .bfloat16_until = step}, .values = &run.take_snapshot()};
+    Start start{.progress = {.step = number_, .loader_state = loader_state_, .bfloat16_until = step},
+                .values = &run.take_snapshot()};
     run.load(job(start.progress), start);
   }
 
@@ -48,6 +50,7 @@ class ObservedRun : RunProcess {
 
  private:
   int64_t number_ = 0;
+  nlohmann::json loader_state_;
 };
 
 class StepObserverTest : public RunTest {

@@ -1,5 +1,4 @@
 // Tests that a run rolls back to its last checkpoint within a stage, and never to an earlier stage.
-#include "app/observers/step_guard.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/run_actions.h"
 #include "tests/app/train/run_fixture.h"
@@ -19,13 +18,11 @@ class RollbackTest : public RunTest {
   }
   // Rolls back because of a spike in the loss of the job's last step.
   static void roll_back(SteppedJob& job) {
-    const Config& config = job.training.config();
-    StepGuard step_guard(config.training, config.logging.every);
     PrecisionComparison comparison(job.training);
-    RunActions actions(job.process.session, job.training, step_guard, comparison);
+    RunActions actions(job.process.session, job.training, comparison);
     std::optional<Outcome> outcome =
         actions.perform({.next = Next::kToCheckpoint}, {.requests = {.spike = job.step}}, job.step);
-    EXPECT_EQ(outcome->ended, Ended::kSpike);
+    EXPECT_EQ(outcome->ended, Ended::kRollback);
     job.go_on(std::move(*outcome->next));
   }
   // Returns where a job begins that resumes the last checkpoint of the process.

@@ -69,6 +69,7 @@ struct SteppedJob {
   void go_on(Start start) {
     training.load(process.job(start.progress), start);
     step = training.start().step;
+    loader_state = training.start().loader_state;
   }
   Step take_step() {
     Step next = training.next_batch(++step);
