@@ -24,7 +24,10 @@ struct MeshDraw {
   // drawn.
   static MeshDraw of(uint64_t seed, int ranks, Device device);
 
+  static constexpr double kNeverClips = 1e9;  // optimizer.grad_clip far above the norm of any draw
+
   bool is_fp8() const { return uses_fp8(config.precision); }
+  bool clips() const { return config.optimizer.grad_clip < kNeverClips; }
   std::string describe() const;
   // Returns the job of the draw on a mesh.
   Job job(const Mesh& mesh) const {
@@ -195,7 +198,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
 
   // eps is far above the rounding error of a gradient, which would otherwise decide on the sign of updates.
   c.optimizer.eps = 1e-3;
-  c.optimizer.grad_clip = dice.yes() ? 0.5 : 1e9;
+  c.optimizer.grad_clip = dice.yes() ? 0.5 : kNeverClips;
   c.training.z_loss = dice.yes() ? 0.02 : 0.0;
   draw_optimizer(dice, draw);
   draw_lm_head(dice, tensor_ranks, draw);

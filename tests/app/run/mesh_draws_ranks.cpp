@@ -27,6 +27,7 @@ struct Tolerance {
   double gradient;
   double weight;
   double angle;
+  double growth = 5;  // Factor of loss and norm after the first step, because rounding errors grow with each update.
 };
 
 // Results of several steps. Whole parameters are flat, in the order of the layout of one rank.
@@ -205,8 +206,7 @@ class MeshDraws : public DeviceRanksTest {
       EXPECT_TRUE(padding_is_zero(training, training.gradients())) << "padding of the gradients";
     });
     for (size_t i = 0; i < kSteps; ++i) {
-      // Rounding errors grow with each update.
-      const double growth = i == 0 ? 1 : 5;
+      const double growth = i == 0 ? 1 : tolerance.growth;
       EXPECT_NEAR(mine.losses[i], one.losses[i], growth * tolerance.loss * std::fabs(one.losses[i]))
           << "step " << i + 1;
       EXPECT_NEAR(mine.norms[i], one.norms[i], growth * tolerance.norm * one.norms[i]) << "step " << i + 1;
@@ -267,6 +267,15 @@ class MeshDraws : public DeviceRanksTest {
     }
   }
 
+  // Returns whether the mesh can round the updates of FP8 linears in another way than one rank, because it sums the
+  // gradients over ranks, or the norm that clips them.
+  bool rounds_updates_of_fp8(const MeshDraw& draw) const {
+    const int64_t stages = draw.config.parallel.pipeline_parallel;
+    const bool sums_gradients = size_ > stages;
+    const bool sums_norm = stages > 1 && draw.clips();
+    return draw.config.precision.linear != LinearPrecision::kBFloat16 && (sums_gradients || sums_norm);
+  }
+
   Tolerance tolerance_of(const MeshDraw& draw) const {
     // In one of forty FP8 models the gradient norm differed by 6.3%, while the direction differed by less than .angle.
     const double gpu_norm = draw.is_fp8() ? 1e-1 : 5e-2;
@@ -276,7 +285,13 @@ class MeshDraws : public DeviceRanksTest {
     const ParallelConfig& parallel = draw.config.parallel;
     const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
     if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4, .angle = 2e-2};
-    if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6, .angle = 1e-6};
+    if (draw.is_fp8()) {
+      Tolerance tolerance{.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6, .angle = 1e-6};
+      // The last bit of an update changes casts of the next steps: on one rank, a change of the weights by 1e-7 moved
+      // the losses of 69 such draws by up to 5.8e-3 and their norms by up to 6.9e-2.
+      if (rounds_updates_of_fp8(draw)) tolerance.growth = 70;
+      return tolerance;
+    }
     // Rounding errors grow with each layer: over the seven layers of four pipeline stages to 6e-6 of a gradient. AdamW
     // turns a gradient that is only a rounding error into an update as large as the learning rate. The tolerance of the
     // weights allows a few such elements.
