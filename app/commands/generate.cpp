@@ -1,6 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -202,16 +203,8 @@ void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const G
     }
   }
   if (tokenizer == nullptr) return;
-  std::fputs(fmt::format("prompt {}, generated {}\n", rate(static_cast<int64_t>(prompt.size()), prompt_seconds),
-                         rate(drawn, seconds_since(start) - prompt_seconds))
-                 .c_str(),
-             stderr);
-}
-
-// Prints to standard error, because standard output contains only the generated text.
-void print_weights(const GivenModel& model) {
-  const std::string step = model.checkpoint ? fmt::format(", step {}", model.checkpoint->step()) : "";
-  std::fputs(fmt::format("weights of {}{}\n", printable(model.path), step).c_str(), stderr);
+  log_info("prompt {}, generated {}", rate(static_cast<int64_t>(prompt.size()), prompt_seconds),
+           rate(drawn, seconds_since(start) - prompt_seconds));
 }
 
 int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
@@ -240,7 +233,8 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   Runtime runtime(setting, group);
   InferenceModel model(setting.run, prompt_length + arguments.max_tokens, runtime);
   model.load(setting.run, given.checkpoint ? &*given.checkpoint : nullptr, which);
-  if (group.is_root()) print_weights(given);
+  const std::string step = given.checkpoint ? fmt::format(", step {}", given.checkpoint->step()) : "";
+  if (group.is_root()) log_info("weights of {}{}", given.path, step);
   generate(model, prompt, arguments, ends.eos, tokenizer.get(), group);
   return kExitDone;
 }
@@ -249,9 +243,12 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
 
 void add_generate(CommandLine& line) {
   auto& arguments = line.arguments<GenerateArguments>();
-  CLI::App* generate = line.add(
-      "generate", "generate text with a model", [&](ProcessGroup& group) { return run_generate(arguments, group); },
-      "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
+  const auto run = [&](ProcessGroup& group) {
+    line.console().write_to(STDERR_FILENO);  // Standard output contains only the generated text.
+    return run_generate(arguments, group);
+  };
+  CLI::App* generate = line.add("generate", "generate text with a model", run,
+                                "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
   generate->add_option("model", arguments.model, kModelHelp)->required();
   generate->add_option("--prompt", arguments.prompt, "text to continue")->required();
   generate->add_option("--max-tokens", arguments.max_tokens, "maximum number of tokens to generate per sample")

@@ -27,7 +27,11 @@ std::string variable(const char* name) { return process_environment()(name).valu
 
 }  // namespace
 
-Console::Console(int descriptor) : descriptor_(descriptor), launcher_output_(open_launcher_output()) {
+Console::Console(int descriptor) : launcher_output_(open_launcher_output()) { write_to(descriptor); }
+
+void Console::write_to(int descriptor) {
+  if (std::exchange(owned_, false)) ::close(descriptor_);
+  descriptor_ = descriptor;
   terminal_ = ::isatty(descriptor) == 1 && variable("TERM") != "dumb" && find_launcher() == 0;
   use_color(LogColor::kAuto);
   struct stat status {};

@@ -21,12 +21,14 @@ class Console {
  public:
   static constexpr int kPatienceMs = 200;
 
-  // Writes to `descriptor` and leaves it open. If writing to it can block, the console opens the same file a second
-  // time in non-blocking mode.
   explicit Console(int descriptor);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
+
+  // Writes to `descriptor` from now on and leaves it open. If writing to it can block, the console opens the same file
+  // a second time in non-blocking mode.
+  void write_to(int descriptor);
 
   // Prints a line above the progress line. `line` has no control characters. Warnings are yellow if colors are enabled.
   void print(std::string_view line, bool warning = false);
@@ -46,8 +48,8 @@ class Console {
   // Returns the number of bytes that were accepted.
   size_t write(std::string_view bytes);
 
-  int descriptor_;
-  int launcher_output_;  // Result of open_launcher_output().
+  int descriptor_ = -1;
+  const int launcher_output_;  // Result of open_launcher_output().
   bool terminal_ = false;
   bool owned_ = false;  // Whether descriptor_ was opened by the console.
   mutable std::mutex mutex_;
