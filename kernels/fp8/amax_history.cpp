@@ -41,8 +41,7 @@ void amax_history(const AmaxHistory& args, Stream& stream) {
   if (args.skip.defined()) expect_tensor(args.skip, "amax_history skip", DType::kFloat32, {1});
   CHECK(args.row >= 0 && args.row < args.history.dim(0), "amax_history: row {} of {}", args.row, args.history.dim(0));
   const OpTimer timer(stream, "amax_history", 0, static_cast<double>(args.history.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::amax_history>(args, stream)) return;
+  if (ran_elsewhere<cuda::amax_history>(args, stream)) return;
   cpu::amax_history(args);
 }
 

@@ -55,8 +55,7 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
   const OpTimer timer(stream, {.name = "cross_entropy",
                                .bytes = static_cast<double>(args.logits.bytes()) + written,
                                .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy>(args, stream)) return;
+  if (ran_elsewhere<cuda::cross_entropy>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t);

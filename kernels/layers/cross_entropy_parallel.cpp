@@ -81,8 +81,7 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream) {
   expect_tensor(args.targets, "cross_entropy_stats targets", DType::kInt32, {tokens});
   expect_tensor(args.stats, "cross_entropy_stats stats", DType::kFloat32, {tokens, kCrossEntropyStats});
   const OpTimer timer(stream, "cross_entropy_stats", 0, static_cast<double>(args.logits.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy_stats>(args, stream)) return;
+  if (ran_elsewhere<cuda::cross_entropy_stats>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_stats_row<T>(args, t);
@@ -105,8 +104,7 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
   const double passes = args.d_logits.defined() ? 2 : 0;
   const double bytes = passes * static_cast<double>(args.logits.bytes()) + static_cast<double>(args.stats.bytes());
   const OpTimer timer(stream, "cross_entropy_parallel", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy_parallel>(args, stream)) return;
+  if (ran_elsewhere<cuda::cross_entropy_parallel>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_parallel_row<T>(args, t);

@@ -61,8 +61,7 @@ void embedding_forward(const EmbeddingForward& args, Stream& stream) {
   expect_tensor(args.out, "embedding_forward out", args.table.dtype(), {tokens, hidden});
   const OpTimer timer(stream, args.share < 1 ? "embedding_part_forward" : "embedding_forward", 0,
                       (1.0 + args.share) * static_cast<double>(args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::embedding_forward>(args, stream)) return;
+  if (ran_elsewhere<cuda::embedding_forward>(args, stream)) return;
   cpu::embedding_forward(args);
 }
 
@@ -75,8 +74,7 @@ void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
   expect_tensor(args.d_out, "embedding_backward d_out", args.d_out.dtype(), {tokens, hidden});
   const OpTimer timer(stream, args.share < 1 ? "embedding_part_backward" : "embedding_backward", 0,
                       3.0 * args.share * static_cast<double>(args.d_out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::embedding_backward>(args, stream)) return;
+  if (ran_elsewhere<cuda::embedding_backward>(args, stream)) return;
   cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() { cpu::embedding_backward<T>(args); });
 }
 

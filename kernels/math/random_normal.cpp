@@ -41,8 +41,7 @@ void random_normal(const RandomNormal& args, Stream& stream) {
   expect_tensor(args.out, "random_normal out", DType::kFloat32, {args.out.numel()});
   expect_range(args.range, "random_normal");
   const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::random_normal>(args, stream)) return;
+  if (ran_elsewhere<cuda::random_normal>(args, stream)) return;
   cpu::random_normal(args);
 }
 

@@ -89,8 +89,7 @@ void matmul(const Matmul& args, Stream& stream) {
                                .n = s.n,
                                .k = s.k,
                                .precision = dtype_name(args.a.dtype())});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::matmul>(args, stream)) return;
+  if (ran_elsewhere<cuda::matmul>(args, stream)) return;
   if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
   cpu::matmul_float32(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>());
 }

@@ -57,8 +57,7 @@ void adamw(const Adamw& args, Stream& stream) {
                        2.0 * static_cast<double>(args.exp_avg.bytes() + args.exp_avg_sq.bytes()) +
                        (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
   const OpTimer timer(stream, "adamw", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::adamw>(args, stream)) return;
+  if (ran_elsewhere<cuda::adamw>(args, stream)) return;
   if (codes) return cpu::adamw_float8(args);
   cpu::with_compute_dtype(args.exp_avg.dtype(), [&]<typename Moment>() { cpu::adamw<Moment>(args); });
 }

@@ -89,8 +89,7 @@ void muon_momentum(const MuonMomentum& args, Stream& stream) {
   if (args.skip.defined()) expect_tensor(args.skip, "muon skip", DType::kFloat32, {1});
   const double bytes = static_cast<double>(args.grad.bytes() + 2 * args.momentum.bytes() + args.update.bytes());
   const OpTimer timer(stream, "muon_momentum", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_momentum>(args, stream)) return;
+  if (ran_elsewhere<cuda::muon_momentum>(args, stream)) return;
   cpu::with_compute_dtype(args.momentum.dtype(), [&]<typename Momentum>() {
     cpu::with_compute_dtype(args.update.dtype(),
                             [&]<typename Update>() { cpu::muon_momentum<Momentum, Update>(args); });
@@ -109,8 +108,7 @@ void muon_rows(const MuonRows& args, Stream& stream) {
   if (args.sum_of_squares.defined()) expect_tensor(args.sum_of_squares, "muon rows norm", DType::kFloat32, {1});
   const double bytes = 2.0 * static_cast<double>(args.rows * args.columns * dtype_bytes(args.x.dtype()));
   const OpTimer timer(stream, "muon_rows", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_rows>(args, stream)) return;
+  if (ran_elsewhere<cuda::muon_rows>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::muon_rows<T>(args); });
 }
 
@@ -119,8 +117,7 @@ void muon_polynomial(const MuonPolynomial& args, Stream& stream) {
   expect_tensor(args.gram, "muon gram", args.gram.dtype(), {n, n});
   expect_tensor(args.square, "muon square", DType::kFloat32, {n, n});
   const OpTimer timer(stream, "muon_polynomial", 0, static_cast<double>(2 * args.gram.bytes() + args.square.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_polynomial>(args, stream)) return;
+  if (ran_elsewhere<cuda::muon_polynomial>(args, stream)) return;
   cpu::with_compute_dtype(args.gram.dtype(), [&]<typename T>() { cpu::muon_polynomial<T>(args); });
 }
 
@@ -134,8 +131,7 @@ void muon_update(const MuonUpdate& args, Stream& stream) {
   const double bytes = static_cast<double>(2 * args.master.bytes() + args.update.bytes()) +
                        (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
   const OpTimer timer(stream, "muon_update", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_update>(args, stream)) return;
+  if (ran_elsewhere<cuda::muon_update>(args, stream)) return;
   cpu::with_compute_dtype(args.update.dtype(), [&]<typename Update>() { cpu::muon_update<Update>(args); });
 }
 
