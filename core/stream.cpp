@@ -71,7 +71,7 @@ void Stream::synchronize() {
 
 void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
-  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(bytes));
+  const OpTimer timer(*this, "copy", 2 * bytes);
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
@@ -87,7 +87,7 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
 
 void Stream::copy_rows(const Rows& rows) {
   if (rows.row_bytes * rows.count == 0) return;
-  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(rows.row_bytes * rows.count));
+  const OpTimer timer(*this, "copy", 2 * rows.row_bytes * rows.count);
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_rows_async(rows, native());
@@ -101,7 +101,7 @@ void Stream::copy_rows(const Rows& rows) {
 
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
-  const OpTimer timer(*this, "zero", 0, static_cast<double>(tensor.bytes()));
+  const OpTimer timer(*this, "zero", tensor.bytes());
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());

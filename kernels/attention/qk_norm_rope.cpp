@@ -156,7 +156,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, float* partial) {
 
 void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
   check_shapes(args, args.out);
-  const OpTimer timer(stream, "qk_norm_rope_forward", 0, 2 * static_cast<double>(args.qkv.bytes()));
+  const OpTimer timer(stream, "qk_norm_rope_forward", 2 * args.qkv.bytes());
   if (ran_elsewhere<cuda::qk_norm_rope_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::qk_norm_rope_forward<T>(args); });
 }

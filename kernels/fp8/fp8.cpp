@@ -196,7 +196,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
 void amax(const Amax& args, Stream& stream) {
   expect_tensor(args.out, "amax out", DType::kFloat32, {1});
   if (args.factor.defined()) expect_tensor(args.factor, "amax factor", DType::kFloat32, {1});
-  const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
+  const OpTimer timer(stream, "amax", args.x.bytes());
   if (ran_elsewhere<cuda::amax>(args, stream)) return;
   const float factor = args.factor.defined() ? args.factor.data<float>()[0] : 1.0f;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
@@ -219,7 +219,7 @@ void quantize(const Quantize& args, Stream& stream) {
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
   const int64_t reads = scaling.measures_apart && args.passes == QuantizePasses::kAll ? 2 : 1;
   const int64_t written = measures_only ? 0 : cast_bytes(cast);
-  const OpTimer timer(stream, name, 0, static_cast<double>(reads * args.x.bytes() + written));
+  const OpTimer timer(stream, name, reads * args.x.bytes() + written);
   if (ran_elsewhere<cuda::quantize>(args, stream)) return;
   cpu::quantize(args);
 }

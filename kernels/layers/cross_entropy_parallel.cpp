@@ -80,7 +80,7 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream) {
   expect_tensor(args.logits, "cross_entropy_stats logits", compute, {tokens, args.logits.dim(1)});
   expect_tensor(args.targets, "cross_entropy_stats targets", DType::kInt32, {tokens});
   expect_tensor(args.stats, "cross_entropy_stats stats", DType::kFloat32, {tokens, kCrossEntropyStats});
-  const OpTimer timer(stream, "cross_entropy_stats", 0, static_cast<double>(args.logits.bytes()));
+  const OpTimer timer(stream, "cross_entropy_stats", args.logits.bytes());
   if (ran_elsewhere<cuda::cross_entropy_stats>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
@@ -101,9 +101,8 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
     expect_tensor(args.d_logits, "cross_entropy_parallel d_logits", compute, {tokens, vocab});
   if (args.z_losses.defined())
     expect_tensor(args.z_losses, "cross_entropy_parallel z_losses", DType::kFloat32, {tokens});
-  const double passes = args.d_logits.defined() ? 2 : 0;
-  const double bytes = passes * static_cast<double>(args.logits.bytes()) + static_cast<double>(args.stats.bytes());
-  const OpTimer timer(stream, "cross_entropy_parallel", 0, bytes);
+  const int64_t passes = args.d_logits.defined() ? 2 : 0;
+  const OpTimer timer(stream, "cross_entropy_parallel", passes * args.logits.bytes() + args.stats.bytes());
   if (ran_elsewhere<cuda::cross_entropy_parallel>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for

@@ -136,8 +136,8 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
     expect_tensor(args.d_residual, "rms_norm_backward d_residual", compute, {tokens, hidden});
   }
   if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_backward amax", DType::kFloat32, {1});
-  const double passes = args.d_residual.defined() ? 4 : 3;
-  const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
+  const int64_t passes = args.d_residual.defined() ? 4 : 3;
+  const OpTimer timer(stream, "rms_norm_backward", passes * args.h.bytes());
   if (ran_elsewhere<cuda::rms_norm_backward>(args, stream)) return;
   auto* partial = static_cast<float*>(stream.workspace(rms_norm_backward_workspace_bytes(hidden, stream)));
   cpu::with_compute_dtype(compute, [&]<typename T>() {

@@ -24,7 +24,7 @@ void cast(const Cast& args) {
 void cast(const Cast& args, Stream& stream) {
   expect_tensor(args.out, "cast out", args.out.dtype(), {args.x.numel()});
   expect_tensor(args.x, "cast x", args.x.dtype(), {args.x.numel()});
-  const OpTimer timer(stream, "cast", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
+  const OpTimer timer(stream, "cast", args.x.bytes() + args.out.bytes());
   if (ran_elsewhere<cuda::cast>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename In>() {
     cpu::with_compute_dtype(args.out.dtype(), [&]<typename Out>() { cpu::cast<Out, In>(args); });

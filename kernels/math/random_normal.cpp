@@ -40,7 +40,7 @@ void random_normal(const RandomNormal& args) {
 void random_normal(const RandomNormal& args, Stream& stream) {
   expect_tensor(args.out, "random_normal out", DType::kFloat32, {args.out.numel()});
   expect_range(args.range, "random_normal");
-  const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
+  const OpTimer timer(stream, "random_normal", args.out.bytes());
   if (ran_elsewhere<cuda::random_normal>(args, stream)) return;
   cpu::random_normal(args);
 }
