@@ -182,13 +182,10 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   dequantize(b, args.b);
   const bool direct = args.d.dtype() == DType::kFloat32;
   float* d = direct ? args.d.data<float>() : b + n * k;
-  if (!direct && args.accumulate) {
-    for (int64_t i = 0; i < m * n; ++i) d[i] = static_cast<float>(args.d.data<BFloat16>()[i]);
-  }
+  if (!direct && args.accumulate) convert(d, args.d.data<BFloat16>(), m * n);
   sgemm({.m = m, .n = n, .k = k, .transpose_b = true, .accumulate = args.accumulate, .lda = k, .ldb = k, .ldd = n}, d,
         a, b);
-  if (direct) return;
-  for (int64_t i = 0; i < m * n; ++i) args.d.data<BFloat16>()[i] = BFloat16(d[i]);
+  if (!direct) convert(args.d.data<BFloat16>(), d, m * n);
 }
 
 }  // namespace cpu
