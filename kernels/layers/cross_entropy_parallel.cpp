@@ -1,7 +1,6 @@
 #include "kernels/layers/cross_entropy_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/error.h"
@@ -33,11 +32,6 @@ void cross_entropy_stats_row(const CrossEntropyStats& args, int64_t t) {
   stats[2] = column >= 0 && column < vocab ? static_cast<float>(logits[column]) : 0.0f;
 }
 
-struct WholeRow {
-  SoftmaxRow softmax;
-  float target_logit;
-};
-
 WholeRow combine_ranks(const Tensor& stats, int64_t t) {
   const int64_t ranks = stats.dim(0);
   const auto of_rank = [&](int64_t r) { return stats.data<float>() + (r * stats.dim(1) + t) * kCrossEntropyStats; };
@@ -48,28 +42,6 @@ WholeRow combine_ranks(const Tensor& stats, int64_t t) {
     row.target_logit += of_rank(r)[2];
   }
   return row;
-}
-
-template <typename T>
-void cross_entropy_parallel_row(const CrossEntropyParallel& args, int64_t t) {
-  const int64_t vocab = args.logits.dim(1);
-  const T* logits = args.logits.data<T>() + t * vocab;
-  T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
-  const int64_t target = args.targets.data<int32_t>()[t];
-  float& loss = args.losses.data<float>()[t];
-  float* z_loss = args.z_losses.defined() ? args.z_losses.data<float>() + t : nullptr;
-  if (target < 0) {
-    loss = 0;
-    if (z_loss != nullptr) *z_loss = 0;
-    if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
-    return;
-  }
-  const auto [row, target_logit] = combine_ranks(args.stats, t);
-  const float normalizer = log_sum_exp(row);
-  loss = normalizer - target_logit;
-  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
-  if (d_logits == nullptr) return;
-  loss_gradient(d_logits, logits, vocab, target - args.vocab_begin, row, {args.scale, args.z_loss});
 }
 
 }  // namespace cpu
@@ -105,8 +77,9 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
   const OpTimer timer(stream, "cross_entropy_parallel", passes * args.logits.bytes() + args.stats.bytes());
   if (ran_elsewhere<cuda::cross_entropy_parallel>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
+    const auto find_row = [&](int64_t t, const T*, int64_t) { return cpu::combine_ranks(args.stats, t); };
 #pragma omp parallel for
-    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_parallel_row<T>(args, t);
+    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t, args.vocab_begin, find_row);
   });
 }
 
