@@ -165,12 +165,11 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
                     .weight = w.norm,
                     .eps = static_cast<float>(c.config.rms_norm_eps)},
                    c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_forward",
-                         .results = {a.h, a.norm},
-                         .inputs = {delta, residual},
-                         .weights = {w.norm},
-                         .parameter = kFinalNorm});
+  observe(c.observer, {.op = "rms_norm_forward",
+                       .results = {a.h, a.norm},
+                       .inputs = {delta, residual},
+                       .weights = {w.norm},
+                       .parameter = kFinalNorm});
 }
 
 namespace {
@@ -196,10 +195,7 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivati
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Chunk chunk{begin, end, a.all_norm.rows(begin, end), a.logits.rows(0, end - begin)};
     a.lm_head.forward(chunk.logits, chunk.norm, c.stream);
-    if (c.observer != nullptr) {
-      c.observer->on_result(
-          {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
-    }
+    observe(c.observer, {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
     work(chunk);
   }
 }
@@ -264,11 +260,9 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                    .z_loss = args.z_loss,
                    .z_losses = chunk.of(args.z_losses),
                    .cast = cast});
-    if (c.observer != nullptr) {
-      c.observer->on_result({.op = "cross_entropy",
-                             .results = {chunk.of(a.losses), chunk.of(args.z_losses), chunk.logits},
-                             .inputs = {chunk.logits}});
-    }
+    observe(c.observer, {.op = "cross_entropy",
+                         .results = {chunk.of(a.losses), chunk.of(args.z_losses), chunk.logits},
+                         .inputs = {chunk.logits}});
     a.lm_head.backward({.d_weight = args.gradients.lm_head,
                         .x = chunk.norm,
                         .d_logits = chunk.logits,
@@ -276,16 +270,15 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                         .bound = bound,
                         .accumulate = args.accumulate || chunk.begin > 0},
                        c.stream);
-    if (c.observer == nullptr) return;
-    c.observer->on_result({.op = "lm_head_backward",
-                           .results = {args.gradients.lm_head, chunk.norm},
-                           .inputs = {chunk.logits, chunk.norm},
-                           .weights = {args.weights.lm_head}});
+    observe(c.observer, {.op = "lm_head_backward",
+                         .results = {args.gradients.lm_head, chunk.norm},
+                         .inputs = {chunk.logits, chunk.norm},
+                         .weights = {args.weights.lm_head}});
   });
   const Tensor& d_norm = a.norm;
-  if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
-  if (!c.tensor.alone() && c.observer != nullptr) {
-    c.observer->on_result({.op = "lm_head_backward", .results = {d_norm}, .inputs = {a.all_norm}});
+  if (!c.tensor.alone()) {
+    c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
+    observe(c.observer, {.op = "lm_head_backward", .results = {d_norm}, .inputs = {a.all_norm}});
   }
   rms_norm_backward({.d_h = args.d_h,
                      .d_weight = args.gradients.norm,
@@ -296,12 +289,11 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                      .weight = args.weights.norm,
                      .amax = args.d_h_amax},
                     c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_backward",
-                         .results = {args.d_h, args.gradients.norm},
-                         .inputs = {d_norm, a.h},
-                         .weights = {args.weights.norm},
-                         .parameter = kFinalNorm});
+  observe(c.observer, {.op = "rms_norm_backward",
+                       .results = {args.d_h, args.gradients.norm},
+                       .inputs = {d_norm, a.h},
+                       .weights = {args.weights.norm},
+                       .parameter = kFinalNorm});
 }
 
 int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
