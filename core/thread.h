@@ -8,7 +8,6 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace octavo {
 
@@ -19,24 +18,6 @@ std::thread start_thread(const char* purpose, std::function<void()> work);
 // Starts a thread for work that the caller can do itself or omit. If the system refuses, the returned thread is not
 // joinable.
 std::thread start_thread_if_possible(std::function<void()> work);
-
-// Threads that share work with the calling thread: as many of the requested ones as the system allows. The destructor
-// waits for all of them. Not movable.
-class HelperThreads {
- public:
-  HelperThreads() = default;
-  ~HelperThreads() {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  HelperThreads(const HelperThreads&) = delete;
-  HelperThreads& operator=(const HelperThreads&) = delete;
-
-  // `work` must not throw.
-  void start(std::function<void()> work);
-
- private:
-  std::vector<std::thread> threads_;
-};
 
 // A thread that runs functions in order, for work that nobody waits for. post() and wait() may be called from any
 // thread.
