@@ -317,8 +317,6 @@ TensorsRead read_tensors(std::string_view text, const std::string& path, const J
 
 }  // namespace
 
-int64_t CheckpointTensorInfo::numel() const { return slice_numel(shape, {}); }
-
 std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}", step); }
 
 std::string shard_name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
