@@ -31,7 +31,6 @@ Buffer Buffer::device(Device device, int64_t bytes) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) return Buffer(cuda::allocate_device(bytes), bytes, cuda::free_device);
   }
-  static_cast<void>(device);
   return Buffer(allocate_host(bytes), bytes, std::free);
 }
 
@@ -40,7 +39,6 @@ Buffer Buffer::host(Device device, int64_t bytes) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) return Buffer(cuda::allocate_pinned(bytes), bytes, cuda::free_pinned);
   }
-  static_cast<void>(device);
   return Buffer(allocate_host(bytes), bytes, std::free);
 }
 

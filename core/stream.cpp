@@ -50,7 +50,6 @@ Stream Stream::beside(const Stream& other) {
       return {Device::kCuda, std::move(native), other.device_index_, other.multiprocessors_};
     }
   }
-  static_cast<void>(other);
   return cpu();
 }
 
@@ -134,7 +133,6 @@ void Event::record(const Stream& stream) {
     }
   }
   host_ms_ = host_clock_ms();
-  static_cast<void>(stream);
 }
 
 void Event::wait(const Stream& stream) const {
@@ -145,7 +143,6 @@ void Event::wait(const Stream& stream) const {
   if constexpr (kHasCuda) {
     if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_.get());
   }
-  static_cast<void>(stream);
 }
 
 void Event::synchronize() const {

@@ -163,7 +163,6 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& str
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return make_nccl_communicator(group);
   }
-  static_cast<void>(stream);
   return make_mpi_communicator(group);
 }
 
