@@ -136,8 +136,7 @@ std::string Checkpoint::identity() const {
 
 bool Checkpoint::has_average() const {
   const std::string prefix = fmt::format("{}.", kEmaState);
-  return std::any_of(tensors().begin(), tensors().end(),
-                     [&](const CheckpointTensorInfo& tensor) { return tensor.name.starts_with(prefix); });
+  return std::ranges::any_of(tensors(), [&](const auto& tensor) { return tensor.name.starts_with(prefix); });
 }
 
 std::string Checkpoint::prefix(SavedWeights which) const {

@@ -112,8 +112,8 @@ void sort_pieces(CheckpointTensorInfo& tensor) {
     check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
     piece.columns = normalized_columns(tensor.shape, piece.columns);
   }
-  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const CheckpointPiece& a, const CheckpointPiece& b) {
-    return std::tie(a.columns.begin, a.columns.end, a.begin) < std::tie(b.columns.begin, b.columns.end, b.begin);
+  std::ranges::sort(tensor.pieces, {}, [](const CheckpointPiece& piece) {
+    return std::tuple(piece.columns.begin, piece.columns.end, piece.begin);
   });
 }
 

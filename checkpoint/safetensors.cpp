@@ -186,9 +186,7 @@ void SafetensorsFile::parse_header() {
 void SafetensorsFile::check_ranges() const {
   std::vector<const SafetensorsEntry*> ordered;
   for (const auto& [name, entry] : entries_) ordered.push_back(&entry);
-  std::sort(ordered.begin(), ordered.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
-    return std::pair(a->begin_byte, a->end_byte) < std::pair(b->begin_byte, b->end_byte);
-  });
+  std::ranges::sort(ordered, {}, [](const SafetensorsEntry* e) { return std::pair(e->begin_byte, e->end_byte); });
   int64_t next = 0;
   for (const SafetensorsEntry* entry : ordered) {
     CHECK_INPUT(entry->begin_byte == next, "{}: tensor {} starts at byte {} of the data, expected {} (a {})", path(),

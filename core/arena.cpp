@@ -69,8 +69,7 @@ void Arena::overlay(std::initializer_list<Part> parts) {
     plan.origin_ = origin_ + used_;
     part(plan);
   }
-  const auto largest =
-      std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
+  const auto largest = std::ranges::max_element(plans, {}, &Arena::used);
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
     for (Item item : plan->items()) {
       item.overlaid = item.overlaid || plan != largest;

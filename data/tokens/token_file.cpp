@@ -62,10 +62,7 @@ constexpr std::array kTokenDtypes = {
     TokenDtypeRow{TokenDtype::kI32, 4, "int32", std::numeric_limits<int32_t>::max()},
 };
 
-const TokenDtypeRow& row_of(TokenDtype dtype) {
-  return *std::find_if(kTokenDtypes.begin(), kTokenDtypes.end(),
-                       [&](const TokenDtypeRow& row) { return row.dtype == dtype; });
-}
+const TokenDtypeRow& row_of(TokenDtype dtype) { return *std::ranges::find(kTokenDtypes, dtype, &TokenDtypeRow::dtype); }
 
 }  // namespace
 
