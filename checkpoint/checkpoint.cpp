@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <system_error>
-#include <utility>
 
-#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
-#include "core/files/checksum.h"
 #include "core/files/input_file.h"
 #include "core/files/mapped_file.h"
 #include "core/thread.h"

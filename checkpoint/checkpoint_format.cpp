@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "checkpoint/tensor_slice.h"
-#include "core/error.h"
 #include "core/files/checksum.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"

@@ -6,12 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <map>
 #include <set>
 #include <system_error>
-#include <thread>
-#include <utility>
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"

@@ -6,7 +6,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <vector>
 
 #include "core/error.h"
 #include "core/files/input_file.h"

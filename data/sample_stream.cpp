@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "core/error.h"
 #include "core/files/json_input.h"
 #include "data/sidecar.h"
 

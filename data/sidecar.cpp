@@ -1,9 +1,7 @@
 #include "data/sidecar.h"
 
-#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/error.h"
 #include "core/files/input_file.h"

@@ -1,8 +1,5 @@
 #include "parallel/fsdp.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "core/error.h"
 #include "kernels/math/cast.h"
 #include "kernels/math/sum_terms.h"

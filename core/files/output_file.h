@@ -2,7 +2,6 @@
 // file, whatever interrupts the writer.
 #pragma once
 
-#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <span>

@@ -1,7 +1,5 @@
 #include "kernels/attention/sdpa.h"
 
-#include <algorithm>
-
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"

@@ -1,7 +1,6 @@
 #include "kernels/math/random_normal.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/error.h"
 #include "core/profiler.h"

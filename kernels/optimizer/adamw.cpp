@@ -1,8 +1,5 @@
 #include "kernels/optimizer/adamw.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/cuda/dispatch.h"

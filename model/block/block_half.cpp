@@ -1,7 +1,5 @@
 #include "model/block/block_half.h"
 
-#include "kernels/layers/rms_norm.h"
-
 namespace octavo {
 
 Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,

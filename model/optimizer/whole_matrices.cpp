@@ -48,7 +48,7 @@ std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& la
 void choose_owners(std::vector<WholeMatrix>& matrices, int64_t ranks) {
   std::vector<size_t> order(matrices.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return matrices[i].newton_schulz_flops(); });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return -matrices[i].newton_schulz_flops(); });
   std::vector<double> load(static_cast<size_t>(ranks));
   for (const size_t i : order) {
     const auto least = std::min_element(load.begin(), load.end());

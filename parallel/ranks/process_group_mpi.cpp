@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <initializer_list>
 #include <utility>
 
-#include "core/error.h"
 #include "parallel/ranks/handles_mpi.h"
 #include "parallel/ranks/process_group.h"
 
