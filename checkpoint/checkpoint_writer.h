@@ -84,8 +84,6 @@ class CheckpointWriter {
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
   // Waits for background work. A checkpoint that poll() or finish() has not completed is lost.
   ~CheckpointWriter();
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Sets the files that every checkpoint carries in addition to its tensors. Rank 0's files are written. Not a
   // collective.

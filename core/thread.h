@@ -26,8 +26,6 @@ class WorkQueue {
   WorkQueue();
   // Waits until all work is done.
   ~WorkQueue();
-  WorkQueue(const WorkQueue&) = delete;
-  WorkQueue& operator=(const WorkQueue&) = delete;
 
   // `work` must not throw.
   void post(std::function<void()> work);

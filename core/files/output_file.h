@@ -31,8 +31,6 @@ class OutputFile {
   // Replaces only what check_output() allows.
   OutputFile(const std::string& path, const OutputKind& kind);
   ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
 
