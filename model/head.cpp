@@ -65,8 +65,8 @@ void LmHead::begin(const Tensor& weight, const Tensor& x, bool backward, TensorG
   stream.zero(weight_amax_);
   amax({.out = input_amax_, .x = x.view({x.numel()})}, stream);
   amax({.out = weight_amax_, .x = weight.view({weight.numel()})}, stream);
-  if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
-  if (!sequences.alone()) sequences.all_reduce_max(input_amax_, "the final norm's amax", stream);
+  if (!tensor.alone()) tensor.ranks().all_reduce_max(weight_amax_, stream, "lm_head's amax");
+  if (!sequences.alone()) sequences.ranks().all_reduce_max(input_amax_, stream, "the final norm's amax");
   quantize({.cast = {.rows = weight_rows_,
                      .columns = makes_fp8_gradients() ? weight_columns_ : Fp8Operand{},
                      .amax = weight_amax_},
@@ -209,7 +209,7 @@ void divided_cross_entropy(const BlockContext& c, const HeadActivations& a, cons
   const Tensor all_stats = a.all_stats.rows(0, ranks * stats.numel()).view({ranks, tokens, kCrossEntropyStats});
   cross_entropy_stats({.stats = stats, .logits = args.logits, .targets = args.targets, .vocab_begin = vocab_begin},
                       c.stream);
-  c.tensor.gather_whole(all_stats, stats, "logit statistics");
+  c.tensor.ranks().all_gather(all_stats, stats, c.stream, "logit statistics");
   cross_entropy_parallel({.losses = args.losses,
                           .d_logits = args.d_logits,
                           .logits = args.logits,

@@ -230,9 +230,9 @@ const char* LinearLayer::name_of(Kind kind) const {
 // Replaces this rank's maximum, an amax or a slope, with that of all ranks that have a part of the tensor.
 void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
-    options_.context->all_reduce_max_of_micro_batch(maximum, "an activation's amax", stream);
+    options_.context->micro_batch().all_reduce_max(maximum, stream, "an activation's amax");
   } else if (!alone()) {
-    options_.tensor->all_reduce_max(maximum, "an activation's amax");
+    options_.tensor->ranks().all_reduce_max(maximum, stream, "an activation's amax");
   }
 }
 
