@@ -158,14 +158,6 @@ Json meta_from_json(const Json& json) {
   return json;
 }
 
-// Checks that the manifest has at least one tensor per layer. Readers make a list of all parameters of the model, which
-// a wrong number of layers would make very long.
-void check_layers(const CheckpointManifest& manifest) {
-  const auto tensors = static_cast<int64_t>(manifest.tensors.size());
-  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists only {} tensors",
-        manifest.model.num_layers, tensors);
-}
-
 // Reads the members of a shape or a rope scaling. A member with a default may be missing, because a checkpoint may be
 // older than the member.
 template <typename Struct>
@@ -426,7 +418,9 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
     manifest.shards = files_from_json(json.at("shards"), "shard", kHeaderChecksumKey);
     check_complete(manifest);
     manifest.model = model_config_from_json(json.at("model"));
-    check_layers(manifest);
+    // Readers make a list of all parameters of the model, which a wrong number of layers would make very long.
+    CHECK(manifest.model.num_layers <= std::ssize(manifest.tensors),
+          "its model has {} layers, but it lists only {} tensors", manifest.model.num_layers, manifest.tensors.size());
   } catch (const Json::exception& error) {
     throw invalid(reason_of(error));
   } catch (const Error& error) {

@@ -140,7 +140,6 @@ class CheckpointWriter {
   void install();
   void prune(int64_t newest_step) const;
   void remove_in_background(const std::function<void()>& work);
-  bool removals_are_done() const;
   void discard() noexcept;
 
   CheckpointOptions options_;

@@ -17,11 +17,6 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxSidecarBytes = int64_t{1} << 20;
 
-// Returns the beginning of a hash, for messages.
-std::string short_hash(const std::string& hash) {
-  return hash.empty() ? "" : fmt::format(" (hash {}...)", hash.substr(0, 12));
-}
-
 std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
 
 // Returns the sidecar, or null if there is none.
@@ -84,7 +79,10 @@ bool may_be_same(const SidecarTokenizer& a, const SidecarTokenizer& b) {
   return a.hash.empty() || b.hash.empty() ? is_byte(a) == is_byte(b) : a.hash == b.hash;
 }
 
-std::string describe(const SidecarTokenizer& tokenizer) { return tokenizer.name + short_hash(tokenizer.hash); }
+std::string describe(const SidecarTokenizer& tokenizer) {
+  if (tokenizer.hash.empty()) return tokenizer.name;
+  return fmt::format("{} (hash {}...)", tokenizer.name, tokenizer.hash.substr(0, 12));
+}
 
 // Returns the bos or eos of a sidecar. The run relies on it, so anything except an id or null is an error.
 std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {
