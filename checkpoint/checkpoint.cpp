@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <system_error>
-#include <utility>
 
-#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
-#include "core/files/checksum.h"
 #include "core/files/input_file.h"
 #include "core/files/mapped_file.h"
 #include "core/thread.h"
@@ -136,8 +133,7 @@ std::string Checkpoint::identity() const {
 
 bool Checkpoint::has_average() const {
   const std::string prefix = fmt::format("{}.", kEmaState);
-  return std::any_of(tensors().begin(), tensors().end(),
-                     [&](const CheckpointTensorInfo& tensor) { return tensor.name.starts_with(prefix); });
+  return std::ranges::any_of(tensors(), [&](const auto& tensor) { return tensor.name.starts_with(prefix); });
 }
 
 std::string Checkpoint::prefix(SavedWeights which) const {

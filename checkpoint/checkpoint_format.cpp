@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "checkpoint/tensor_slice.h"
-#include "core/error.h"
 #include "core/files/checksum.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -112,8 +111,8 @@ void sort_pieces(CheckpointTensorInfo& tensor) {
     check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
     piece.columns = normalized_columns(tensor.shape, piece.columns);
   }
-  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const CheckpointPiece& a, const CheckpointPiece& b) {
-    return std::tie(a.columns.begin, a.columns.end, a.begin) < std::tie(b.columns.begin, b.columns.end, b.begin);
+  std::ranges::sort(tensor.pieces, {}, [](const CheckpointPiece& piece) {
+    return std::tuple(piece.columns.begin, piece.columns.end, piece.begin);
   });
 }
 
@@ -157,14 +156,6 @@ Json meta_from_json(const Json& json) {
     if (json.contains(key)) integer_at(json, key, "meta");
   }
   return json;
-}
-
-// Checks that the manifest has at least one tensor per layer. Readers make a list of all parameters of the model, which
-// a wrong number of layers would make very long.
-void check_layers(const CheckpointManifest& manifest) {
-  const auto tensors = static_cast<int64_t>(manifest.tensors.size());
-  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists only {} tensors",
-        manifest.model.num_layers, tensors);
 }
 
 // Reads the members of a shape or a rope scaling. A member with a default may be missing, because a checkpoint may be
@@ -317,8 +308,6 @@ TensorsRead read_tensors(std::string_view text, const std::string& path, const J
 
 }  // namespace
 
-int64_t CheckpointTensorInfo::numel() const { return slice_numel(shape, {}); }
-
 std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}", step); }
 
 std::string shard_name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
@@ -429,7 +418,9 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
     manifest.shards = files_from_json(json.at("shards"), "shard", kHeaderChecksumKey);
     check_complete(manifest);
     manifest.model = model_config_from_json(json.at("model"));
-    check_layers(manifest);
+    // Readers make a list of all parameters of the model, which a wrong number of layers would make very long.
+    CHECK(manifest.model.num_layers <= std::ssize(manifest.tensors),
+          "its model has {} layers, but it lists only {} tensors", manifest.model.num_layers, manifest.tensors.size());
   } catch (const Json::exception& error) {
     throw invalid(reason_of(error));
   } catch (const Error& error) {

@@ -25,6 +25,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/tensor.h"
 #include "model/architecture/config.h"
 #include "model/architecture/tensor_parallel.h"
 
@@ -55,7 +56,7 @@ struct CheckpointTensorInfo {
   DType dtype = DType::kFloat32;
   std::vector<CheckpointPiece> pieces;  // Sorted by columns and element. Together they cover the tensor exactly once.
 
-  int64_t numel() const;
+  int64_t numel() const { return numel_of(shape); }
 };
 
 // A shard of a checkpoint, or a file that it carries, as the manifest lists it.

@@ -6,12 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <map>
 #include <set>
 #include <system_error>
-#include <thread>
-#include <utility>
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
@@ -155,11 +152,6 @@ void CheckpointWriter::remove_in_background(const std::function<void()>& work) {
 
 void CheckpointWriter::wait_for_removals() {
   if (removals_.valid()) removals_.get();
-}
-
-// Also true if no thread could be started. wait_for_removals() then does the work.
-bool CheckpointWriter::removals_are_done() const {
-  return !removals_.valid() || removals_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -327,7 +319,10 @@ void CheckpointWriter::write_shard() {
 bool CheckpointWriter::poll() {
   if (pending_ && written()) commit();
   if (!pending_ && !ready_) {
-    ready_ = group_.all_reduce_max(staging_.is_ready() && removals_are_done() ? 0 : 1) == 0;
+    // If no thread could be started, wait_for_removals() does the work.
+    const bool removes =
+        removals_.valid() && removals_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+    ready_ = group_.all_reduce_max(staging_.is_ready() && !removes ? 0 : 1) == 0;
   }
   return !pending_;
 }

@@ -84,8 +84,6 @@ class CheckpointWriter {
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
   // Waits for background work. A checkpoint that poll() or finish() has not completed is lost.
   ~CheckpointWriter();
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Sets the files that every checkpoint carries in addition to its tensors. Rank 0's files are written. Not a
   // collective.
@@ -142,7 +140,6 @@ class CheckpointWriter {
   void install();
   void prune(int64_t newest_step) const;
   void remove_in_background(const std::function<void()>& work);
-  bool removals_are_done() const;
   void discard() noexcept;
 
   CheckpointOptions options_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -105,12 +106,8 @@ constexpr std::string_view kFactorRopeKeys =
 
 // Returns whether a list of names that are separated by spaces contains the name.
 bool has_name(std::string_view names, std::string_view name) {
-  while (!names.empty()) {
-    const size_t end = std::min(names.find(' '), names.size());
-    if (names.substr(0, end) == name) return true;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-  return false;
+  return std::ranges::any_of(names | std::views::split(' '),
+                             [&](const auto& one) { return std::ranges::equal(one, name); });
 }
 
 bool has_value(const Json& values, const Json& value) {
@@ -383,9 +380,8 @@ std::vector<std::string> ignored_hf_keys(const Json& json) {
   std::vector<std::string> keys;
   const auto fields = shape_fields<ModelConfig>();
   for (const auto& [key, value] : json.items()) {
-    const bool is_field = std::any_of(fields.begin(), fields.end(), [&key = key](const auto& field) {
-      return field.hf_name != nullptr && field.hf_name == key;
-    });
+    const bool is_field = std::ranges::any_of(
+        fields, [&key = key](const auto& field) { return field.hf_name != nullptr && field.hf_name == key; });
     // The window has no effect where use_sliding_window says so.
     const bool is_window = key == "sliding_window" && given(json, "use_sliding_window");
     if (!value.is_null() && !is_field && !is_window && is_ignored(key, value)) keys.push_back(key);
@@ -432,8 +428,7 @@ HfMetadata hf_metadata_of(const Json& meta, int64_t step) {
 }
 
 Json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype) {
-  const auto* architecture = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
-                                          [&](const Architecture& a) { return a.qk_norm == config.qk_norm; });
+  const auto* architecture = std::ranges::find(kArchitectures, config.qk_norm, &Architecture::qk_norm);
   const bool is_new = !metadata.config.is_object();
   Json json = is_new ? new_hf_config(config, metadata) : metadata.config;
   const int64_t known = metadata.max_position_embeddings;

@@ -13,7 +13,6 @@
 #include <map>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/directory_lock.h"

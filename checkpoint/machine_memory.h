@@ -55,8 +55,6 @@ class MachineMemory {
   MachineMemory(std::filesystem::path dir, ProcessGroup& group);
   // Removes the directory if it is empty.
   ~MachineMemory();
-  MachineMemory(const MachineMemory&) = delete;
-  MachineMemory& operator=(const MachineMemory&) = delete;
 
   // Returns whether this rank makes directories, writes manifests and removes files for its machine.
   bool manages_directory() const { return machines_.first_rank(machines_.of(group_.rank())) == group_.rank(); }

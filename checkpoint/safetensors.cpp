@@ -1,13 +1,12 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -23,32 +22,6 @@ constexpr const char* kProducer = "octavo";
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // Maximum size of a header that the format allows.
-
-struct DTypeBytes {
-  std::string_view name;
-  int64_t bytes;
-};
-constexpr std::array<DTypeBytes, 14> kDTypes{{{"F64", 8},
-                                              {"F32", 4},
-                                              {"F16", 2},
-                                              {"BF16", 2},
-                                              {"F8_E4M3", 1},
-                                              {"F8_E5M2", 1},
-                                              {"I64", 8},
-                                              {"I32", 4},
-                                              {"I16", 2},
-                                              {"I8", 1},
-                                              {"U64", 8},
-                                              {"U32", 4},
-                                              {"U8", 1},
-                                              {"BOOL", 1}}};
-
-// Returns 0 for a dtype that the format does not have.
-int64_t element_bytes(std::string_view dtype) {
-  const auto* found =
-      std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeBytes& d) { return d.name == dtype; });
-  return found == kDTypes.end() ? 0 : found->bytes;
-}
 
 // IEEE half precision has 1 sign, 5 exponent (bias 15) and 10 mantissa bits.
 float half_to_float(uint16_t bits) {
@@ -79,6 +52,37 @@ void cast_elements(const std::byte* source, int64_t count, float* out) {
   convert_elements<T>(source, count, out, [](T value) { return static_cast<float>(value); });
 }
 
+// A dtype of the format.
+struct StoredDType {
+  std::string_view name;
+  int64_t bytes;
+  // Converts elements to float32. Null if that is not supported.
+  void (*to_float32)(const std::byte* source, int64_t count, float* out) = nullptr;
+};
+
+constexpr StoredDType kStoredDTypes[] = {
+    {"F64", 8, cast_elements<double>},
+    {"F32", 4, cast_elements<float>},
+    {"F16", 2, [](const std::byte* s, int64_t n, float* out) { convert_elements<uint16_t>(s, n, out, half_to_float); }},
+    {"BF16", 2, cast_elements<BFloat16>},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"I64", 8, cast_elements<int64_t>},
+    {"I32", 4, cast_elements<int32_t>},
+    {"I16", 2},
+    {"I8", 1},
+    {"U64", 8},
+    {"U32", 4},
+    {"U8", 1, cast_elements<uint8_t>},
+    {"BOOL", 1},
+};
+
+// Returns null for a dtype that the format does not have.
+const StoredDType* find_dtype(std::string_view name) {
+  const auto* found = std::ranges::find(kStoredDTypes, name, &StoredDType::name);
+  return found == std::end(kStoredDTypes) ? nullptr : found;
+}
+
 // Returns the product of the dimensions, or -1 if one is negative or the product does not fit.
 int64_t checked_numel(const std::vector<int64_t>& shape) {
   int64_t count = 1;
@@ -103,11 +107,11 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("{}: its header entry is not valid: {}", where, reason_of(error)));
   }
-  const int64_t bytes = element_bytes(entry.dtype);
-  CHECK_INPUT(bytes > 0, "{}: tensor {} has the unknown dtype {}", path, name, entry.dtype);
+  const StoredDType* dtype = find_dtype(entry.dtype);
+  CHECK_INPUT(dtype != nullptr, "{}: tensor {} has the unknown dtype {}", path, name, entry.dtype);
   const int64_t numel = checked_numel(entry.shape);
   int64_t expected = 0;
-  CHECK_INPUT(numel >= 0 && !__builtin_mul_overflow(numel, bytes, &expected),
+  CHECK_INPUT(numel >= 0 && !__builtin_mul_overflow(numel, dtype->bytes, &expected),
               "{}: tensor {} has the impossible shape {}", path, name, describe_shape(entry.shape));
   CHECK_INPUT(
       entry.begin_byte >= 0 && entry.end_byte >= entry.begin_byte && entry.end_byte - entry.begin_byte == expected,
@@ -118,50 +122,17 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
 
 }  // namespace
 
-int64_t SafetensorsEntry::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
 const char* safetensors_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "F32";
-    case DType::kBFloat16:
-      return "BF16";
-    case DType::kInt32:
-      return "I32";
-    case DType::kUInt8:
-      return "U8";
-    case DType::kFloat8E4M3:
-      return "F8_E4M3";
-    case DType::kFloat8E5M2:
-      return "F8_E5M2";
-  }
-  throw Error("a tensor of unknown dtype cannot be written");
+  constexpr const char* kNames[] = {"F32", "BF16", "I32", "U8", "F8_E4M3", "F8_E5M2"};  // In the order of DType.
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 void convert_to_float32(std::string_view dtype, const std::byte* source, int64_t count, float* out,
                         const std::string& where) {
-  if (dtype == "F32") {
-    if (count > 0) std::memcpy(out, source, static_cast<size_t>(count) * sizeof(float));
-  } else if (dtype == "BF16") {
-    cast_elements<BFloat16>(source, count, out);
-  } else if (dtype == "F16") {
-    convert_elements<uint16_t>(source, count, out, half_to_float);
-  } else if (dtype == "F64") {
-    cast_elements<double>(source, count, out);
-  } else if (dtype == "I64") {
-    cast_elements<int64_t>(source, count, out);
-  } else if (dtype == "I32") {
-    cast_elements<int32_t>(source, count, out);
-  } else if (dtype == "U8") {
-    cast_elements<uint8_t>(source, count, out);
-  } else {
-    throw InputError(
-        fmt::format("{} has the dtype {}, expected one of F64, F32, F16, BF16, I64, I32, U8", where, dtype));
-  }
+  const StoredDType* stored = find_dtype(dtype);
+  CHECK_INPUT(stored != nullptr && stored->to_float32 != nullptr,
+              "{} has the dtype {}, expected one of F64, F32, F16, BF16, I64, I32, U8", where, dtype);
+  stored->to_float32(source, count, out);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -186,7 +157,7 @@ std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry)
 void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t begin, int64_t end, float* out) const {
   CHECK(0 <= begin && begin <= end && end <= entry.numel(), "{}: elements {} to {} do not exist in tensor {} {}",
         path(), begin, end, entry.name, describe_shape(entry.shape));
-  convert_to_float32(entry.dtype, bytes(entry).data() + begin * element_bytes(entry.dtype), end - begin, out,
+  convert_to_float32(entry.dtype, bytes(entry).data() + begin * find_dtype(entry.dtype)->bytes, end - begin, out,
                      fmt::format("{}: tensor {}", path(), entry.name));
 }
 
@@ -215,9 +186,7 @@ void SafetensorsFile::parse_header() {
 void SafetensorsFile::check_ranges() const {
   std::vector<const SafetensorsEntry*> ordered;
   for (const auto& [name, entry] : entries_) ordered.push_back(&entry);
-  std::sort(ordered.begin(), ordered.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
-    return std::pair(a->begin_byte, a->end_byte) < std::pair(b->begin_byte, b->end_byte);
-  });
+  std::ranges::sort(ordered, {}, [](const SafetensorsEntry* e) { return std::pair(e->begin_byte, e->end_byte); });
   int64_t next = 0;
   for (const SafetensorsEntry* entry : ordered) {
     CHECK_INPUT(entry->begin_byte == next, "{}: tensor {} starts at byte {} of the data, expected {} (a {})", path(),
@@ -237,7 +206,7 @@ std::string begin_safetensors(std::vector<SafetensorsEntry>& entries) {
   for (SafetensorsEntry& entry : entries) {
     CHECK(!header.contains(entry.name), "tensor {} is written twice to one safetensors file", entry.name);
     entry.begin_byte = end;
-    end += entry.numel() * element_bytes(entry.dtype);
+    end += entry.numel() * find_dtype(entry.dtype)->bytes;
     entry.end_byte = end;
     header[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin_byte, entry.end_byte}}};

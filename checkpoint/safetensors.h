@@ -24,7 +24,7 @@ struct SafetensorsEntry {
   int64_t begin_byte = 0;      // First byte in the data section. The writer sets it.
   int64_t end_byte = 0;
 
-  int64_t numel() const;
+  int64_t numel() const { return numel_of(shape); }
 };
 
 // Returns the format's name of a dtype, such as "F32".

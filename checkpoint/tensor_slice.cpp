@@ -65,10 +65,7 @@ ColumnRange normalized_columns(std::span<const int64_t> shape, ColumnRange colum
 }
 
 int64_t slice_numel(std::span<const int64_t> shape, ColumnRange columns) {
-  if (!columns.none()) return shape[0] * (columns.end - columns.begin);
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
+  return columns.none() ? numel_of(shape) : shape[0] * (columns.end - columns.begin);
 }
 
 std::string describe_slice(std::span<const int64_t> shape, ColumnRange columns) {

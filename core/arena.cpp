@@ -31,7 +31,6 @@ Buffer Buffer::device(Device device, int64_t bytes) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) return Buffer(cuda::allocate_device(bytes), bytes, cuda::free_device);
   }
-  static_cast<void>(device);
   return Buffer(allocate_host(bytes), bytes, std::free);
 }
 
@@ -40,7 +39,6 @@ Buffer Buffer::host(Device device, int64_t bytes) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) return Buffer(cuda::allocate_pinned(bytes), bytes, cuda::free_pinned);
   }
-  static_cast<void>(device);
   return Buffer(allocate_host(bytes), bytes, std::free);
 }
 
@@ -71,8 +69,7 @@ void Arena::overlay(std::initializer_list<Part> parts) {
     plan.origin_ = origin_ + used_;
     part(plan);
   }
-  const auto largest =
-      std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
+  const auto largest = std::ranges::max_element(plans, {}, &Arena::used);
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
     for (Item item : plan->items()) {
       item.overlaid = item.overlaid || plan != largest;

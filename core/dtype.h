@@ -12,38 +12,19 @@ namespace octavo {
 
 enum class DType : uint8_t { kFloat32, kBFloat16, kInt32, kUInt8, kFloat8E4M3, kFloat8E5M2 };
 
-constexpr int64_t dtype_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kBFloat16:
-      return 2;
-    case DType::kUInt8:
-    case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2:
-      return 1;
-  }
-  return 0;
-}
+struct DTypeTraits {
+  DType dtype;
+  const char* name;
+  int64_t bytes;  // Size of an element.
+};
 
-constexpr const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kBFloat16:
-      return "bfloat16";
-    case DType::kInt32:
-      return "int32";
-    case DType::kUInt8:
-      return "uint8";
-    case DType::kFloat8E4M3:
-      return "float8_e4m3";
-    case DType::kFloat8E5M2:
-      return "float8_e5m2";
-  }
-  return "?";
-}
+inline constexpr DTypeTraits kDTypes[] = {
+    {DType::kFloat32, "float32", 4}, {DType::kBFloat16, "bfloat16", 2},      {DType::kInt32, "int32", 4},
+    {DType::kUInt8, "uint8", 1},     {DType::kFloat8E4M3, "float8_e4m3", 1}, {DType::kFloat8E5M2, "float8_e5m2", 1},
+};
+
+constexpr int64_t dtype_bytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
+constexpr const char* dtype_name(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
 
 // bfloat16 on the host: the upper half of a float32. Conversion from float rounds to nearest even. NaN stays NaN
 // (quiet), and values beyond the largest finite bfloat16 become infinity, as on the GPU.

@@ -33,24 +33,17 @@ inline std::string failure_text(const std::exception& error) {
 
 }  // namespace octavo
 
-// Throws octavo::Error with a fmt-formatted message if `condition` is false. The condition is always evaluated.
-#define CHECK(condition, ...)                            \
-  do {                                                   \
-    if (!(condition)) [[unlikely]]                       \
-      throw ::octavo::Error(::fmt::format(__VA_ARGS__)); \
-  } while (false)
-
-// Throws octavo::InputError for a mistake of the user. The message names the file or key, what was found and what was
-// expected.
-#define CHECK_INPUT(condition, ...)                           \
-  do {                                                        \
-    if (!(condition)) [[unlikely]]                            \
-      throw ::octavo::InputError(::fmt::format(__VA_ARGS__)); \
-  } while (false)
-
-// Throws an error of the given type, which callers can distinguish: CHECK_AS(DamagedCheckpoint, condition, "...").
+// Throws an error of the given type, which callers can distinguish, with a fmt-formatted message if `condition` is
+// false: CHECK_AS(DamagedCheckpoint, condition, "..."). The condition is always evaluated.
 #define CHECK_AS(ErrorType, condition, ...)        \
   do {                                             \
     if (!(condition)) [[unlikely]]                 \
       throw ErrorType(::fmt::format(__VA_ARGS__)); \
   } while (false)
+
+// Throws octavo::Error if `condition` is false.
+#define CHECK(condition, ...) CHECK_AS(::octavo::Error, condition, __VA_ARGS__)
+
+// Throws octavo::InputError for a mistake of the user. The message names the file or key, what was found and what was
+// expected.
+#define CHECK_INPUT(condition, ...) CHECK_AS(::octavo::InputError, condition, __VA_ARGS__)

@@ -11,15 +11,6 @@ namespace octavo {
 
 namespace {
 
-void push_range(const char* name) {
-  if constexpr (kHasCuda) cuda::push_range(name);
-  static_cast<void>(name);
-}
-
-void pop_range() {
-  if constexpr (kHasCuda) cuda::pop_range();
-}
-
 double least_shared_work = 0;  // Value of set_least_shared_work().
 
 }  // namespace
@@ -91,7 +82,7 @@ OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_
     stream.record(op);
     return;
   }
-  push_range(op.name);
+  if constexpr (kHasCuda) cuda::push_range(op.name);
   if (!stream.is_cuda() && op.bytes + op.flops / 2 < least_shared_work && omp_get_max_threads() > 1) {
     threads_ = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -104,7 +95,7 @@ OpTimer::~OpTimer() {
   if (stream_.is_planned()) return;
   if (profiler_ != nullptr) profiler_->end(stream_, index_);
   if (threads_ > 0) omp_set_num_threads(threads_);
-  pop_range();
+  if constexpr (kHasCuda) cuda::pop_range();
 }
 
 ProfilerRange::ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind)
@@ -114,7 +105,7 @@ ProfilerRange::ProfilerRange(const Stream& stream, const char* name, Profiler::K
     stream.record({.name = name, .mark = Op::Mark::kBegin});
     return;
   }
-  push_range(name);
+  if constexpr (kHasCuda) cuda::push_range(name);
   if (profiler_ != nullptr) index_ = profiler_->begin(stream, kind, Op{.name = name}, "");
 }
 
@@ -124,7 +115,7 @@ ProfilerRange::~ProfilerRange() {
     return;
   }
   if (profiler_ != nullptr) profiler_->end(stream_, index_);
-  pop_range();
+  if constexpr (kHasCuda) cuda::pop_range();
 }
 
 }  // namespace octavo

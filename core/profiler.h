@@ -94,8 +94,9 @@ class OpTimer {
  public:
   // `what` names the tensor that a collective sends (Profiler::Span::what).
   OpTimer(const Stream& stream, const Op& op, const char* what = "");
-  OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0)
-      : OpTimer(stream, Op{.name = name, .flops = flops, .bytes = bytes}) {}
+  template <typename Bytes>
+  OpTimer(const Stream& stream, const char* name, Bytes bytes)
+      : OpTimer(stream, Op{.name = name, .bytes = static_cast<double>(bytes)}) {}
   ~OpTimer();
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;

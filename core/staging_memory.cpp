@@ -90,7 +90,6 @@ void StagingMemory::lock_chunk(int64_t begin) {
         "only {:.2f} of the {:.2f} GiB of host memory for checkpoints can be page-locked, so saves hold the run longer",
         gib(locked_bytes_), gib(memory_.bytes()));
   }
-  static_cast<void>(begin);
 }
 
 void* StagingMemory::data() {

@@ -17,8 +17,6 @@ class StagingMemory {
   // Makes staging memory for copies from the device of `stream`, which must outlive the object.
   explicit StagingMemory(const Stream& stream) : stream_(stream) {}
   ~StagingMemory() { release(); }
-  StagingMemory(const StagingMemory&) = delete;
-  StagingMemory& operator=(const StagingMemory&) = delete;
 
   // Ensures that `bytes` are available. Loses the contents if it grows. Prepares the first chunk and returns, while a
   // thread prepares the other chunks. Throws if the system refuses so much memory.

@@ -50,7 +50,6 @@ Stream Stream::beside(const Stream& other) {
       return {Device::kCuda, std::move(native), other.device_index_, other.multiprocessors_};
     }
   }
-  static_cast<void>(other);
   return cpu();
 }
 
@@ -71,7 +70,7 @@ void Stream::synchronize() {
 
 void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
-  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(bytes));
+  const OpTimer timer(*this, "copy", 2 * bytes);
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
@@ -87,7 +86,7 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
 
 void Stream::copy_rows(const Rows& rows) {
   if (rows.row_bytes * rows.count == 0) return;
-  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(rows.row_bytes * rows.count));
+  const OpTimer timer(*this, "copy", 2 * rows.row_bytes * rows.count);
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_rows_async(rows, native());
@@ -101,7 +100,7 @@ void Stream::copy_rows(const Rows& rows) {
 
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
-  const OpTimer timer(*this, "zero", 0, static_cast<double>(tensor.bytes()));
+  const OpTimer timer(*this, "zero", tensor.bytes());
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());
@@ -134,7 +133,6 @@ void Event::record(const Stream& stream) {
     }
   }
   host_ms_ = host_clock_ms();
-  static_cast<void>(stream);
 }
 
 void Event::wait(const Stream& stream) const {
@@ -145,7 +143,6 @@ void Event::wait(const Stream& stream) const {
   if constexpr (kHasCuda) {
     if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_.get());
   }
-  static_cast<void>(stream);
 }
 
 void Event::synchronize() const {

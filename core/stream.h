@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <typeindex>
@@ -91,23 +90,19 @@ class Stream {
   // with the stream.
   template <typename State>
   State& state() {
-    auto& slot = states_[std::type_index(typeid(State))];
+    auto& slot = states_.try_emplace(typeid(State), nullptr, nullptr).first->second;
     if (!slot) slot = StatePointer(new State(*this), [](void* p) { delete static_cast<State*>(p); });
     return *static_cast<State*>(slot.get());
   }
 
  private:
   using StatePointer = std::unique_ptr<void, void (*)(void*)>;
-  struct NullState : StatePointer {
-    NullState() : StatePointer(nullptr, [](void*) {}) {}
-    using StatePointer::operator=;
-  };
 
   using Native = std::unique_ptr<void, void (*)(void*) noexcept>;
   Stream(Device device, Native native, int device_index, int multiprocessors);
 
   // Declared before native_, so that a move assignment destroys the old states before the old stream.
-  std::unordered_map<std::type_index, NullState> states_;
+  std::unordered_map<std::type_index, StatePointer> states_;
   Device device_;
   Native native_;
   int device_index_;

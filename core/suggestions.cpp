@@ -68,9 +68,8 @@ size_t name_distance(std::string_view written, std::string_view known) {
 }
 
 std::optional<std::string> nearest_name(std::string_view written, std::span<const std::string> known) {
-  const auto nearest = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return name_distance(written, a) < name_distance(written, b);
-  });
+  const auto nearest =
+      std::ranges::min_element(known, {}, [&](const std::string& name) { return name_distance(written, name); });
   if (nearest == known.end() || name_distance(written, *nearest) > largest_slip(written)) return std::nullopt;
   return *nearest;
 }

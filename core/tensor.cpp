@@ -1,34 +1,30 @@
 #include "core/tensor.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "core/error.h"
 
 namespace octavo {
 
-std::string describe_shape(std::span<const int64_t> shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
-  return text + "]";
+int64_t numel_of(std::span<const int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
+
+std::string describe_shape(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 Tensor::Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
     : data_(data), dtype_(dtype), ndim_(static_cast<int>(shape.size())) {
   CHECK(shape.size() <= kMaxDims, "a tensor has at most {} dimensions, got {}", int{kMaxDims}, shape.size());
   std::copy(shape.begin(), shape.end(), shape_.begin());
   CHECK(std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d >= 0; }), "negative dimension in {}",
-        describe_shape(std::span(shape_).first(static_cast<size_t>(ndim_))));
+        describe_shape(this->shape()));
 }
 
-int64_t Tensor::numel() const {
-  int64_t count = 1;
-  for (int i = 0; i < ndim_; ++i) count *= shape_[static_cast<size_t>(i)];
-  return count;
-}
-
-std::string Tensor::describe() const {
-  return fmt::format("{} {}", dtype_name(dtype_), describe_shape(std::span(shape_).first(static_cast<size_t>(ndim_))));
-}
+std::string Tensor::describe() const { return fmt::format("{} {}", dtype_name(dtype_), describe_shape(shape())); }
 
 void Tensor::expect_dtype(DType expected) const {
   CHECK(dtype_ == expected, "expected a {} tensor, got {}", dtype_name(expected), describe());

@@ -13,6 +13,11 @@
 
 namespace octavo {
 
+// Returns the product of the dimensions.
+int64_t numel_of(std::span<const int64_t> shape);
+// Returns "[4, 128]", for messages.
+std::string describe_shape(std::span<const int64_t> shape);
+
 class Tensor {
  public:
   static constexpr int kMaxDims = 4;
@@ -25,7 +30,7 @@ class Tensor {
   DType dtype() const { return dtype_; }
   int ndim() const { return ndim_; }
   int64_t dim(int i) const { return shape_[static_cast<size_t>(i < 0 ? ndim_ + i : i)]; }
-  int64_t numel() const;
+  int64_t numel() const { return numel_of(shape()); }
   int64_t bytes() const { return numel() * dtype_bytes(dtype_); }
   bool same_shape(const Tensor& other) const { return ndim_ == other.ndim_ && shape_ == other.shape_; }
   std::string describe() const;  // Returns "float32 [16, 256]".
@@ -44,6 +49,7 @@ class Tensor {
   Tensor view(std::initializer_list<int64_t> shape) const;
 
  private:
+  std::span<const int64_t> shape() const { return {shape_.data(), static_cast<size_t>(ndim_)}; }
   void expect_dtype(DType expected) const;
 
   void* data_ = nullptr;
@@ -51,9 +57,6 @@ class Tensor {
   int ndim_ = 0;
   std::array<int64_t, kMaxDims> shape_{};
 };
-
-// Returns "[4, 128]", for messages.
-std::string describe_shape(std::span<const int64_t> shape);
 
 // Throws unless `tensor` has this dtype and shape. `name` is its name in the message.
 void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -26,13 +26,6 @@ std::thread start_thread_if_possible(std::function<void()> work) {
     return std::thread(std::move(work));
   } catch (const std::exception&) {  // There is no thread, or no memory for one.
     return {};
-  }
-}
-
-void HelperThreads::start(std::function<void()> work) {
-  threads_.reserve(threads_.size() + 1);
-  if (std::thread thread = start_thread_if_possible(std::move(work)); thread.joinable()) {
-    threads_.push_back(std::move(thread));
   }
 }
 
@@ -91,11 +84,13 @@ void for_each_in_parallel(size_t items, size_t threads, const std::function<void
       }
     }
   };
-  {
-    HelperThreads helpers;  // The destructor waits for the threads.
-    for (size_t thread = 1; thread < std::min(threads, items); ++thread)
-      helpers.start([&work, thread] { work(thread); });
-    work(0);
+  std::vector<std::thread> helpers(std::min(threads, items));
+  for (size_t thread = 1; thread < helpers.size(); ++thread) {
+    helpers[thread] = start_thread_if_possible([&work, thread] { work(thread); });
+  }
+  work(0);
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -8,7 +8,6 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace octavo {
 
@@ -20,24 +19,6 @@ std::thread start_thread(const char* purpose, std::function<void()> work);
 // joinable.
 std::thread start_thread_if_possible(std::function<void()> work);
 
-// Threads that share work with the calling thread: as many of the requested ones as the system allows. The destructor
-// waits for all of them. Not movable.
-class HelperThreads {
- public:
-  HelperThreads() = default;
-  ~HelperThreads() {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  HelperThreads(const HelperThreads&) = delete;
-  HelperThreads& operator=(const HelperThreads&) = delete;
-
-  // `work` must not throw.
-  void start(std::function<void()> work);
-
- private:
-  std::vector<std::thread> threads_;
-};
-
 // A thread that runs functions in order, for work that nobody waits for. post() and wait() may be called from any
 // thread.
 class WorkQueue {
@@ -45,8 +26,6 @@ class WorkQueue {
   WorkQueue();
   // Waits until all work is done.
   ~WorkQueue();
-  WorkQueue(const WorkQueue&) = delete;
-  WorkQueue& operator=(const WorkQueue&) = delete;
 
   // `work` must not throw.
   void post(std::function<void()> work);

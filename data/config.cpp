@@ -38,7 +38,7 @@ std::vector<std::string> token_files_of(const DatasetSource& source, std::vector
 }
 
 std::vector<SampleRange> merged_ranges(std::vector<SampleRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::ranges::sort(ranges, {}, &SampleRange::begin);
   std::vector<SampleRange> merged;
   for (const SampleRange& range : ranges) {
     CHECK_INPUT(range.begin >= 0 && range.begin < range.end,

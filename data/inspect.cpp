@@ -1,12 +1,11 @@
 #include "data/inspect.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <ostream>
-#include <vector>
 
 #include "core/error.h"
 #include "core/files/input_file.h"
@@ -23,20 +22,10 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kEntropyVocabulary = 1024;
 
-// Calls visit(ids, begin) for consecutive chunks of every document. `begin` is the position of the chunk in its
-// document.
+// Calls visit(ids, begin) for consecutive chunks of every document, as TokenFile::for_each_piece does.
 template <typename Visit>
-void for_each_piece(const TokenFile& file, Visit visit) {
-  std::array<int32_t, 16384> buffer;
-  for (int64_t d = 0; d < file.num_documents(); ++d) {
-    const int64_t length = file.document_length(d);
-    for (int64_t begin = 0; begin < length; begin += static_cast<int64_t>(buffer.size())) {
-      const auto count = static_cast<size_t>(std::min<int64_t>(buffer.size(), length - begin));
-      const std::span<int32_t> ids = std::span(buffer).first(count);
-      file.copy(d, begin, ids);
-      visit(std::span<const int32_t>(ids), begin);
-    }
-  }
+void for_each_piece(const TokenFile& file, const Visit& visit) {
+  for (int64_t d = 0; d < file.num_documents(); ++d) file.for_each_piece(d, file.document_length(d), visit);
 }
 
 struct IdRange {
@@ -55,8 +44,7 @@ IdRange token_ids(const TokenFile& file) {
 // Returns -sum n ln(n / total) over `counts` with 0 ln 0 = 0, where total is their sum. The result is in nats and not
 // divided by the total.
 double summed_information(std::span<const int64_t> counts) {
-  int64_t total = 0;
-  for (const int64_t n : counts) total += n;
+  const int64_t total = std::reduce(counts.begin(), counts.end());
   double sum = 0;
   for (const int64_t n : counts) {
     if (n > 0) sum -= static_cast<double>(n) * std::log(static_cast<double>(n) / static_cast<double>(total));
@@ -171,16 +159,17 @@ OrderedJson inspect_token_file(const std::string& path) {
 
 namespace {
 
-// Calls write(sample, data) for the samples begin to end-1 of `stream`.
+// Calls write(stream, sample, data) for the samples begin to end-1 of `stream`, that of the training data.
 template <typename Write>
-void for_each_sample(SampleStream& stream, int64_t begin, int64_t end, std::ostream& out, Write write) {
+void for_each_sample(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out, Write write) {
+  SampleStream stream(config, config.train, /*vocab_size=*/0);
   CHECK_INPUT(begin >= 0 && begin <= end, "samples {}:{}, expected A:B with 0 <= A <= B", begin, end);
   stream.seek(begin);
   SampleScratch data(stream.seq_len());
   for (int64_t g = begin; g < end; ++g) {
     const Sample sample = stream.next();
     stream.read(sample, data.tokens, data.document_start);
-    write(sample, data);
+    write(stream, sample, data);
   }
   out.flush();
   CHECK(out.good(), "writing the samples failed");
@@ -189,8 +178,7 @@ void for_each_sample(SampleStream& stream, int64_t begin, int64_t end, std::ostr
 }  // namespace
 
 void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
-  SampleStream stream(config, config.train, /*vocab_size=*/0);
-  for_each_sample(stream, begin, end, out, [&](const Sample& sample, const SampleScratch& data) {
+  for_each_sample(config, begin, end, out, [&](const SampleStream&, const Sample& sample, const SampleScratch& data) {
     out << fmt::format("{{\"sample\":{},\"dataset\":{},\"epoch\":{},\"window\":{},\"tokens\":[{}]}}\n", sample.index,
                        sample.dataset, sample.window.epoch, sample.window.index, fmt::join(data.tokens, ","));
   });
@@ -198,19 +186,19 @@ void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::os
 
 void write_sample_texts(const DataConfig& config, int64_t begin, int64_t end,
                         const std::function<std::string(const std::vector<int32_t>&)>& decode, std::ostream& out) {
-  SampleStream stream(config, config.train, /*vocab_size=*/0);
-  for_each_sample(stream, begin, end, out, [&](const Sample& sample, const SampleScratch& data) {
-    const auto& [tokens, starts] = data;
-    for (size_t first = 0, next = 0; first < tokens.size(); first = next) {
-      next = first + 1;
-      while (next < tokens.size() && starts[next] == starts[first]) ++next;
-      const std::vector<int32_t> document(tokens.begin() + static_cast<int64_t>(first),
-                                          tokens.begin() + static_cast<int64_t>(next));
-      out << fmt::format("sample {} of {} (epoch {}, window {}), tokens {} to {}:\n{}\n", sample.index,
-                         stream.name(sample.dataset), sample.window.epoch, sample.window.index, first, next - 1,
-                         printable_lines(decode(document)));
-    }
-  });
+  for_each_sample(config, begin, end, out,
+                  [&](const SampleStream& stream, const Sample& sample, const SampleScratch& data) {
+                    const auto& [tokens, starts] = data;
+                    for (size_t first = 0, next = 0; first < tokens.size(); first = next) {
+                      next = first + 1;
+                      while (next < tokens.size() && starts[next] == starts[first]) ++next;
+                      const std::vector<int32_t> document(tokens.begin() + static_cast<int64_t>(first),
+                                                          tokens.begin() + static_cast<int64_t>(next));
+                      out << fmt::format("sample {} of {} (epoch {}, window {}), tokens {} to {}:\n{}\n", sample.index,
+                                         stream.name(sample.dataset), sample.window.epoch, sample.window.index, first,
+                                         next - 1, printable_lines(decode(document)));
+                    }
+                  });
 }
 
 }  // namespace octavo

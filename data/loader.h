@@ -93,8 +93,6 @@ class Loader {
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
   // Stops the reading threads. Waits until each thread has finished the sample that it is reading.
   ~Loader();
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   // Returns the next step's batch, valid until the following call because buffers are reused. Waits if none is ready.
   // Throws what a thread threw (an Error if a token lies outside the vocabulary) after the batches before it were

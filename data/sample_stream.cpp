@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "core/error.h"
 #include "core/files/json_input.h"
 #include "data/sidecar.h"
 
@@ -190,8 +189,7 @@ Json SampleStream::state_json(const StreamState& state) const {
                                {"fingerprint", dataset.fingerprint},
                                {"weight", weights_[d]},
                                {"windows", state.draws[d]}});
-    const auto older = [](const SampledFile& a, const SampledFile& b) { return a.modified_ns < b.modified_ns; };
-    const auto newest = std::max_element(dataset.sampled.begin(), dataset.sampled.end(), older);
+    const auto newest = std::ranges::max_element(dataset.sampled, {}, &SampledFile::modified_ns);
     if (newest != dataset.sampled.end()) json[kDatasets].back()[kModified] = newest->modified_ns;
   }
   return json;

@@ -1,9 +1,7 @@
 #include "data/sidecar.h"
 
-#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/error.h"
 #include "core/files/input_file.h"
@@ -18,11 +16,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxSidecarBytes = int64_t{1} << 20;
-
-// Returns the beginning of a hash, for messages.
-std::string short_hash(const std::string& hash) {
-  return hash.empty() ? "" : fmt::format(" (hash {}...)", hash.substr(0, 12));
-}
 
 std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
 
@@ -86,7 +79,10 @@ bool may_be_same(const SidecarTokenizer& a, const SidecarTokenizer& b) {
   return a.hash.empty() || b.hash.empty() ? is_byte(a) == is_byte(b) : a.hash == b.hash;
 }
 
-std::string describe(const SidecarTokenizer& tokenizer) { return tokenizer.name + short_hash(tokenizer.hash); }
+std::string describe(const SidecarTokenizer& tokenizer) {
+  if (tokenizer.hash.empty()) return tokenizer.name;
+  return fmt::format("{} (hash {}...)", tokenizer.name, tokenizer.hash.substr(0, 12));
+}
 
 // Returns the bos or eos of a sidecar. The run relies on it, so anything except an id or null is an error.
 std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {

@@ -1,7 +1,6 @@
 #include "data/validation_set.h"
 
 #include "core/error.h"
-#include "data/loader.h"
 
 namespace octavo {
 

@@ -65,8 +65,8 @@ void LmHead::begin(const Tensor& weight, const Tensor& x, bool backward, TensorG
   stream.zero(weight_amax_);
   amax({.out = input_amax_, .x = x.view({x.numel()})}, stream);
   amax({.out = weight_amax_, .x = weight.view({weight.numel()})}, stream);
-  if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
-  if (!sequences.alone()) sequences.all_reduce_max(input_amax_, "the final norm's amax", stream);
+  if (!tensor.alone()) tensor.ranks().all_reduce_max(weight_amax_, stream, "lm_head's amax");
+  if (!sequences.alone()) sequences.ranks().all_reduce_max(input_amax_, stream, "the final norm's amax");
   quantize({.cast = {.rows = weight_rows_,
                      .columns = makes_fp8_gradients() ? weight_columns_ : Fp8Operand{},
                      .amax = weight_amax_},
@@ -165,12 +165,11 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
                     .weight = w.norm,
                     .eps = static_cast<float>(c.config.rms_norm_eps)},
                    c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_forward",
-                         .results = {a.h, a.norm},
-                         .inputs = {delta, residual},
-                         .weights = {w.norm},
-                         .parameter = kFinalNorm});
+  observe(c.observer, {.op = "rms_norm_forward",
+                       .results = {a.h, a.norm},
+                       .inputs = {delta, residual},
+                       .weights = {w.norm},
+                       .parameter = kFinalNorm});
 }
 
 namespace {
@@ -196,10 +195,7 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivati
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Chunk chunk{begin, end, a.all_norm.rows(begin, end), a.logits.rows(0, end - begin)};
     a.lm_head.forward(chunk.logits, chunk.norm, c.stream);
-    if (c.observer != nullptr) {
-      c.observer->on_result(
-          {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
-    }
+    observe(c.observer, {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
     work(chunk);
   }
 }
@@ -213,7 +209,7 @@ void divided_cross_entropy(const BlockContext& c, const HeadActivations& a, cons
   const Tensor all_stats = a.all_stats.rows(0, ranks * stats.numel()).view({ranks, tokens, kCrossEntropyStats});
   cross_entropy_stats({.stats = stats, .logits = args.logits, .targets = args.targets, .vocab_begin = vocab_begin},
                       c.stream);
-  c.tensor.gather_whole(all_stats, stats, "logit statistics");
+  c.tensor.ranks().all_gather(all_stats, stats, c.stream, "logit statistics");
   cross_entropy_parallel({.losses = args.losses,
                           .d_logits = args.d_logits,
                           .logits = args.logits,
@@ -264,11 +260,9 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                    .z_loss = args.z_loss,
                    .z_losses = chunk.of(args.z_losses),
                    .cast = cast});
-    if (c.observer != nullptr) {
-      c.observer->on_result({.op = "cross_entropy",
-                             .results = {chunk.of(a.losses), chunk.of(args.z_losses), chunk.logits},
-                             .inputs = {chunk.logits}});
-    }
+    observe(c.observer, {.op = "cross_entropy",
+                         .results = {chunk.of(a.losses), chunk.of(args.z_losses), chunk.logits},
+                         .inputs = {chunk.logits}});
     a.lm_head.backward({.d_weight = args.gradients.lm_head,
                         .x = chunk.norm,
                         .d_logits = chunk.logits,
@@ -276,16 +270,15 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                         .bound = bound,
                         .accumulate = args.accumulate || chunk.begin > 0},
                        c.stream);
-    if (c.observer == nullptr) return;
-    c.observer->on_result({.op = "lm_head_backward",
-                           .results = {args.gradients.lm_head, chunk.norm},
-                           .inputs = {chunk.logits, chunk.norm},
-                           .weights = {args.weights.lm_head}});
+    observe(c.observer, {.op = "lm_head_backward",
+                         .results = {args.gradients.lm_head, chunk.norm},
+                         .inputs = {chunk.logits, chunk.norm},
+                         .weights = {args.weights.lm_head}});
   });
   const Tensor& d_norm = a.norm;
-  if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
-  if (!c.tensor.alone() && c.observer != nullptr) {
-    c.observer->on_result({.op = "lm_head_backward", .results = {d_norm}, .inputs = {a.all_norm}});
+  if (!c.tensor.alone()) {
+    c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
+    observe(c.observer, {.op = "lm_head_backward", .results = {d_norm}, .inputs = {a.all_norm}});
   }
   rms_norm_backward({.d_h = args.d_h,
                      .d_weight = args.gradients.norm,
@@ -296,12 +289,11 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                      .weight = args.weights.norm,
                      .amax = args.d_h_amax},
                     c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_backward",
-                         .results = {args.d_h, args.gradients.norm},
-                         .inputs = {d_norm, a.h},
-                         .weights = {args.weights.norm},
-                         .parameter = kFinalNorm});
+  observe(c.observer, {.op = "rms_norm_backward",
+                       .results = {args.d_h, args.gradients.norm},
+                       .inputs = {d_norm, a.h},
+                       .weights = {args.weights.norm},
+                       .parameter = kFinalNorm});
 }
 
 int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,

@@ -80,9 +80,7 @@ void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
                      .share = 1.0 / tensor_.size()},
                     *stream_);
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
-  if (observer_ != nullptr) {
-    observer_->on_result({.op = "embedding_forward", .results = {h0}, .weights = {embedding_}});
-  }
+  observe(observer_, {.op = "embedding_forward", .results = {h0}, .weights = {embedding_}});
   fsdp_->release(ParameterLayout::kEmbedding);
 }
 
@@ -387,9 +385,7 @@ void Llama::backward_embedding(const Work& work) {
                       .vocab_begin = vocab_begin(),
                       .share = 1.0 / tensor_.size()},
                      *stream_);
-  if (observer_ != nullptr) {
-    observer_->on_result({.op = "embedding_backward", .results = {d_embedding_}, .inputs = {d_h0}});
-  }
+  observe(observer_, {.op = "embedding_backward", .results = {d_embedding_}, .inputs = {d_h0}});
   fsdp_->reduce(kUnit, work.place);
 }
 

@@ -160,9 +160,8 @@ void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
 
 // Returns the index of a linear in the list of a block's linears.
 size_t Llama::linear_of(const char* name) const {
-  const auto linear = std::find_if(linears_.begin(), linears_.end(), [&](const LinearSpec& spec) {
-    return std::string_view(spec.names.forward) == name;
-  });
+  const auto linear =
+      std::ranges::find(linears_, std::string_view(name), [](const LinearSpec& l) { return l.names.forward; });
   CHECK(linear != linears_.end(), "a block takes a linear '{}' that its halves do not list", name);
   return static_cast<size_t>(linear - linears_.begin());
 }

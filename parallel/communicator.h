@@ -47,7 +47,13 @@ struct RankGroup {
 
 class Communicator {
  public:
+  // Constructs a communicator that transfers nothing. With one rank its collectives are copies. Several ranks are those
+  // of a plan, which do not exist: collectives are recorded on a dry-run stream and throw on any other stream.
+  Communicator(Watchdog& watchdog, std::string name, int rank, int size)
+      : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
   virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   // Returns the name of the group, which is usually an axis of the mesh, such as "tensor" or "shard".
   const std::string& name() const { return name_; }
@@ -93,32 +99,36 @@ class Communicator {
   [[nodiscard]] std::unique_ptr<Communicator> split(const RankGroup& ranks);
 
  protected:
-  Communicator(Watchdog& watchdog, std::string name, int rank, int size)
-      : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
-
   Watchdog& watchdog() const { return watchdog_; }
 
  private:
-  void check_peer(const char* op, const char* what, int peer) const;
-  // Runs `work`, which performs the collective `op`, under the watchdog, the profiler and error messages that name it.
+  Collective collective(const char* op, const char* what) const { return {op, what, name_.c_str()}; }
+  // Checks that `part` has the size of one of the group's slices of `whole`, and is either this rank's slice in place
+  // or does not overlap `whole`.
+  void check_slice(const Collective& call, const Tensor& whole, const Tensor& part) const;
+  void check_peer(const Collective& call, int peer) const;
+  // Runs `work`, which performs the collective, under the watchdog, the profiler and error messages that name it.
   template <typename Work>
-  void run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work);
+  void run(const Collective& call, const Tensor& tensor, Stream& stream, Work work);
+  [[noreturn]] void refuse() const;
 
   // Implementations of the collectives. Shapes, dtypes and addresses have been checked, and the group has several
   // ranks.
-  virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
-  virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
-  virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
-  virtual void do_exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream) = 0;
-  virtual void do_send(const Tensor& tensor, int to, Stream& stream) = 0;
-  virtual void do_receive(const Tensor& tensor, int from, Stream& stream) = 0;
+  virtual void do_all_gather(const Tensor& /*out*/, const Tensor& /*shard*/, Stream& /*stream*/) { refuse(); }
+  virtual void do_reduce_scatter_sum(const Tensor& /*out*/, const Tensor& /*in*/, Stream& /*stream*/) { refuse(); }
+  virtual void do_all_to_all(const Tensor& /*out*/, const Tensor& /*in*/, int64_t /*begin*/, Stream& /*stream*/) {
+    refuse();
+  }
+  virtual void do_exchange(const Tensor& /*out*/, const Tensor& /*in*/, int /*peer*/, Stream& /*stream*/) { refuse(); }
+  virtual void do_send(const Tensor& /*tensor*/, int /*to*/, Stream& /*stream*/) { refuse(); }
+  virtual void do_receive(const Tensor& /*tensor*/, int /*from*/, Stream& /*stream*/) { refuse(); }
   // Returns whether the host must wait for a transfer, in do_finish_transfer().
   virtual bool has_transfer() const { return false; }
   virtual void do_finish_transfer() {}
-  virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
-  virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
+  virtual void do_all_reduce_sum(const Tensor& /*tensor*/, Stream& /*stream*/) { refuse(); }
+  virtual void do_all_reduce_max(const Tensor& /*tensor*/, Stream& /*stream*/) { refuse(); }
   // Implements split() for a group of several ranks.
-  virtual std::unique_ptr<Communicator> do_split(const RankGroup& ranks) = 0;
+  virtual std::unique_ptr<Communicator> do_split(const RankGroup& /*ranks*/) { refuse(); }
   // Is called after a collective has been queued on the stream, which may be before the collective is complete.
   virtual void after_queueing(const Collective&, Stream&) {}
 
@@ -131,10 +141,6 @@ class Communicator {
 // Returns the communicator of all ranks for tensors on the device of `stream`. All ranks of `group` must call this
 // function. `group` must outlive the communicator.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
-
-// Returns a communicator for planning, whose other ranks do not exist. Its collectives are recorded on a dry-run stream
-// and throw on any other stream.
-std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks);
 
 // Allocates zeroed GPU memory that can be registered with communicators.
 Buffer allocate_for_collectives(int64_t bytes);

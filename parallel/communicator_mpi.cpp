@@ -39,8 +39,6 @@ class MpiCommunicator final : public Communicator {
       : Communicator(watchdog, ranks.name, ranks.rank, ranks.size),
         comm_(split_watched(watchdog, ranks, parent)),
         scratch_(static_cast<size_t>(kScratchBytes)) {}
-  MpiCommunicator(const MpiCommunicator&) = delete;
-  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
   // During stack unwinding other ranks may never take part in the transfer.
   ~MpiCommunicator() override {
     if (std::uncaught_exceptions() == 0)

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 
 #include "core/error.h"
@@ -76,8 +75,8 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   std::string all_sizes;
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = this->*axis.configured;
-    const bool may_fill = std::any_of(std::begin(kFillingAxes), std::end(kFillingAxes),
-                                      [&](Axis some) { return &kMeshAxes[static_cast<size_t>(some)] == &axis; });
+    const bool may_fill =
+        std::ranges::any_of(kFillingAxes, [&](Axis one) { return &kMeshAxes[static_cast<size_t>(one)] == &axis; });
     CHECK_INPUT(size >= 1 || (may_fill && size == -1), "parallel.{} is {}, expected a positive number{}", axis.key,
                 size, may_fill ? " or -1 for all remaining ranks" : "");
     if (size == -1) continue;

@@ -103,12 +103,4 @@ void ContextGroup::start_reduce_scatter(const Columns& mine, const Tensor& whole
   arrived_.record(transfers_);
 }
 
-void ContextGroup::all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const {
-  options_.ranks->all_reduce_max(tensor, stream, what);
-}
-
-void ContextGroup::all_reduce_max_of_micro_batch(const Tensor& tensor, const char* what, Stream& stream) const {
-  options_.micro_batch->all_reduce_max(tensor, stream, what);
-}
-
 }  // namespace octavo

@@ -41,6 +41,9 @@ class ContextGroup {
 
   ContextRank place() const;
   bool alone() const { return place().size == 1; }
+  // Return the communicators of the options. Neither may be null.
+  Communicator& ranks() const { return *options_.ranks; }
+  Communicator& micro_batch() const { return *options_.micro_batch; }
   // Returns the stream on which keys, values and their gradients are transferred.
   Stream& transfers() { return transfers_; }
 
@@ -61,9 +64,6 @@ class ContextGroup {
   // Makes the compute stream wait for the gather or sum that was started last. Another one that uses the same scratch
   // may start only afterwards.
   void wait() { arrived_.wait(*compute_); }
-  // Replace each element with its maximum over the ranks of the group, or over all ranks of the micro-batch. Float32.
-  void all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const;
-  void all_reduce_max_of_micro_batch(const Tensor& tensor, const char* what, Stream& stream) const;
 
  private:
   void begin_transfer();

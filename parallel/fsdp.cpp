@@ -1,8 +1,5 @@
 #include "parallel/fsdp.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "core/error.h"
 #include "kernels/math/cast.h"
 #include "kernels/math/sum_terms.h"
@@ -184,34 +181,23 @@ void Fsdp::lay_out_gradients(Arena& arena) {
 
 // Creates the full gradients in their slots and the reduction of each into its shard.
 void Fsdp::make_reductions(Arena& arena) {
-  std::vector<ReducedUnit> units;
   int64_t bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
     State& s = states_[u];
     const FsdpUnit& unit = options_.units[u];
     const DType dtype = full_gradient_dtype(u);
     const Tensor& memory = gradient_slots_[s.gradient_slot].memory;
-    units.push_back({.gradient = as(memory, dtype, unit.shard_elements * options_.groups.size()),
-                     .shard = s.gradient_shard,
-                     .keeps = s.keeps_gradient,
-                     .as_terms = options_.groups.all_to_all_load == 1 && dtype == DType::kBFloat16,
-                     .ranks = options_.groups.shard,
-                     .name = name(u)});
-    if (unit.tokens) {
-      units.back().gradient = memory;
-      auto reduction = unit.tokens->make_reduction(units.back());
-      s.tokens = reduction.get();
-      s.reduction = std::move(reduction);
-      s.gradient = s.tokens->cut_tokens();
-    } else {
-      s.gradient = units.back().gradient;
-      bytes = std::max(bytes, arrived_bytes(units.back()));
-    }
+    s.reduced = {.gradient = unit.tokens ? memory : as(memory, dtype, unit.shard_elements * options_.groups.size()),
+                 .shard = s.gradient_shard,
+                 .keeps = s.keeps_gradient,
+                 .as_terms = options_.groups.all_to_all_load == 1 && dtype == DType::kBFloat16,
+                 .ranks = options_.groups.shard,
+                 .name = name(u)};
+    if (unit.tokens) s.tokens = unit.tokens->make_reduction(s.reduced);
+    s.gradient = s.tokens ? s.tokens->cut_tokens() : s.reduced.gradient;
+    if (!s.tokens) bytes = std::max(bytes, arrived_bytes(s.reduced));
   }
-  const Tensor arrived = arena.allocate("reduced gradient", DType::kUInt8, {bytes}, Lifetime::kBlock);
-  for (size_t u = 0; u < states_.size(); ++u) {
-    if (!states_[u].reduction) states_[u].reduction = make_reduction(units[u], arrived);
-  }
+  arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {bytes}, Lifetime::kBlock);
 }
 
 void Fsdp::gather(size_t unit) {
@@ -276,13 +262,13 @@ void Fsdp::clear_padding(size_t unit) {
 void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
   if (observer_) observer_(unit);
   const State& s = states_[unit];
-  const bool reduces = s.reduction && (s.tokens != nullptr || is_complete(unit, place));
+  const bool reduces = !alone() && (s.tokens || is_complete(unit, place));
   const bool replicates = options_.groups.replicated() && place.last;
   if (!reduces && !replicates) return;
   written_.record(*compute_);
   written_.wait(transfers_);
   if (reduces) {
-    s.reduction->run(place, transfers_);
+    s.tokens ? s.tokens->run(place, transfers_) : reduce_gradient(s.reduced, arrived_, place.first, transfers_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
     gradient_slots_[s.gradient_slot].unit = -1;
   }

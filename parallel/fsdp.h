@@ -171,9 +171,8 @@ class Fsdp {
  private:
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
-    std::unique_ptr<GradientReduction> reduction;  // Reduction of the unit's gradient. Null in a group of one rank.
-    // The reduction as a TokenReduction, if the unit takes tokens; otherwise null.
-    TokenReduction* tokens = nullptr;
+    ReducedUnit reduced;                     // Reduction of the unit's gradient in a group of several ranks.
+    std::unique_ptr<TokenReduction> tokens;  // Reduction of a unit that takes tokens. Null for other units.
     bool keeps_weight = true;
     bool keeps_gradient = true;
     // Index of the unit's slot in weight_slots_.
@@ -226,6 +225,7 @@ class Fsdp {
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
+  Tensor arrived_;  // Buffer of reduce_gradient().
   // Buffers for bfloat16 gradients that are summed over replicas.
   Tensor replica_terms_, replica_sums_;
   Event shards_ready_;

@@ -8,7 +8,7 @@ namespace octavo {
 
 namespace {
 
-// Returns the number of elements of this rank's slice that GradientTerms sums at a time. An element has one term per
+// Returns the number of elements of this rank's slice that sum_rank_terms() sums at a time. An element has one term per
 // rank, which is the gradient that the rank computed for the element. The terms of all elements of one turn are in
 // memory together.
 int64_t terms_at_once(const ReducedUnit& unit) {
@@ -18,41 +18,17 @@ int64_t terms_at_once(const ReducedUnit& unit) {
   return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }
 
-class ScatteredGradient : public GradientReduction {
- public:
-  ScatteredGradient(const ReducedUnit& unit, const Tensor& arrived)
-      : unit_(unit), arrived_(arrived.raw(), unit.gradient.dtype(), {unit.shard.numel()}) {}
-
-  void run(const MicroBatchPlace& at, Stream& stream) override {
-    const bool direct = unit_.keeps || (at.first && unit_.gradient.dtype() == DType::kFloat32);
-    unit_.ranks->reduce_scatter_sum(direct ? unit_.shard : arrived_, unit_.gradient, stream, unit_.name);
-    if (!direct) sum_terms({.out = unit_.shard, .terms = arrived_, .accumulate = !at.first}, stream);
+// Sums the terms that all ranks have for this rank's slice.
+void sum_rank_terms(const ReducedUnit& unit, const Tensor& arrived, bool first, Stream& stream) {
+  const int64_t elements = unit.shard.numel();
+  const int64_t step = terms_at_once(unit);
+  for (int64_t begin = 0; begin < elements; begin += step) {
+    const int64_t end = std::min(begin + step, elements);
+    const Tensor terms(arrived.raw(), unit.gradient.dtype(), {(end - begin) * unit.ranks->size()});
+    unit.ranks->all_to_all(terms, unit.gradient, begin, stream, unit.name);
+    sum_terms({.out = unit.shard.rows(begin, end), .terms = terms, .accumulate = !first}, stream);
   }
-
- private:
-  ReducedUnit unit_;
-  Tensor arrived_;
-};
-
-class GradientTerms : public GradientReduction {
- public:
-  GradientTerms(const ReducedUnit& unit, const Tensor& arrived) : unit_(unit), arrived_(arrived) {}
-
-  void run(const MicroBatchPlace& at, Stream& stream) override {
-    const int64_t elements = unit_.shard.numel();
-    const int64_t step = terms_at_once(unit_);
-    for (int64_t begin = 0; begin < elements; begin += step) {
-      const int64_t end = std::min(begin + step, elements);
-      const Tensor terms(arrived_.raw(), unit_.gradient.dtype(), {(end - begin) * unit_.ranks->size()});
-      unit_.ranks->all_to_all(terms, unit_.gradient, begin, stream, unit_.name);
-      sum_terms({.out = unit_.shard.rows(begin, end), .terms = terms, .accumulate = !at.first}, stream);
-    }
-  }
-
- private:
-  ReducedUnit unit_;
-  Tensor arrived_;
-};
+}
 
 }  // namespace
 
@@ -62,9 +38,12 @@ int64_t arrived_bytes(const ReducedUnit& unit) {
   return elements * dtype_bytes(unit.gradient.dtype());
 }
 
-std::unique_ptr<GradientReduction> make_reduction(const ReducedUnit& unit, const Tensor& arrived) {
-  if (unit.as_terms) return std::make_unique<GradientTerms>(unit, arrived);
-  return std::make_unique<ScatteredGradient>(unit, arrived);
+void reduce_gradient(const ReducedUnit& unit, const Tensor& arrived, bool first, Stream& stream) {
+  if (unit.as_terms) return sum_rank_terms(unit, arrived, first, stream);
+  const Tensor sum(arrived.raw(), unit.gradient.dtype(), {unit.shard.numel()});
+  const bool direct = unit.keeps || (first && unit.gradient.dtype() == DType::kFloat32);
+  unit.ranks->reduce_scatter_sum(direct ? unit.shard : sum, unit.gradient, stream, unit.name);
+  if (!direct) sum_terms({.out = unit.shard, .terms = sum, .accumulate = !first}, stream);
 }
 
 }  // namespace octavo

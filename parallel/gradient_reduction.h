@@ -1,5 +1,5 @@
-// GradientReduction computes this rank's slice of the sum over the shard group of a unit's full gradient
-// (parallel/fsdp.h). Fsdp chooses one policy per unit at construction:
+// The reduction of a unit's full gradient to this rank's slice of its sum over the shard group (parallel/fsdp.h). Fsdp
+// chooses one policy per unit at construction:
 //
 //     full gradient is kept           ops add to it; one reduce-scatter with the last micro-batch of a step
 //     full gradient rotates           one reduce-scatter per micro-batch, whose result is added to the slice
@@ -7,12 +7,11 @@
 //     an all-to-all is cheap          rank order, so that no partial sum is rounded
 //     table read by tokens            the gradients of the tokens are sent instead of the table's (TokenReduction)
 //
-// Everything is queued on the given stream. The methods are collectives of the group: every rank makes the same calls
-// in the same order.
+// Everything is queued on the given stream. Reductions are collectives of the group: every rank makes the same calls in
+// the same order.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "core/stream.h"
 #include "parallel/communicator.h"
@@ -23,14 +22,6 @@ namespace octavo {
 struct MicroBatchPlace {
   bool first = true;
   bool last = true;
-};
-
-class GradientReduction {
- public:
-  virtual ~GradientReduction() = default;
-  // Reduces the full gradient of the micro-batch, or of all micro-batches of the step if the gradient is kept. After
-  // the last micro-batch the slice holds the sum of the step.
-  virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
 };
 
 // Gradients of the tokens that read a table.
@@ -44,8 +35,11 @@ struct TokenRows {
 };
 
 // Reduction of a table's gradient that is given as the gradients of the tokens that read the table.
-class TokenReduction : public GradientReduction {
+class TokenReduction {
  public:
+  virtual ~TokenReduction() = default;
+  // Reduces the gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
+  virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
   // Copies the data that run() sends.
   virtual void cut(const TokenRows& rows, Stream& stream) = 0;
   // Returns the copy, which is this rank's whole contribution to the gradient.
@@ -64,10 +58,11 @@ struct ReducedUnit {
   const char* name = "";
 };
 
-// Returns the size of the buffer `arrived` of make_reduction().
+// Returns the size of the buffer `arrived` of reduce_gradient().
 int64_t arrived_bytes(const ReducedUnit& unit);
-// Creates the reduction of a gradient that ops write. `arrived` is borrowed. Several reductions may share it if their
-// runs follow one another on one stream.
-std::unique_ptr<GradientReduction> make_reduction(const ReducedUnit& unit, const Tensor& arrived);
+// Reduces the gradient of a micro-batch, or of all micro-batches of the step if the gradient is kept, with = for the
+// `first` micro-batch and += for later ones. `arrived` is scratch, which may be shared by calls that follow one another
+// on one stream.
+void reduce_gradient(const ReducedUnit& unit, const Tensor& arrived, bool first, Stream& stream);
 
 }  // namespace octavo

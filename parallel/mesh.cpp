@@ -20,7 +20,9 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
 Mesh::Mesh(const MeshShape& shape, int64_t all_to_all_load, Stream& stream, Watchdog& watchdog, int64_t rank)
     : shape_(shape), all_to_all_load_(all_to_all_load), stream_(&stream), watchdog_(&watchdog) {
   find_places(rank);
-  connect(false, [&](const RankGroup& ranks) { return make_planned_communicator(watchdog, ranks); });
+  connect(false, [&](const RankGroup& ranks) {
+    return std::make_unique<Communicator>(watchdog, ranks.name, ranks.rank, ranks.size);
+  });
 }
 
 void Mesh::find_places(int64_t rank) {
@@ -33,9 +35,8 @@ void Mesh::find_places(int64_t rank) {
 
 void Mesh::connect(bool shares, const MakeCommunicator& make) {
   const auto add = [&](const char* group, bool shares_with_others) {
-    const auto same = std::find_if(communicators_.begin(), communicators_.end(), [&](const auto& communicator) {
-      return shares_with_others && are_same(communicator->name(), group);
-    });
+    const auto same = std::ranges::find_if(
+        communicators_, [&](const auto& one) { return shares_with_others && are_same(one->name(), group); });
     if (same == communicators_.end()) communicators_.push_front(make(ranks_of(group)));
     groups_[group] = same == communicators_.end() ? communicators_.front().get() : same->get();
   };
@@ -71,7 +72,7 @@ RankGroup Mesh::ranks_of(const char* group) const {
 
 // Returns whether two groups have the same ranks. They do if every axis that only one of them spans has size 1.
 bool Mesh::are_same(std::string_view group, std::string_view other) const {
-  return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes), [&](const MeshAxis& axis) {
+  return std::ranges::all_of(kMeshAxes, [&](const MeshAxis& axis) {
     return shape_.*axis.size == 1 || spans(group, axis) == spans(other, axis);
   });
 }

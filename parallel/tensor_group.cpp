@@ -48,16 +48,4 @@ void TensorGroup::wait() {
   arrived_.wait(*compute_);
 }
 
-void TensorGroup::gather_whole(const Tensor& out, const Tensor& mine, const char* what) {
-  ranks_->all_gather(out, mine, *compute_, what);
-}
-
-void TensorGroup::all_reduce_max(const Tensor& tensor, const char* what) {
-  ranks_->all_reduce_max(tensor, *compute_, what);
-}
-
-void TensorGroup::all_reduce_sum(const Tensor& tensor, const char* what) {
-  ranks_->all_reduce_sum(tensor, *compute_, what);
-}
-
 }  // namespace octavo

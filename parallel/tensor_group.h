@@ -38,11 +38,8 @@ class TensorGroup {
   // Calls start_reduce_scatter() and then wait().
   void reduce_scatter(const Tensor& share, const Tensor& all, const char* what);
 
-  // Gathers the shards [k] of all ranks in rank order into out [size * k], on the compute stream.
-  void gather_whole(const Tensor& out, const Tensor& mine, const char* what);
-  // Replace each element with its maximum, or its sum, over ranks, on the compute stream.
-  void all_reduce_max(const Tensor& tensor, const char* what);
-  void all_reduce_sum(const Tensor& tensor, const char* what);
+  // Returns the communicator, for collectives of other tensors than tokens.
+  Communicator& ranks() const { return *ranks_; }
 
  private:
   void check(const Tensor& all, const Tensor& share) const;

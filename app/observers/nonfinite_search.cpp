@@ -105,7 +105,7 @@ class Search : public ResultObserver {
     const std::string part = layer == ResultObserver::kEmbedding ? "the embedding"
                              : layer == num_layers_              ? "the head"
                                                                  : fmt::format("layer {}", layer);
-    const auto format = [&](const std::vector<OpInput>& tensors) {
+    const auto format = [&](std::initializer_list<OpInput> tensors) {
       std::vector<std::string> texts;
       for (const OpInput& x : tensors) {
         if (x.operand.data.defined()) texts.push_back(format_magnitude(of_input(x.operand, result)));

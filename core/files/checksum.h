@@ -17,8 +17,6 @@ class Checksum {
  public:
   Checksum();
   ~Checksum();
-  Checksum(const Checksum&) = delete;
-  Checksum& operator=(const Checksum&) = delete;
 
   void add(const void* bytes, int64_t count);
   std::string hex() const;  // Returns the checksum of all added bytes.

@@ -38,8 +38,7 @@ class TreeLister {
     folders_.emplace_back(folder);
     list_folders();
     while (!links_.empty()) follow_links();
-    std::sort(tree_.files.begin(), tree_.files.end(),
-              [](const FileInTree& a, const FileInTree& b) { return a.path < b.path; });
+    std::ranges::sort(tree_.files, {}, &FileInTree::path);
     return std::move(tree_);
   }
 

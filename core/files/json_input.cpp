@@ -1,6 +1,5 @@
 #include "core/files/json_input.h"
 
-#include <limits>
 #include <utility>
 
 #include "core/error.h"

@@ -2,7 +2,6 @@
 // file, whatever interrupts the writer.
 #pragma once
 
-#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <span>
@@ -32,8 +31,6 @@ class OutputFile {
   // Replaces only what check_output() allows.
   OutputFile(const std::string& path, const OutputKind& kind);
   ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
 

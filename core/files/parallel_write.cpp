@@ -4,16 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/error.h"
 #include "core/thread.h"
 
@@ -22,7 +19,7 @@ namespace {
 
 constexpr int64_t kWrittenBlockBytes = int64_t{8} << 20;
 constexpr int64_t kAlignment = 4096;  // Alignment that O_DIRECT requires of memory, offset and length.
-constexpr int kWritingThreads = 4;
+constexpr size_t kWritingThreads = 4;
 
 int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -48,13 +45,10 @@ class ParallelWrite {
 
   void run() {
     reserve();
-    const int64_t blocks = (size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes;
-    {
-      HelperThreads helpers;  // The destructor waits for the threads.
-      for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) helpers.start([this] { work(); });
-      work();
-    }
-    if (failure_) std::rethrow_exception(failure_);
+    const auto blocks = static_cast<size_t>((size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes);
+    std::vector<Buffer> buffers(kWritingThreads);
+    for_each_in_parallel(blocks, kWritingThreads,
+                         [&](size_t block, size_t thread) { write_block(block, buffers[thread]); });
     check(::ftruncate(descriptor_, size_) == 0);  // Removes the padding of the last block, which was rounded up.
     check(::fsync(descriptor_) == 0 || errno == EINVAL);
     check(::close(std::exchange(descriptor_, -1)) == 0);
@@ -70,22 +64,17 @@ class ParallelWrite {
     check(errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
   }
 
-  void work() noexcept {
-    try {
-      const std::unique_ptr<std::byte, void (*)(void*)> block(
-          static_cast<std::byte*>(std::aligned_alloc(kAlignment, kWrittenBlockBytes)), std::free);
-      CHECK(block != nullptr, "{}: out of memory for a write buffer", path_);
-      for (int64_t begin = next_.fetch_add(kWrittenBlockBytes); begin < size_ && !failed_;
-           begin = next_.fetch_add(kWrittenBlockBytes)) {
-        CHECK(stop_ == nullptr || !*stop_, "{}: writing was stopped", path_);
-        const int64_t end = std::min(begin + kWrittenBlockBytes, size_);
-        gather(begin, end, block.get());
-        write(begin, round_up(end - begin), block.get());
-      }
-    } catch (...) {
-      const std::lock_guard guard(mutex_);
-      if (!failed_.exchange(true)) failure_ = std::current_exception();
+  // Writes a block through the buffer of a thread, which its first block allocates.
+  void write_block(size_t block, Buffer& buffer) {
+    CHECK(stop_ == nullptr || !*stop_, "{}: writing was stopped", path_);
+    if (buffer.data() == nullptr) {
+      buffer = Buffer::adopt(std::aligned_alloc(kAlignment, kWrittenBlockBytes), kWrittenBlockBytes, std::free);
+      CHECK(buffer.data() != nullptr, "{}: out of memory for a write buffer", path_);
     }
+    const int64_t begin = static_cast<int64_t>(block) * kWrittenBlockBytes;
+    const int64_t end = std::min(begin + kWrittenBlockBytes, size_);
+    gather(begin, end, static_cast<std::byte*>(buffer.data()));
+    write(begin, round_up(end - begin), static_cast<std::byte*>(buffer.data()));
   }
 
   // Copies bytes [begin, end) of the file into a block, and zeros up to the end of the last page.
@@ -125,10 +114,6 @@ class ParallelWrite {
   std::vector<int64_t> begins_;  // Offsets of the parts in the file.
   int64_t size_ = 0;
   int descriptor_ = -1;
-  std::atomic<int64_t> next_{0};
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::exception_ptr failure_;
 };
 
 }  // namespace

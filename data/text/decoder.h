@@ -32,6 +32,21 @@ class Decoder {
   // Unpacks bytes of `in` into `out`, and removes from both what was read and written. Does nothing if `in` has too few
   // bytes.
   virtual Result decode(std::string_view& in, std::span<char>& out) = 0;
+
+ protected:
+  // Calls `decode` with the input and the output in a library's `stream`, and returns its result. Removes from `in` and
+  // `out` what the library read and wrote.
+  template <typename Stream, typename Decode>
+  static auto decode_with(Stream& stream, std::string_view& in, std::span<char>& out, const Decode& decode) {
+    stream.next_in = reinterpret_cast<decltype(stream.next_in)>(const_cast<char*>(in.data()));
+    stream.avail_in = static_cast<decltype(stream.avail_in)>(in.size());
+    stream.next_out = reinterpret_cast<decltype(stream.next_out)>(out.data());
+    stream.avail_out = static_cast<decltype(stream.avail_out)>(out.size());
+    const auto status = decode();
+    in.remove_prefix(in.size() - stream.avail_in);
+    out = out.last(stream.avail_out);
+    return status;
+  }
 };
 
 // Return null if the build lacks the library.

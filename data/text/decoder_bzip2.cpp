@@ -12,13 +12,7 @@ class Bzip2Decoder : public Decoder {
   ~Bzip2Decoder() override { BZ2_bzDecompressEnd(&stream_); }
 
   Result decode(std::string_view& in, std::span<char>& out) override {
-    stream_.next_in = const_cast<char*>(in.data());
-    stream_.avail_in = static_cast<unsigned>(in.size());
-    stream_.next_out = out.data();
-    stream_.avail_out = static_cast<unsigned>(out.size());
-    const int status = BZ2_bzDecompress(&stream_);
-    in.remove_prefix(in.size() - stream_.avail_in);
-    out = out.last(stream_.avail_out);
+    const int status = decode_with(stream_, in, out, [&] { return BZ2_bzDecompress(&stream_); });
     if (status == BZ_STREAM_END) {
       BZ2_bzDecompressEnd(&stream_);
       begin();

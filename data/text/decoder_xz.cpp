@@ -25,13 +25,7 @@ class XzDecoder : public Decoder {
   ~XzDecoder() override { lzma_end(&stream_); }
 
   Result decode(std::string_view& in, std::span<char>& out) override {
-    stream_.next_in = reinterpret_cast<const uint8_t*>(in.data());
-    stream_.avail_in = in.size();
-    stream_.next_out = reinterpret_cast<uint8_t*>(out.data());
-    stream_.avail_out = out.size();
-    const lzma_ret status = lzma_code(&stream_, LZMA_RUN);
-    in.remove_prefix(in.size() - stream_.avail_in);
-    out = out.last(stream_.avail_out);
+    const lzma_ret status = decode_with(stream_, in, out, [&] { return lzma_code(&stream_, LZMA_RUN); });
     if (status == LZMA_STREAM_END) {
       begin();
       return {.ends_frame = true};

@@ -15,13 +15,7 @@ class ZlibDecoder : public Decoder {
   ~ZlibDecoder() override { inflateEnd(&stream_); }
 
   Result decode(std::string_view& in, std::span<char>& out) override {
-    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in.data()));
-    stream_.avail_in = static_cast<uInt>(in.size());
-    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
-    stream_.avail_out = static_cast<uInt>(out.size());
-    const int status = inflate(&stream_, Z_NO_FLUSH);
-    in.remove_prefix(in.size() - stream_.avail_in);
-    out = out.last(stream_.avail_out);
+    const int status = decode_with(stream_, in, out, [&] { return inflate(&stream_, Z_NO_FLUSH); });
     if (status == Z_STREAM_END) {
       inflateReset(&stream_);
       return {.ends_frame = true};

@@ -36,19 +36,16 @@ std::string suffix_of(const std::filesystem::path& path) {
 FileKind kind_of_file(const std::string& path) {
   std::filesystem::path name = std::filesystem::path(path).filename();
   FileKind kind{.suffix = suffix_of(name)};
-  const auto compression = std::find_if(kCompressions.begin(), kCompressions.end(),
-                                        [&](const Compression& c) { return c.suffix == kind.suffix; });
-  if (compression != kCompressions.end()) kind.compression = &*compression;
-  kind.is_unread_compression =
-      std::find(kUnreadCompressions.begin(), kUnreadCompressions.end(), kind.suffix) != kUnreadCompressions.end();
+  const auto* compression = std::ranges::find(kCompressions, kind.suffix, &Compression::suffix);
+  if (compression != kCompressions.end()) kind.compression = compression;
+  kind.is_unread_compression = std::ranges::find(kUnreadCompressions, kind.suffix) != kUnreadCompressions.end();
   kind.is_known = kind.compression != nullptr || kind.is_unread_compression;
   std::string inner = kind.suffix;
   if (kind.is_known) {
     inner = suffix_of(name.stem());
     kind.suffix.insert(0, inner);
   }
-  const auto content =
-      std::find_if(kContents.begin(), kContents.end(), [&](const ContentSuffix& row) { return row.suffix == inner; });
+  const auto* content = std::ranges::find(kContents, inner, &ContentSuffix::suffix);
   if (content == kContents.end()) return kind;
   kind.content = content->content;
   kind.is_known = true;

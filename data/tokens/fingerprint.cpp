@@ -43,8 +43,7 @@ class FileRow {
   };
 
   void add_range(Checksum& checksum, std::optional<InputFile>& open, int64_t begin, int64_t end) const {
-    auto file = std::upper_bound(files_.begin(), files_.end(), begin,
-                                 [](int64_t at, const File& candidate) { return at < candidate.end; });
+    auto file = std::ranges::upper_bound(files_, begin, {}, &File::end);
     for (; begin < end; ++file) {
       if (file->begin == file->end) continue;
       if (!open || open->path() != file->path) open.emplace(file->path);

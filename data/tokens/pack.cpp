@@ -110,7 +110,9 @@ class Packer {
     const std::vector<Source> files = find_files();
     const PackSummary found = summary_;
     if (options_.hold_out_every > 0) {
-      read_documents(files, [this](std::string_view text) { note_held_out(text); });
+      read_documents(files, [this](std::string_view text) {
+        if (is_nth()) held_out_.insert(checksum_of(text));
+      });
       check_documents();
       summary_ = found;
       documents_ = 0;
@@ -323,10 +325,6 @@ class Packer {
 
   static uint64_t checksum_of(std::string_view text) {
     return checksum(text.data(), static_cast<int64_t>(text.size()));
-  }
-
-  void note_held_out(std::string_view text) {
-    if (is_nth()) held_out_.insert(checksum_of(text));
   }
 
   void write(std::string_view text) {

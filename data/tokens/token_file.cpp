@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "core/error.h"
@@ -62,10 +63,7 @@ constexpr std::array kTokenDtypes = {
     TokenDtypeRow{TokenDtype::kI32, 4, "int32", std::numeric_limits<int32_t>::max()},
 };
 
-const TokenDtypeRow& row_of(TokenDtype dtype) {
-  return *std::find_if(kTokenDtypes.begin(), kTokenDtypes.end(),
-                       [&](const TokenDtypeRow& row) { return row.dtype == dtype; });
-}
+const TokenDtypeRow& row_of(TokenDtype dtype) { return *std::ranges::find(kTokenDtypes, dtype, &TokenDtypeRow::dtype); }
 
 }  // namespace
 
@@ -349,16 +347,9 @@ int64_t TokenFile::document_begin(int64_t document) const {
 int64_t TokenFile::find_document(int64_t position, int64_t extra) const {
   // Returns the number of documents among `count` that begin at `position` or before. `begin_of` must rise.
   const auto count_up_to = [&](int64_t count, const auto& begin_of) {
-    int64_t low = 0, high = count;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (begin_of(middle) <= position) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    const auto numbers = std::views::iota(int64_t{0}, count);
+    const auto end = std::ranges::partition_point(numbers, [&](int64_t i) { return begin_of(i) <= position; });
+    return static_cast<int64_t>(end - numbers.begin());
   };
   const auto row_begin = [&](int64_t d) { return document_begin(d) + d * extra; };
   int64_t first = 0, count = num_documents_;
@@ -399,17 +390,13 @@ void TokenFile::check_vocabulary(int64_t vocab_size) const {
   constexpr int64_t kSpreadDocuments = 4096, kSpreadTokens = 65536;
   const bool full = bin_.size_bytes() <= kFullScanBytes;
   const int64_t stride = full ? 1 : std::max<int64_t>(1, num_documents_ / kSpreadDocuments);
-  std::array<int32_t, 4096> buffer;
   for (int64_t d = 0; d < num_documents_; d += stride) {
     const int64_t length = full ? document_length(d) : std::min(document_length(d), kSpreadTokens);
-    for (int64_t begin = 0; begin < length; begin += static_cast<int64_t>(buffer.size())) {
-      const auto count = std::min(static_cast<int64_t>(buffer.size()), length - begin);
-      const auto ids = std::span(buffer).first(static_cast<size_t>(count));
-      copy(d, begin, ids);
+    for_each_piece(d, length, [&](std::span<const int32_t> ids, int64_t begin) {
       const int64_t bad = find_outside_vocabulary(ids, vocab_size);
       CHECK_INPUT(bad < 0, "{}: token id {} at position {} of document {} is outside the vocabulary of {}", path(),
                   ids[static_cast<size_t>(bad)], begin + bad, d, vocab_size);
-    }
+    });
   }
 }
 

@@ -22,6 +22,8 @@
 //     document; any other eos is the last one. Tokens before the first division are a document too.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -109,6 +111,17 @@ class TokenFile {
   // Copies the tokens [begin, begin + out.size()) of a document as int32. A uint32 id of 2^31 or more becomes negative,
   // which no vocabulary contains. Throws an Error if the range does not lie inside the document.
   void copy(int64_t document, int64_t begin, std::span<int32_t> out) const;
+  // Calls visit(ids, begin) for consecutive chunks of a document's first `length` tokens. `begin` is the position of
+  // the chunk in the document.
+  template <typename Visit>
+  void for_each_piece(int64_t document, int64_t length, const Visit& visit) const {
+    std::array<int32_t, 16384> buffer;
+    for (int64_t begin = 0; begin < length; begin += std::ssize(buffer)) {
+      const auto ids = std::span(buffer).first(static_cast<size_t>(std::min(std::ssize(buffer), length - begin)));
+      copy(document, begin, ids);
+      visit(std::span<const int32_t>(ids), begin);
+    }
+  }
 
   // Throws an InputError with the file, document and position of the first token id outside [0, vocab_size). Reads
   // every token of files of up to kFullScanBytes, and otherwise the beginnings of documents spread evenly over the

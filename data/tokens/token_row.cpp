@@ -24,14 +24,12 @@ struct TokenRow::File {
 
 namespace {
 
-bool has_suffix_of_tokens(const std::string& path) { return path.ends_with(".bin") || path.ends_with(".idx"); }
-
 // Throws an InputError if a folder has entries that were left out and may stand for token files.
 void check_complete(const std::string& folder, const FileTree& tree) {
   CHECK_INPUT(tree.unreadable.empty(), "{}, so the token files in {} are unknown", tree.unreadable.front(), folder);
   for (const auto& [kind, paths] : tree.left_out) {
     for (const std::string& path : paths) {
-      CHECK_INPUT(kind != FileTree::kBrokenLink && !has_suffix_of_tokens(path),
+      CHECK_INPUT(kind != FileTree::kBrokenLink && token_file_prefix(path) == path,
                   "{}: is a {}, expected token files and folders in {}", path, kind, folder);
     }
   }

@@ -156,9 +156,8 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, float* partial) {
 
 void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
   check_shapes(args, args.out);
-  const OpTimer timer(stream, "qk_norm_rope_forward", 0, 2 * static_cast<double>(args.qkv.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::qk_norm_rope_forward>(args, stream)) return;
+  const OpTimer timer(stream, "qk_norm_rope_forward", 2 * args.qkv.bytes());
+  if (ran_elsewhere<cuda::qk_norm_rope_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::qk_norm_rope_forward<T>(args); });
 }
 
@@ -171,8 +170,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
   check_cast(args.cast, CastOf::kGradient, "qk_norm_rope_backward", args.d_qkv, stream);
   const OpTimer timer(stream,
                       {.name = "qk_norm_rope_backward", .bytes = backward_bytes(args), .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::qk_norm_rope_backward>(args, stream)) return;
+  if (ran_elsewhere<cuda::qk_norm_rope_backward>(args, stream)) return;
   auto* partial = static_cast<float*>(stream.workspace(qk_norm_rope_backward_workspace_bytes(head_dim, stream)));
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
     cpu::qk_norm_rope_backward<T>(args, partial);

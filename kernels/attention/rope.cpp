@@ -99,8 +99,7 @@ void rope(const Rope& args, Stream& stream) {
   const OpTimer timer(stream, {.name = args.inverse ? "rope_backward" : "rope_forward",
                                .bytes = bytes_moved(args),
                                .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::rope>(args, stream)) return;
+  if (ran_elsewhere<cuda::rope>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
     cpu::rope<T>(args);
     cpu::update_amax<T>(args.amax, args.qkv);

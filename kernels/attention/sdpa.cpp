@@ -1,7 +1,5 @@
 #include "kernels/attention/sdpa.h"
 
-#include <algorithm>
-
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
@@ -91,8 +89,7 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
                                .flops = causal_flops(args.shape, args.documents, 2),
                                .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse}),
                                .bound = OpBound::kAttentionForward});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sdpa_forward>(args, stream)) return;
+  if (ran_elsewhere<cuda::sdpa_forward>(args, stream)) return;
   cpu::sdpa_forward(args, stream);
 }
 
@@ -115,8 +112,7 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
                        .flops = causal_flops(args.shape, args.documents, 5),
                        .bytes = bytes_of({args.qkv, args.kv, args.out, args.lse, args.d_out, args.d_qkv, args.d_kv}),
                        .bound = OpBound::kAttentionBackward});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sdpa_backward>(args, stream)) return;
+  if (ran_elsewhere<cuda::sdpa_backward>(args, stream)) return;
   cpu::sdpa_backward(args, stream);
 }
 

@@ -40,9 +40,8 @@ void amax_history(const AmaxHistory& args, Stream& stream) {
   expect_tensor(args.history, "amax_history history", DType::kFloat32, {args.history.dim(0), slots});
   if (args.skip.defined()) expect_tensor(args.skip, "amax_history skip", DType::kFloat32, {1});
   CHECK(args.row >= 0 && args.row < args.history.dim(0), "amax_history: row {} of {}", args.row, args.history.dim(0));
-  const OpTimer timer(stream, "amax_history", 0, static_cast<double>(args.history.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::amax_history>(args, stream)) return;
+  const OpTimer timer(stream, "amax_history", args.history.bytes());
+  if (ran_elsewhere<cuda::amax_history>(args, stream)) return;
   cpu::amax_history(args);
 }
 

@@ -182,13 +182,10 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   dequantize(b, args.b);
   const bool direct = args.d.dtype() == DType::kFloat32;
   float* d = direct ? args.d.data<float>() : b + n * k;
-  if (!direct && args.accumulate) {
-    for (int64_t i = 0; i < m * n; ++i) d[i] = static_cast<float>(args.d.data<BFloat16>()[i]);
-  }
+  if (!direct && args.accumulate) convert(d, args.d.data<BFloat16>(), m * n);
   sgemm({.m = m, .n = n, .k = k, .transpose_b = true, .accumulate = args.accumulate, .lda = k, .ldb = k, .ldd = n}, d,
         a, b);
-  if (direct) return;
-  for (int64_t i = 0; i < m * n; ++i) args.d.data<BFloat16>()[i] = BFloat16(d[i]);
+  if (!direct) convert(args.d.data<BFloat16>(), d, m * n);
 }
 
 }  // namespace cpu
@@ -196,9 +193,8 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
 void amax(const Amax& args, Stream& stream) {
   expect_tensor(args.out, "amax out", DType::kFloat32, {1});
   if (args.factor.defined()) expect_tensor(args.factor, "amax factor", DType::kFloat32, {1});
-  const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::amax>(args, stream)) return;
+  const OpTimer timer(stream, "amax", args.x.bytes());
+  if (ran_elsewhere<cuda::amax>(args, stream)) return;
   const float factor = args.factor.defined() ? args.factor.data<float>()[0] : 1.0f;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
     cpu::update_amax(args.out.data<float>()[0], factor * cpu::tensor_amax<T>(args.x));
@@ -220,9 +216,8 @@ void quantize(const Quantize& args, Stream& stream) {
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
   const int64_t reads = scaling.measures_apart && args.passes == QuantizePasses::kAll ? 2 : 1;
   const int64_t written = measures_only ? 0 : cast_bytes(cast);
-  const OpTimer timer(stream, name, 0, static_cast<double>(reads * args.x.bytes() + written));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::quantize>(args, stream)) return;
+  const OpTimer timer(stream, name, reads * args.x.bytes() + written);
+  if (ran_elsewhere<cuda::quantize>(args, stream)) return;
   cpu::quantize(args);
 }
 
@@ -242,8 +237,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                                .k = k,
                                .precision = traits(args.a.scaling).product,
                                .fast_accumulation = args.fast_accumulation});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::fp8_matmul>(args, stream)) return;
+  if (ran_elsewhere<cuda::fp8_matmul>(args, stream)) return;
   cpu::fp8_matmul(args, stream);
 }
 

@@ -52,9 +52,8 @@ void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream) {
   expect_tensor(args.x, "fp8_cast_piece x", args.x.dtype(), {args.x.numel()});
   expect_tensor(args.out, "fp8_cast_piece out", args.out.dtype(), {args.x.numel()});
   expect_tensor(args.amax, "fp8_cast_piece amax", DType::kFloat32, {1});
-  const OpTimer timer(stream, "fp8_cast_piece", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::fp8_cast_piece>(args, stream)) return;
+  const OpTimer timer(stream, "fp8_cast_piece", args.x.bytes() + args.out.bytes());
+  if (ran_elsewhere<cuda::fp8_cast_piece>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
     cpu::with_float8_dtype(args.out.dtype(), [&]<typename Format>() { cpu::fp8_cast_piece<Format, T>(args); });
   });
@@ -64,9 +63,8 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream) {
   CHECK(cpu::is_float8(args.x.dtype()), "fp8_transpose x is {}, expected a float8 tensor", args.x.describe());
   expect_tensor(args.x, "fp8_transpose x", args.x.dtype(), {args.x.dim(0), args.x.dim(1)});
   expect_tensor(args.out, "fp8_transpose out", args.x.dtype(), {args.x.dim(1), args.x.dim(0)});
-  const OpTimer timer(stream, "fp8_transpose", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::fp8_transpose>(args, stream)) return;
+  const OpTimer timer(stream, "fp8_transpose", args.x.bytes() + args.out.bytes());
+  if (ran_elsewhere<cuda::fp8_transpose>(args, stream)) return;
   cpu::fp8_transpose(args);
 }
 
@@ -79,9 +77,8 @@ void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream) {
   } else {
     expect_tensor(args.scale_inv, "fp8_scale_inv scale_inv", DType::kFloat32, {count});
   }
-  const OpTimer timer(stream, "fp8_scale_inv", 0, static_cast<double>(args.amax.bytes() + args.scale_inv.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::fp8_scale_inv>(args, stream)) return;
+  const OpTimer timer(stream, "fp8_scale_inv", args.amax.bytes() + args.scale_inv.bytes());
+  if (ran_elsewhere<cuda::fp8_scale_inv>(args, stream)) return;
   cpu::with_float8_dtype(args.format, [&]<typename Format>() { cpu::fp8_scale_inv<Format>(args); });
 }
 

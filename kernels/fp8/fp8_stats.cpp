@@ -81,9 +81,8 @@ void fp8_stats(const Fp8Stats& args) {
 
 void fp8_stats(const Fp8Stats& args, Stream& stream) {
   check_fp8_stats(args);
-  const OpTimer timer(stream, "fp8_stats", 0, static_cast<double>(args.x.bytes() + args.rows.data.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::fp8_stats>(args, stream)) return;
+  const OpTimer timer(stream, "fp8_stats", args.x.bytes() + args.rows.data.bytes());
+  if (ran_elsewhere<cuda::fp8_stats>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::fp8_stats<T>(args); });
 }
 

@@ -1,7 +1,5 @@
 #include "kernels/layers/cross_entropy.h"
 
-#include <cmath>
-
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/cuda/dispatch.h"
@@ -10,32 +8,6 @@
 #include "kernels/layers/layers_cuda.h"
 
 namespace octavo {
-
-namespace cpu {
-
-template <typename T>
-void cross_entropy_row(const CrossEntropy& args, int64_t t) {
-  const int64_t vocab = args.logits.dim(1);
-  const T* logits = args.logits.data<T>() + t * vocab;
-  T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
-  const int32_t target = args.targets.data<int32_t>()[t];
-  float& loss = args.losses.data<float>()[t];
-  float* z_loss = args.z_losses.defined() ? args.z_losses.data<float>() + t : nullptr;
-  if (target < 0) {
-    loss = 0;
-    if (z_loss != nullptr) *z_loss = 0;
-    if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
-    return;
-  }
-  const float max = row_max(logits, vocab);
-  const SoftmaxRow row{max, sum_of_exp(logits, vocab, max)};
-  const float normalizer = log_sum_exp(row);
-  loss = normalizer - static_cast<float>(logits[target]);
-  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
-  if (d_logits != nullptr) loss_gradient(d_logits, logits, vocab, target, row, {args.scale, args.z_loss});
-}
-
-}  // namespace cpu
 
 void cross_entropy(const CrossEntropy& args, Stream& stream) {
   const int64_t tokens = args.logits.dim(0);
@@ -55,11 +27,14 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
   const OpTimer timer(stream, {.name = "cross_entropy",
                                .bytes = static_cast<double>(args.logits.bytes()) + written,
                                .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy>(args, stream)) return;
+  if (ran_elsewhere<cuda::cross_entropy>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
+    const auto find_row = [&](int64_t, const T* logits, int64_t target) {
+      const float max = cpu::row_max(logits, vocab);
+      return cpu::WholeRow{{max, cpu::sum_of_exp(logits, vocab, max)}, static_cast<float>(logits[target])};
+    };
 #pragma omp parallel for
-    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t);
+    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t, 0, find_row);
   });
   cpu::cast_result(args.cast, args.d_logits);
 }

@@ -37,6 +37,12 @@ float sum_of_exp(const T* logits, int64_t vocab, float max) {
 
 inline float log_sum_exp(SoftmaxRow row) { return std::log(row.sum) + row.max; }
 
+// The softmax of a row, and the logit of its target.
+struct WholeRow {
+  SoftmaxRow softmax;
+  float target_logit;
+};
+
 // The factors of the total scale * (loss + z_loss * log_sum_exp(row)^2).
 struct LossScale {
   float scale;
@@ -55,6 +61,30 @@ void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, 
 #pragma omp simd
   for (int64_t v = 0; v < vocab; ++v) d_logits[v] = T(exp_fast(static_cast<float>(logits[v]) - row.max) * inverse);
   if (has_target) d_logits[target] = T(exp_fast(target_logit - row.max) * inverse - scale);
+}
+
+// Computes the loss, the z-loss and the gradient of token t for a CrossEntropy or CrossEntropyParallel. The first
+// column of the logits is the entry `vocab_begin` of the vocabulary. `find_row` returns the whole row of token t.
+template <typename T, typename Args, typename FindRow>
+void cross_entropy_row(const Args& args, int64_t t, int64_t vocab_begin, const FindRow& find_row) {
+  const int64_t vocab = args.logits.dim(1);
+  const T* logits = args.logits.template data<T>() + t * vocab;
+  T* d_logits = args.d_logits.defined() ? args.d_logits.template data<T>() + t * vocab : nullptr;
+  const int64_t target = args.targets.template data<int32_t>()[t];
+  float& loss = args.losses.template data<float>()[t];
+  float* z_loss = args.z_losses.defined() ? args.z_losses.template data<float>() + t : nullptr;
+  if (target < 0) {
+    loss = 0;
+    if (z_loss != nullptr) *z_loss = 0;
+    if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
+    return;
+  }
+  const auto [row, target_logit] = find_row(t, logits, target);
+  const float normalizer = log_sum_exp(row);
+  loss = normalizer - target_logit;
+  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
+  if (d_logits == nullptr) return;
+  loss_gradient(d_logits, logits, vocab, target - vocab_begin, row, {args.scale, args.z_loss});
 }
 
 }  // namespace octavo::cpu

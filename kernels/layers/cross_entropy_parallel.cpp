@@ -1,7 +1,6 @@
 #include "kernels/layers/cross_entropy_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/error.h"
@@ -33,11 +32,6 @@ void cross_entropy_stats_row(const CrossEntropyStats& args, int64_t t) {
   stats[2] = column >= 0 && column < vocab ? static_cast<float>(logits[column]) : 0.0f;
 }
 
-struct WholeRow {
-  SoftmaxRow softmax;
-  float target_logit;
-};
-
 WholeRow combine_ranks(const Tensor& stats, int64_t t) {
   const int64_t ranks = stats.dim(0);
   const auto of_rank = [&](int64_t r) { return stats.data<float>() + (r * stats.dim(1) + t) * kCrossEntropyStats; };
@@ -50,28 +44,6 @@ WholeRow combine_ranks(const Tensor& stats, int64_t t) {
   return row;
 }
 
-template <typename T>
-void cross_entropy_parallel_row(const CrossEntropyParallel& args, int64_t t) {
-  const int64_t vocab = args.logits.dim(1);
-  const T* logits = args.logits.data<T>() + t * vocab;
-  T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
-  const int64_t target = args.targets.data<int32_t>()[t];
-  float& loss = args.losses.data<float>()[t];
-  float* z_loss = args.z_losses.defined() ? args.z_losses.data<float>() + t : nullptr;
-  if (target < 0) {
-    loss = 0;
-    if (z_loss != nullptr) *z_loss = 0;
-    if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
-    return;
-  }
-  const auto [row, target_logit] = combine_ranks(args.stats, t);
-  const float normalizer = log_sum_exp(row);
-  loss = normalizer - target_logit;
-  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
-  if (d_logits == nullptr) return;
-  loss_gradient(d_logits, logits, vocab, target - args.vocab_begin, row, {args.scale, args.z_loss});
-}
-
 }  // namespace cpu
 
 void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream) {
@@ -80,9 +52,8 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream) {
   expect_tensor(args.logits, "cross_entropy_stats logits", compute, {tokens, args.logits.dim(1)});
   expect_tensor(args.targets, "cross_entropy_stats targets", DType::kInt32, {tokens});
   expect_tensor(args.stats, "cross_entropy_stats stats", DType::kFloat32, {tokens, kCrossEntropyStats});
-  const OpTimer timer(stream, "cross_entropy_stats", 0, static_cast<double>(args.logits.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy_stats>(args, stream)) return;
+  const OpTimer timer(stream, "cross_entropy_stats", args.logits.bytes());
+  if (ran_elsewhere<cuda::cross_entropy_stats>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_stats_row<T>(args, t);
@@ -102,14 +73,13 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
     expect_tensor(args.d_logits, "cross_entropy_parallel d_logits", compute, {tokens, vocab});
   if (args.z_losses.defined())
     expect_tensor(args.z_losses, "cross_entropy_parallel z_losses", DType::kFloat32, {tokens});
-  const double passes = args.d_logits.defined() ? 2 : 0;
-  const double bytes = passes * static_cast<double>(args.logits.bytes()) + static_cast<double>(args.stats.bytes());
-  const OpTimer timer(stream, "cross_entropy_parallel", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::cross_entropy_parallel>(args, stream)) return;
+  const int64_t passes = args.d_logits.defined() ? 2 : 0;
+  const OpTimer timer(stream, "cross_entropy_parallel", passes * args.logits.bytes() + args.stats.bytes());
+  if (ran_elsewhere<cuda::cross_entropy_parallel>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
+    const auto find_row = [&](int64_t t, const T*, int64_t) { return cpu::combine_ranks(args.stats, t); };
 #pragma omp parallel for
-    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_parallel_row<T>(args, t);
+    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t, args.vocab_begin, find_row);
   });
 }
 

@@ -59,10 +59,9 @@ void embedding_forward(const EmbeddingForward& args, Stream& stream) {
   const int64_t hidden = args.table.dim(1);
   expect_tensor(args.ids, "embedding_forward ids", DType::kInt32, {tokens});
   expect_tensor(args.out, "embedding_forward out", args.table.dtype(), {tokens, hidden});
-  const OpTimer timer(stream, args.share < 1 ? "embedding_part_forward" : "embedding_forward", 0,
+  const OpTimer timer(stream, args.share < 1 ? "embedding_part_forward" : "embedding_forward",
                       (1.0 + args.share) * static_cast<double>(args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::embedding_forward>(args, stream)) return;
+  if (ran_elsewhere<cuda::embedding_forward>(args, stream)) return;
   cpu::embedding_forward(args);
 }
 
@@ -73,10 +72,9 @@ void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
   expect_tensor(args.order, "embedding_backward order", DType::kInt32, {tokens});
   expect_tensor(args.d_table, "embedding_backward d_table", DType::kFloat32, {args.d_table.dim(0), hidden});
   expect_tensor(args.d_out, "embedding_backward d_out", args.d_out.dtype(), {tokens, hidden});
-  const OpTimer timer(stream, args.share < 1 ? "embedding_part_backward" : "embedding_backward", 0,
+  const OpTimer timer(stream, args.share < 1 ? "embedding_part_backward" : "embedding_backward",
                       3.0 * args.share * static_cast<double>(args.d_out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::embedding_backward>(args, stream)) return;
+  if (ran_elsewhere<cuda::embedding_backward>(args, stream)) return;
   cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() { cpu::embedding_backward<T>(args); });
 }
 

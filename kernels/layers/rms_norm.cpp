@@ -114,8 +114,7 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   const double passes = (args.residual.defined() ? 3 : 1) + (args.cast.defined() ? 1 : 0);
   const double bytes = passes * static_cast<double>(args.x.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "rms_norm_forward", .bytes = bytes, .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::rms_norm_forward>(args, stream)) return;
+  if (ran_elsewhere<cuda::rms_norm_forward>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
     cpu::rms_norm_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
@@ -137,10 +136,9 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
     expect_tensor(args.d_residual, "rms_norm_backward d_residual", compute, {tokens, hidden});
   }
   if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_backward amax", DType::kFloat32, {1});
-  const double passes = args.d_residual.defined() ? 4 : 3;
-  const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::rms_norm_backward>(args, stream)) return;
+  const int64_t passes = args.d_residual.defined() ? 4 : 3;
+  const OpTimer timer(stream, "rms_norm_backward", passes * args.h.bytes());
+  if (ran_elsewhere<cuda::rms_norm_backward>(args, stream)) return;
   auto* partial = static_cast<float*>(stream.workspace(rms_norm_backward_workspace_bytes(hidden, stream)));
   cpu::with_compute_dtype(compute, [&]<typename T>() {
     cpu::rms_norm_backward<T>(args, partial);

@@ -85,8 +85,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
         "swiglu_forward: a slope without an amax, or with a cast");
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::swiglu_forward>(args, stream)) return;
+  if (ran_elsewhere<cuda::swiglu_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() {
     cpu::swiglu_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
@@ -130,8 +129,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   const OpTimer timer(stream, {.name = "swiglu_backward",
                                .bytes = read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up),
                                .casts = args.cast.defined()});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::swiglu_backward>(args, stream)) return;
+  if (ran_elsewhere<cuda::swiglu_backward>(args, stream)) return;
   cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() {
     cpu::swiglu_backward<T>(args);
     cpu::update_amax<T>(args.amax, args.d_gate_up);

@@ -61,10 +61,10 @@ void bit_hash(const BitHash& args, Stream& stream) {
   expect_tensor(args.out, "bit_hash out", DType::kInt32, {2});
   expect_tensor(args.x, "bit_hash x", args.x.dtype(), {args.x.numel()});
   CHECK(args.begin >= 0, "bit_hash: begin is {}, expected at least 0", args.begin);
-  const OpTimer timer(stream, "bit_hash", 0, static_cast<double>(args.x.bytes()));
+  const OpTimer timer(stream, "bit_hash", args.x.bytes());
   if (timer.planned()) return;
   CHECK(reinterpret_cast<uintptr_t>(args.out.raw()) % sizeof(uint64_t) == 0, "bit_hash out is not aligned to 8 bytes");
-  if (ran_on_cuda<cuda::bit_hash>(args, stream)) return;
+  if (ran_elsewhere<cuda::bit_hash>(args, stream)) return;
   cpu::bit_hash(args);
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 #include "core/error.h"
@@ -22,6 +21,13 @@ void with_compute_dtype(DType dtype, F&& f) {
     default:
       refuse_dtype(dtype);
   }
+}
+
+// Sets out[i] = x[i], rounded to the type of `out`, for n elements.
+template <typename Out, typename In>
+void convert(Out* out, const In* x, int64_t n) {
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) out[i] = Out(static_cast<float>(x[i]));
 }
 
 // Returns |x| as an integer. Such integers order all floats, with infinity and NaN at the top.

@@ -1,7 +1,6 @@
 #include "kernels/math/random_normal.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/error.h"
 #include "core/profiler.h"
@@ -40,9 +39,8 @@ void random_normal(const RandomNormal& args) {
 void random_normal(const RandomNormal& args, Stream& stream) {
   expect_tensor(args.out, "random_normal out", DType::kFloat32, {args.out.numel()});
   expect_range(args.range, "random_normal");
-  const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::random_normal>(args, stream)) return;
+  const OpTimer timer(stream, "random_normal", args.out.bytes());
+  if (ran_elsewhere<cuda::random_normal>(args, stream)) return;
   cpu::random_normal(args);
 }
 

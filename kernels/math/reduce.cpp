@@ -42,9 +42,8 @@ double sliced_sum(const Tensor& x, Term term) {
 void sum_of_squares(const SumOfSquares& args, Stream& stream) {
   expect_tensor(args.out, "sum_of_squares out", DType::kFloat32, {1});
   expect_tensor(args.x, "sum_of_squares x", args.x.dtype(), {args.x.numel()});
-  const OpTimer timer(stream, "sum_of_squares", 0, static_cast<double>(args.x.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sum_of_squares>(args, stream)) return;
+  const OpTimer timer(stream, "sum_of_squares", args.x.bytes());
+  if (ran_elsewhere<cuda::sum_of_squares>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
     args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<T>(args.x, [](float v) { return v * v; }));
   });
@@ -53,9 +52,8 @@ void sum_of_squares(const SumOfSquares& args, Stream& stream) {
 void sum(const Sum& args, Stream& stream) {
   expect_tensor(args.out, "sum out", DType::kFloat32, {1});
   expect_tensor(args.x, "sum x", DType::kFloat32, {args.x.numel()});
-  const OpTimer timer(stream, "sum", 0, static_cast<double>(args.x.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sum>(args, stream)) return;
+  const OpTimer timer(stream, "sum", args.x.bytes());
+  if (ran_elsewhere<cuda::sum>(args, stream)) return;
   args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<float>(args.x, [](float v) { return v; }));
 }
 

@@ -34,10 +34,8 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   CHECK(n == 0 || (args.terms.numel() > 0 && args.terms.numel() % n == 0),
         "sum_terms: the terms are {}, expected a multiple of the elements of {}", args.terms.describe(),
         args.out.describe());
-  const int64_t bytes = args.terms.bytes() + (args.accumulate ? 2 : 1) * args.out.bytes();
-  const OpTimer timer(stream, "sum_terms", 0, static_cast<double>(bytes));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::sum_terms>(args, stream)) return;
+  const OpTimer timer(stream, "sum_terms", args.terms.bytes() + (args.accumulate ? 2 : 1) * args.out.bytes());
+  if (ran_elsewhere<cuda::sum_terms>(args, stream)) return;
   cpu::with_compute_dtype(args.terms.dtype(), [&]<typename T>() {
     is_float ? cpu::sum_terms<T, float>(args) : cpu::sum_terms<T, T>(args);
   });

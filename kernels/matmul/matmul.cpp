@@ -22,16 +22,8 @@ Sizes check_sizes(const Matmul& args) {
   const int64_t n = args.d.dim(1);
   const int64_t k = args.transpose_a ? args.a.dim(0) : args.a.dim(1);
   const DType compute = args.a.dtype();
-  if (args.transpose_a) {
-    expect_tensor(args.a, "matmul a", compute, {k, m});
-  } else {
-    expect_tensor(args.a, "matmul a", compute, {m, k});
-  }
-  if (args.transpose_b) {
-    expect_tensor(args.b, "matmul b", compute, {n, k});
-  } else {
-    expect_tensor(args.b, "matmul b", compute, {k, n});
-  }
+  expect_tensor(args.a, "matmul a", compute, {args.transpose_a ? k : m, args.transpose_a ? m : k});
+  expect_tensor(args.b, "matmul b", compute, {args.transpose_b ? n : k, args.transpose_b ? k : n});
   CHECK(args.d.dtype() == compute || args.d.dtype() == DType::kFloat32, "matmul: d is {}, a is {}", args.d.describe(),
         args.a.describe());
   return {m, n, k};
@@ -54,25 +46,16 @@ void matmul_float32(const Matmul& args, const Sizes& s, float* d, const float* a
         d, a, b);
 }
 
-void widen(float* out, const Tensor& x) {
-  const BFloat16* in = x.data<BFloat16>();
-  const int64_t n = x.numel();
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i]);
-}
-
 void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
   float* a = static_cast<float*>(stream.workspace(matmul_workspace_bytes(s.m, s.n, s.k, DType::kBFloat16, stream)));
   float* b = a + s.m * s.k;
   float* product = b + s.k * s.n;
-  widen(a, args.a);
-  widen(b, args.b);
+  convert(a, args.a.data<BFloat16>(), args.a.numel());
+  convert(b, args.b.data<BFloat16>(), args.b.numel());
   if (args.d.dtype() == DType::kFloat32) return matmul_float32(args, s, args.d.data<float>(), a, b);
-  if (args.accumulate) widen(product, args.d);
+  if (args.accumulate) convert(product, args.d.data<BFloat16>(), args.d.numel());
   matmul_float32(args, s, product, a, b);
-  BFloat16* d = args.d.data<BFloat16>();
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < s.m * s.n; ++i) d[i] = BFloat16(product[i]);
+  convert(args.d.data<BFloat16>(), product, args.d.numel());
 }
 
 }  // namespace cpu
@@ -89,8 +72,7 @@ void matmul(const Matmul& args, Stream& stream) {
                                .n = s.n,
                                .k = s.k,
                                .precision = dtype_name(args.a.dtype())});
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::matmul>(args, stream)) return;
+  if (ran_elsewhere<cuda::matmul>(args, stream)) return;
   if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
   cpu::matmul_float32(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>());
 }

@@ -1,8 +1,5 @@
 #include "kernels/optimizer/adamw.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/cuda/dispatch.h"
@@ -53,12 +50,10 @@ void adamw(const Adamw& args, Stream& stream) {
   if (args.skip.defined()) expect_tensor(args.skip, "adamw skip", DType::kFloat32, {1});
   expect_range(args.range, "adamw");
   CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
-  const double bytes = 3.0 * static_cast<double>(args.master.bytes()) +
-                       2.0 * static_cast<double>(args.exp_avg.bytes() + args.exp_avg_sq.bytes()) +
-                       (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
-  const OpTimer timer(stream, "adamw", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::adamw>(args, stream)) return;
+  const int64_t moment_bytes = args.exp_avg.bytes() + args.exp_avg_sq.bytes();
+  const int64_t weight_bytes = args.weight.defined() ? args.weight.bytes() : 0;
+  const OpTimer timer(stream, "adamw", 3 * args.master.bytes() + 2 * moment_bytes + weight_bytes);
+  if (ran_elsewhere<cuda::adamw>(args, stream)) return;
   if (codes) return cpu::adamw_float8(args);
   cpu::with_compute_dtype(args.exp_avg.dtype(), [&]<typename Moment>() { cpu::adamw<Moment>(args); });
 }

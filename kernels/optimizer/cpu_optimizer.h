@@ -21,12 +21,7 @@ inline float clip_factor(float grad_clip, const Tensor& grad_sum_of_squares) {
 // Computes the amax of the updated master weights and the weights in bfloat16, each if its tensor is defined.
 inline void publish(const Tensor& master, const Tensor& amax, const Tensor& weight) {
   update_amax<float>(amax, master);
-  if (!weight.defined()) return;
-  const int64_t n = master.numel();
-  const float* from = master.data<float>();
-  BFloat16* to = weight.data<BFloat16>();
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
+  if (weight.defined()) convert(weight.data<BFloat16>(), master.data<float>(), master.numel());
 }
 
 }  // namespace octavo::cpu

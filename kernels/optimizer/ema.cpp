@@ -28,9 +28,8 @@ void ema(const Ema& args, Stream& stream) {
   expect_tensor(args.ema, "ema", DType::kFloat32, {n});
   if (args.skip.defined()) expect_tensor(args.skip, "ema skip", DType::kFloat32, {1});
   CHECK(args.decay >= 0 && args.decay <= 1, "ema: the decay is {}, expected 0 to 1", args.decay);
-  const OpTimer timer(stream, "ema", 0, 3.0 * static_cast<double>(args.x.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::ema>(args, stream)) return;
+  const OpTimer timer(stream, "ema", 3 * args.x.bytes());
+  if (ran_elsewhere<cuda::ema>(args, stream)) return;
   cpu::ema(args);
 }
 

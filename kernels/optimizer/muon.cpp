@@ -87,10 +87,8 @@ void muon_momentum(const MuonMomentum& args, Stream& stream) {
   expect_tensor(args.update, "muon update", args.update.dtype(), {n});
   if (args.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "muon norm", DType::kFloat32, {1});
   if (args.skip.defined()) expect_tensor(args.skip, "muon skip", DType::kFloat32, {1});
-  const double bytes = static_cast<double>(args.grad.bytes() + 2 * args.momentum.bytes() + args.update.bytes());
-  const OpTimer timer(stream, "muon_momentum", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_momentum>(args, stream)) return;
+  const OpTimer timer(stream, "muon_momentum", args.grad.bytes() + 2 * args.momentum.bytes() + args.update.bytes());
+  if (ran_elsewhere<cuda::muon_momentum>(args, stream)) return;
   cpu::with_compute_dtype(args.momentum.dtype(), [&]<typename Momentum>() {
     cpu::with_compute_dtype(args.update.dtype(),
                             [&]<typename Update>() { cpu::muon_momentum<Momentum, Update>(args); });
@@ -107,10 +105,8 @@ void muon_rows(const MuonRows& args, Stream& stream) {
   expect_rows(args.out, "muon rows out", args.out_stride);
   expect_rows(args.x, "muon rows x", args.x_stride);
   if (args.sum_of_squares.defined()) expect_tensor(args.sum_of_squares, "muon rows norm", DType::kFloat32, {1});
-  const double bytes = 2.0 * static_cast<double>(args.rows * args.columns * dtype_bytes(args.x.dtype()));
-  const OpTimer timer(stream, "muon_rows", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_rows>(args, stream)) return;
+  const OpTimer timer(stream, "muon_rows", 2 * args.rows * args.columns * dtype_bytes(args.x.dtype()));
+  if (ran_elsewhere<cuda::muon_rows>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::muon_rows<T>(args); });
 }
 
@@ -118,9 +114,8 @@ void muon_polynomial(const MuonPolynomial& args, Stream& stream) {
   const int64_t n = args.gram.dim(0);
   expect_tensor(args.gram, "muon gram", args.gram.dtype(), {n, n});
   expect_tensor(args.square, "muon square", DType::kFloat32, {n, n});
-  const OpTimer timer(stream, "muon_polynomial", 0, static_cast<double>(2 * args.gram.bytes() + args.square.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_polynomial>(args, stream)) return;
+  const OpTimer timer(stream, "muon_polynomial", 2 * args.gram.bytes() + args.square.bytes());
+  if (ran_elsewhere<cuda::muon_polynomial>(args, stream)) return;
   cpu::with_compute_dtype(args.gram.dtype(), [&]<typename T>() { cpu::muon_polynomial<T>(args); });
 }
 
@@ -131,11 +126,9 @@ void muon_update(const MuonUpdate& args, Stream& stream) {
   if (args.weight.defined()) expect_tensor(args.weight, "muon weight", DType::kBFloat16, {n});
   if (args.amax.defined()) expect_tensor(args.amax, "muon amax", DType::kFloat32, {1});
   if (args.skip.defined()) expect_tensor(args.skip, "muon skip", DType::kFloat32, {1});
-  const double bytes = static_cast<double>(2 * args.master.bytes() + args.update.bytes()) +
-                       (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
-  const OpTimer timer(stream, "muon_update", 0, bytes);
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::muon_update>(args, stream)) return;
+  const int64_t weight_bytes = args.weight.defined() ? args.weight.bytes() : 0;
+  const OpTimer timer(stream, "muon_update", 2 * args.master.bytes() + args.update.bytes() + weight_bytes);
+  if (ran_elsewhere<cuda::muon_update>(args, stream)) return;
   cpu::with_compute_dtype(args.update.dtype(), [&]<typename Update>() { cpu::muon_update<Update>(args); });
 }
 

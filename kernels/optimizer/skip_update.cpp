@@ -25,9 +25,8 @@ void skip_update(const SkipUpdate& args, Stream& stream) {
   expect_tensor(args.skip, "skip_update skip", DType::kFloat32, {1});
   expect_tensor(args.loss_sums, "skip_update loss_sums", DType::kFloat32, {args.loss_sums.numel()});
   expect_tensor(args.grad_sum_of_squares, "skip_update grad_sum_of_squares", DType::kFloat32, {1});
-  const OpTimer timer(stream, "skip_update", 0, static_cast<double>(args.loss_sums.bytes()));
-  if (timer.planned()) return;
-  if (ran_on_cuda<cuda::skip_update>(args, stream)) return;
+  const OpTimer timer(stream, "skip_update", args.loss_sums.bytes());
+  if (ran_elsewhere<cuda::skip_update>(args, stream)) return;
   cpu::skip_update(args);
 }
 

@@ -1,5 +1,7 @@
 #include "model/architecture/config.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cmath>
 
@@ -120,9 +122,8 @@ ModelConfig model_preset(const std::string& name) {
   for (const Preset& preset : presets()) {
     if (name == preset.name) return preset.config;
   }
-  std::string known;
-  for (const Preset& preset : presets()) known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
-  throw InputError(fmt::format("model.preset is '{}', expected one of {}", name, known));
+  throw InputError(
+      fmt::format("model.preset is '{}', expected one of {}", name, fmt::join(model_preset_names(), ", ")));
 }
 
 }  // namespace octavo

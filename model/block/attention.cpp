@@ -66,16 +66,12 @@ void Attention::forward(const BlockContext& c, const AttentionActivations& a, co
   norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
   qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .pass = pass}, c.stream);
   rotate(c, a);
-  if (c.observer != nullptr) {
-    c.observer->on_result({.op = c.config.qk_norm ? "qk_norm_rope_forward" : "rope_forward",
-                           .results = {a.qkv},
-                           .inputs = {a.projected},
-                           .weights = {qk_norm_.q_weight, qk_norm_.k_weight}});
-  }
+  observe(c.observer, {.op = c.config.qk_norm ? "qk_norm_rope_forward" : "rope_forward",
+                       .results = {a.qkv},
+                       .inputs = {a.projected},
+                       .weights = {qk_norm_.q_weight, qk_norm_.k_weight}});
   attend(c, a);
-  if (c.observer != nullptr) {
-    c.observer->on_result({.op = "sdpa_forward", .results = {a.attention}, .inputs = {a.qkv}});
-  }
+  observe(c.observer, {.op = "sdpa_forward", .results = {a.attention}, .inputs = {a.qkv}});
   o_.forward(a.o, {.y = delta, .x = a.attention, .pass = pass}, c.stream);
 }
 
@@ -182,16 +178,12 @@ void Attention::backward(const BlockContext& c, const AttentionActivations& a, c
   norm_.recompute_input(c, a.norm, qkv_);
   if (!c.sequences.alone()) c.sequences.wait();
   const Tensor& d_qkv = scratch_.d_qkv;
-  if (c.observer != nullptr) {
-    c.observer->on_result({.op = "sdpa_backward", .results = {d_qkv}, .inputs = {d_attention, a.qkv}});
-  }
+  observe(c.observer, {.op = "sdpa_backward", .results = {d_qkv}, .inputs = {d_attention, a.qkv}});
   rotate_backward(c, a);
-  if (c.observer != nullptr) {
-    c.observer->on_result({.op = c.config.qk_norm ? "qk_norm_rope_backward" : "rope_backward",
-                           .results = {d_qkv, qk_norm_.d_q_weight, qk_norm_.d_k_weight},
-                           .inputs = {d_qkv},
-                           .weights = {qk_norm_.q_weight, qk_norm_.k_weight}});
-  }
+  observe(c.observer, {.op = c.config.qk_norm ? "qk_norm_rope_backward" : "rope_backward",
+                       .results = {d_qkv, qk_norm_.d_q_weight, qk_norm_.d_k_weight},
+                       .inputs = {d_qkv},
+                       .weights = {qk_norm_.q_weight, qk_norm_.k_weight}});
   qkv_.backward(a.norm.linear,
                 {.d_x = args.d_norm, .d_y = d_qkv, .x = a.norm.out, .weight_gradient = args.weight_gradient}, c.stream);
   norm_.backward(c, a.norm, args);

@@ -1,7 +1,5 @@
 #include "model/block/block_half.h"
 
-#include "kernels/layers/rms_norm.h"
-
 namespace octavo {
 
 Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
@@ -28,12 +26,11 @@ void HalfNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormF
   args.amax = work.amax;
   args.cast = work.cast;
   rms_norm_forward(args, c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_forward",
-                         .results = {args.residual_out, args.cast.defined() ? Tensor() : args.out},
-                         .inputs = {args.x, args.residual},
-                         .weights = {weight_},
-                         .parameter = name_});
+  observe(c.observer, {.op = "rms_norm_forward",
+                       .results = {args.residual_out, args.cast.defined() ? Tensor() : args.out},
+                       .inputs = {args.x, args.residual},
+                       .weights = {weight_},
+                       .parameter = name_});
 }
 
 void HalfNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
@@ -59,12 +56,11 @@ void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const H
                      .weight = weight_,
                      .amax = args.d_h_amax},
                     c.stream);
-  if (c.observer == nullptr) return;
-  c.observer->on_result({.op = "rms_norm_backward",
-                         .results = {args.d_h, d_weight_},
-                         .inputs = {args.d_norm, args.d_h, a.h},
-                         .weights = {weight_},
-                         .parameter = name_});
+  observe(c.observer, {.op = "rms_norm_backward",
+                       .results = {args.d_h, d_weight_},
+                       .inputs = {args.d_norm, args.d_h, a.h},
+                       .weights = {weight_},
+                       .parameter = name_});
 }
 
 }  // namespace octavo

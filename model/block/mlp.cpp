@@ -28,9 +28,7 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   swiglu_forward(
       {.out = swiglu_, .gate_up = a.gate_up, .amax = work.amax, .cast = work.cast, .slope = a.norm.linear.slope},
       c.stream);
-  if (c.observer != nullptr) {
-    c.observer->on_result({.op = "swiglu_forward", .results = {swiglu_}, .inputs = {a.gate_up}});
-  }
+  observe(c.observer, {.op = "swiglu_forward", .results = {swiglu_}, .inputs = {a.gate_up}});
   down_.forward(a.down, {.y = delta, .x = swiglu_, .pass = pass}, c.stream);
 }
 
@@ -56,8 +54,7 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
                      .out = by_product ? swiglu_ : Tensor(),
                      .out_cast = by_product ? down_.input_work(a.down, BlockPass::kBackward).cast : Fp8Cast()},
                     c.stream);
-    if (c.observer == nullptr) return;
-    c.observer->on_result({.op = "swiglu_backward", .results = {a.gate_up}, .inputs = {d_swiglu, a.gate_up}});
+    observe(c.observer, {.op = "swiglu_backward", .results = {a.gate_up}, .inputs = {d_swiglu, a.gate_up}});
   };
   down_.backward(a.down,
                  {.d_x = d_swiglu,

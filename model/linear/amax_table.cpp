@@ -1,7 +1,6 @@
 #include "model/linear/amax_table.h"
 
 #include <cmath>
-#include <vector>
 
 #include "kernels/fp8/amax_history.h"
 #include "kernels/fp8/fp8_shard.h"

@@ -1,7 +1,6 @@
 #include "model/linear/linear_layer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/error.h"
 #include "kernels/fp8/fp8_shard.h"
@@ -231,9 +230,9 @@ const char* LinearLayer::name_of(Kind kind) const {
 // Replaces this rank's maximum, an amax or a slope, with that of all ranks that have a part of the tensor.
 void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
-    options_.context->all_reduce_max_of_micro_batch(maximum, "an activation's amax", stream);
+    options_.context->micro_batch().all_reduce_max(maximum, stream, "an activation's amax");
   } else if (!alone()) {
-    options_.tensor->all_reduce_max(maximum, "an activation's amax");
+    options_.tensor->ranks().all_reduce_max(maximum, stream, "an activation's amax");
   }
 }
 
@@ -309,13 +308,12 @@ void LinearLayer::forward(const LinearActivations& a, const LinearForward& args,
     matmul({.d = y, .a = all_tokens(source), .b = o.weight.value, .transpose_b = true, .name = name}, stream);
   }
   if (sums) o.tensor->reduce_scatter(args.y, y, name);
-  if (observer() == nullptr) return;
-  observer()->on_result(
-      {.op = name, .results = {args.y}, .inputs = {args.x}, .weights = {observed_weight(o.weight.rows)}});
+  observe(observer(),
+          {.op = name, .results = {args.y}, .inputs = {args.x}, .weights = {observed(o.weight.rows, o.weight.value)}});
 }
 
-OpInput LinearLayer::observed_weight(const Fp8Operand& operand) const {
-  return casts_.fp8 ? OpInput(operand) : OpInput(options_.weight.value);
+OpInput LinearLayer::observed(const Fp8Operand& cast, const Tensor& value) const {
+  return casts_.fp8 ? OpInput(cast) : OpInput(value);
 }
 
 void LinearLayer::recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const {
@@ -340,11 +338,13 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
     matmul({.d = d_input, .a = d_output, .b = o.weight.value, .name = name}, stream);
   }
   if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, name);
-  const auto observe = [&] {
-    observer()->on_result(
-        {.op = name, .results = {args.d_x}, .inputs = {args.d_y}, .weights = {observed_weight(o.weight.columns)}});
+  const auto observe_result = [&] {
+    observe(observer(), {.op = name,
+                         .results = {args.d_x},
+                         .inputs = {args.d_y},
+                         .weights = {observed(o.weight.columns, o.weight.value)}});
   };
-  if (observer() != nullptr && !sums) observe();
+  if (!sums) observe_result();
   if (args.between) args.between();
   const WeightGradientOperands weight_operands{.d_y_columns = operands.columns,
                                                .x_columns = a.input.columns,
@@ -355,8 +355,9 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   } else {
     compute_weight_gradient(weight_operands, args.weight_gradient == WeightGradient::kAdd, stream);
   }
-  if (sums) o.tensor->wait();
-  if (observer() != nullptr && sums) observe();
+  if (!sums) return;
+  o.tensor->wait();
+  observe_result();
 }
 
 // In FP8 the operands already lie in a.saved. Without FP8, backward overwrites the tensors, so they are copied. A
@@ -373,8 +374,7 @@ void LinearLayer::compute_weight_gradient(const WeightGradientOperands& operands
                                           Stream& stream) const {
   const Tensor& d = options_.gradient;
   const char* name = options_.spec.names.d_w;
-  const bool fp8 = casts_.fp8;
-  if (fp8) {
+  if (casts_.fp8) {
     fp8_matmul({.d = d,
                 .a = operands.d_y_columns,
                 .b = operands.x_columns,
@@ -386,10 +386,11 @@ void LinearLayer::compute_weight_gradient(const WeightGradientOperands& operands
     matmul({.d = d, .a = operands.d_y, .b = operands.x, .transpose_a = true, .accumulate = accumulate, .name = name},
            stream);
   }
-  if (observer() == nullptr) return;
-  std::vector<OpInput> inputs{operands.d_y, operands.x};
-  if (fp8) inputs = {operands.d_y_columns, operands.x_columns};
-  observer()->on_result({.op = name, .results = {d}, .inputs = std::move(inputs), .layer = options_.layer});
+  observe(observer(),
+          {.op = name,
+           .results = {d},
+           .inputs = {observed(operands.d_y_columns, operands.d_y), observed(operands.x_columns, operands.x)},
+           .layer = options_.layer});
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

@@ -229,7 +229,8 @@ class LinearLayer {
   void compute_weight_gradient(const WeightGradientOperands& operands, bool accumulate, Stream& stream) const;
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
   ResultObserver* observer() const { return options_.scratch != nullptr ? options_.scratch->observer : nullptr; }
-  OpInput observed_weight(const Fp8Operand& operand) const;
+  // Returns the operand of a matmul for the observer: the cast in FP8, and otherwise the value.
+  OpInput observed(const Fp8Operand& cast, const Tensor& value) const;
   Tensor exchange() const;
   Tensor all_tokens(const Source& source) const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }

@@ -10,8 +10,10 @@ void quantize_part(const Quantize& args, const MatrixParts& parts, Stream& strea
   const Fp8Operand& columns = args.cast.columns;
   quantize({.cast = args.cast, .x = args.x, .passes = QuantizePasses::kMeasure}, stream);
   const Fp8Operand& parts_of_rows = parts.divided == Divided::kInputs ? rows : columns;
-  if (divides && parts_of_rows.defined()) parts.group->all_reduce_max(parts_of_rows.scale_inv, "amaxes of rows");
-  if (shares && columns.defined()) parts.context->all_reduce_max(columns.scale_inv, "amaxes of columns", stream);
+  if (divides && parts_of_rows.defined())
+    parts.group->ranks().all_reduce_max(parts_of_rows.scale_inv, stream, "amaxes of rows");
+  if (shares && columns.defined())
+    parts.context->ranks().all_reduce_max(columns.scale_inv, stream, "amaxes of columns");
   Quantize cast = args;
   cast.passes = QuantizePasses::kCast;
   quantize(cast, stream);

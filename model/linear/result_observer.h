@@ -1,13 +1,13 @@
 // ResultObserver: sees the result of every operation of the model while Llama::observe_results() has set one. Otherwise
-// an operation costs one comparison.
+// an operation only names its tensors.
 //
 // On a GPU, an observer is called when the operation has been queued. It may queue work on the stream of the model and
 // wait for it. Until the next call, the stream leaves the results unchanged.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
-#include <vector>
 
 #include "kernels/fp8/fp8.h"
 
@@ -20,11 +20,13 @@ struct OpInput {
   Fp8Operand operand;
 };
 
+// The result of an operation, which exists only during the call that passes it.
 struct OpResult {
-  const char* op = "";                // Name of the operation, as in profiles. String literal.
-  std::vector<Tensor> results = {};   // Tensors that the operation wrote, float32 or bfloat16.
-  std::vector<OpInput> inputs = {};   // Activations and gradients. An operation may have written a result over one.
-  std::vector<OpInput> weights = {};  // Weights, or this rank's part of them.
+  const char* op = "";                         // Name of the operation, as in profiles. String literal.
+  std::initializer_list<Tensor> results = {};  // Tensors that the operation wrote, float32 or bfloat16.
+  // Activations and gradients. An operation may have written a result over one.
+  std::initializer_list<OpInput> inputs = {};
+  std::initializer_list<OpInput> weights = {};  // Weights, or this rank's part of them.
   const char* parameter = "";         // Name of the weight, if the name of the operation does not tell. String literal.
   std::optional<int64_t> layer = {};  // Layer of a result that may come later than those of begin_part()'s layer.
 };
@@ -42,5 +44,10 @@ class ResultObserver {
   // Called after an operation. Undefined tensors in `result` must be ignored.
   virtual void on_result(const OpResult& result) = 0;
 };
+
+// Passes a result to an observer, which may be null.
+inline void observe(ResultObserver* observer, const OpResult& result) {
+  if (observer != nullptr) observer->on_result(result);
+}
 
 }  // namespace octavo

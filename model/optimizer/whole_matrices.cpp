@@ -25,8 +25,7 @@ std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& la
       const ParameterUnit& unit = of_rank.units()[spec.unit];
       if (!has_matrices(unit)) continue;
       std::vector<WholeMatrix>& matrices = units[spec.unit];
-      auto matrix =
-          std::find_if(matrices.begin(), matrices.end(), [&](const WholeMatrix& m) { return m.name == spec.name; });
+      auto matrix = std::ranges::find(matrices, spec.name, &WholeMatrix::name);
       if (matrix == matrices.end()) {
         matrix = matrices.insert(matrix, {.name = spec.name,
                                           .rows = spec.whole_shape[0],
@@ -49,9 +48,7 @@ std::vector<std::vector<WholeMatrix>> matrices_by_unit(const ParameterLayout& la
 void choose_owners(std::vector<WholeMatrix>& matrices, int64_t ranks) {
   std::vector<size_t> order(matrices.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return matrices[a].newton_schulz_flops() > matrices[b].newton_schulz_flops();
-  });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return -matrices[i].newton_schulz_flops(); });
   std::vector<double> load(static_cast<size_t>(ranks));
   for (const size_t i : order) {
     const auto least = std::min_element(load.begin(), load.end());

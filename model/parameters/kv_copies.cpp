@@ -32,7 +32,7 @@ void KvCopies::sum(const Tensor& d_qkv, TensorGroup& group, Stream& stream) cons
   const std::vector<HeadRows> rows = head_rows(d_qkv);
   stream.zero(sums_);
   for (const auto& [local, global] : rows) sum_terms({.out = global, .terms = local, .accumulate = true}, stream);
-  group.all_reduce_sum(sums_, "gradients of replicated kv heads");
+  group.ranks().all_reduce_sum(sums_, stream, "gradients of replicated kv heads");
   for (const auto& [local, global] : rows) cast({.out = local, .x = global}, stream);
 }
 

@@ -24,12 +24,6 @@ uint64_t hash_name(uint64_t seed, std::string_view name) {
 
 }  // namespace
 
-int64_t ParameterSpec::numel() const {
-  int64_t count = 1;
-  for (const int64_t d : shape) count *= d;
-  return count;
-}
-
 MatrixRange ParameterSpec::range(int64_t begin) const {
   if (shape.size() < 2) return {.begin = begin};
   return {.first_index = row_begin * whole_shape[1] + column_begin,

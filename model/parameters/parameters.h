@@ -43,7 +43,7 @@ struct ParameterSpec {
   // counts in the gradient norm and is saved.
   bool counts = true;
 
-  int64_t numel() const;
+  int64_t numel() const { return numel_of(shape); }
   // Returns the indices in the flattened whole parameter of the elements of the flattened part, starting with element
   // `begin`.
   MatrixRange range(int64_t begin) const;

@@ -69,8 +69,7 @@ std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit,
     if (begin < end) padding.push_back({begin, end});
   };
   const std::vector<ParameterSpec>& specs = layout.specs();
-  auto spec = std::lower_bound(specs.begin(), specs.end(), unit,
-                               [](const ParameterSpec& s, size_t wanted) { return s.unit < wanted; });
+  auto spec = std::ranges::lower_bound(specs, unit, {}, &ParameterSpec::unit);
   for (; spec != specs.end() && spec->unit == unit; ++spec) {
     const int64_t offset = spec->offset - layout.units()[unit].begin;
     end_at(offset);

@@ -40,8 +40,6 @@ class ProcessGroup {
   // by itself.
   ProcessGroup();
   ~ProcessGroup();
-  ProcessGroup(const ProcessGroup&) = delete;
-  ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <initializer_list>
 #include <utility>
 
-#include "core/error.h"
 #include "parallel/ranks/handles_mpi.h"
 #include "parallel/ranks/process_group.h"
 
@@ -69,6 +67,14 @@ void by_messages(int64_t bytes, Call call) {
   for (int64_t begin = 0; begin < bytes; begin += kMessageBytes) {
     call(begin, static_cast<int>(std::min(kMessageBytes, bytes - begin)));
   }
+}
+
+template <typename T>
+T all_reduce(ProcessGroup& group, T value, MPI_Datatype type, MPI_Op op, const char* what) {
+  if (group.size() == 1) return value;
+  const Watchdog::Scope scope(group.watchdog(), {what});
+  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, type, op, MPI_COMM_WORLD), "MPI_Allreduce");
+  return value;
 }
 
 // Outcome of some work as a text: empty for success, otherwise a character for the kind of the error and its message.
@@ -204,24 +210,15 @@ std::vector<std::string> ProcessGroup::gather(const std::string& text) {
 }
 
 uint64_t ProcessGroup::all_reduce_or(uint64_t bits) {
-  if (size_ == 1) return bits;
-  const Watchdog::Scope scope(*watchdog_, {"all_reduce_or"});
-  check(MPI_Allreduce(MPI_IN_PLACE, &bits, 1, MPI_UINT64_T, MPI_BOR, MPI_COMM_WORLD), "MPI_Allreduce");
-  return bits;
+  return all_reduce(*this, bits, MPI_UINT64_T, MPI_BOR, "all_reduce_or");
 }
 
 int64_t ProcessGroup::all_reduce_max(int64_t value, const char* what) {
-  if (size_ == 1) return value;
-  const Watchdog::Scope scope(*watchdog_, {what});
-  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
-  return value;
+  return all_reduce(*this, value, MPI_INT64_T, MPI_MAX, what);
 }
 
 double ProcessGroup::all_reduce_sum(double value) {
-  if (size_ == 1) return value;
-  const Watchdog::Scope scope(*watchdog_, {"all_reduce_sum"});
-  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
-  return value;
+  return all_reduce(*this, value, MPI_DOUBLE, MPI_SUM, "all_reduce_sum");
 }
 
 void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }

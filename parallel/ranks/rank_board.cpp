@@ -1,6 +1,7 @@
 #include "parallel/ranks/rank_board.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <vector>
 
 #include "core/error.h"
 
@@ -20,39 +22,29 @@ uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-// Shared memory with that name, or no memory (-1) if the name is empty. The destructor closes it.
-class SharedFile {
- public:
-  SharedFile(const std::string& name, int flags, size_t bytes) {
-    if (name.empty()) return;
-    handle_ = shm_open(name.c_str(), flags, S_IRUSR | S_IWUSR);
-    CHECK(handle_ >= 0, "shared memory {} cannot be opened: {}", name, std::strerror(errno));
-    if ((flags & O_CREAT) == 0) return;
-    // Reserves the memory, so that later writes cannot fail.
-    const int error = posix_fallocate(handle_, 0, static_cast<off_t>(bytes));
-    if (error != 0) close(handle_);
-    CHECK(error == 0, "shared memory {} of {} bytes cannot be allocated: {}", name, bytes, std::strerror(error));
-  }
-  ~SharedFile() {
-    if (handle_ >= 0) close(handle_);
-  }
-  SharedFile(const SharedFile&) = delete;
-  SharedFile& operator=(const SharedFile&) = delete;
-
-  int get() const { return handle_; }
-
- private:
-  int handle_ = -1;
-};
+// Opens shared memory with that name. Returns -1, which stands for no memory, if the name is empty.
+int open_shared(const std::string& name, int flags, size_t bytes) {
+  if (name.empty()) return -1;
+  const int file = shm_open(name.c_str(), flags, S_IRUSR | S_IWUSR);
+  CHECK(file >= 0, "shared memory {} cannot be opened: {}", name, std::strerror(errno));
+  if ((flags & O_CREAT) == 0) return file;
+  // Reserves the memory, so that later writes cannot fail.
+  const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  if (error != 0) close(file);
+  CHECK(error == 0, "shared memory {} of {} bytes cannot be allocated: {}", name, bytes, std::strerror(error));
+  return file;
+}
 
 }  // namespace
 
 RankBoard::RankBoard(const std::string& name, int local_size, int flags) : local_size_(local_size) {
   const size_t bytes = static_cast<size_t>(local_size) * sizeof(Entry);
-  const SharedFile file(name, flags, bytes);
+  const int file = open_shared(name, flags, bytes);
   const int sharing = MAP_SHARED | (name.empty() ? MAP_ANONYMOUS : 0);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, file.get(), 0);
-  CHECK(memory != MAP_FAILED, "{} bytes of shared memory cannot be mapped: {}", bytes, std::strerror(errno));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, file, 0);
+  const int error = errno;
+  if (file >= 0) close(file);
+  CHECK(memory != MAP_FAILED, "{} bytes of shared memory cannot be mapped: {}", bytes, std::strerror(error));
   // The memory is zero, which is the initial state of these atomics.
   entries_ = {static_cast<Entry*>(memory), [bytes](Entry* entries) { munmap(entries, bytes); }};
 }
@@ -89,14 +81,12 @@ bool RankBoard::is_missing(const Entry& entry, int64_t number) const {
 }
 
 std::string RankBoard::missing(int64_t number) const {
-  std::string text;
-  for (int i = 0; i < local_size_; ++i) {
-    const Entry& entry = entries_[static_cast<size_t>(i)];
+  std::vector<std::string> ranks;
+  for (const Entry& entry : entries()) {
     if (!is_missing(entry, number)) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(entry),
-                        is_gone(entry) ? "is gone" : "has not entered it");
+    ranks.push_back(name_of(entry) + (is_gone(entry) ? " is gone" : " has not entered it"));
   }
-  return text;
+  return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 bool RankBoard::is_gone(const Entry& entry) const {
@@ -105,12 +95,11 @@ bool RankBoard::is_gone(const Entry& entry) const {
 }
 
 std::string RankBoard::gone() const {
-  std::string text;
-  for (int i = 0; i < local_size_; ++i) {
-    const Entry& entry = entries_[static_cast<size_t>(i)];
-    if (is_gone(entry)) text += fmt::format("{}{} is gone", text.empty() ? "" : ", ", name_of(entry));
+  std::vector<std::string> ranks;
+  for (const Entry& entry : entries()) {
+    if (is_gone(entry)) ranks.push_back(name_of(entry) + " is gone");
   }
-  return text;
+  return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 bool RankBoard::claim_report() { return entries_[0].is_reported.exchange(1) == 0; }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace octavo {
@@ -64,6 +65,7 @@ class RankBoard {
 
   // Maps the shared memory `name`, or memory of this process only if `name` is empty. `flags` are those of shm_open.
   RankBoard(const std::string& name, int local_size, int flags = 0);
+  std::span<const Entry> entries() const { return {entries_.get(), static_cast<size_t>(local_size_)}; }
   Entry& mine() const { return entries_[static_cast<size_t>(local_rank_)]; }
   bool is_gone(const Entry& entry) const;
   bool is_missing(const Entry& entry, int64_t number) const;

@@ -20,8 +20,6 @@ class RankTransfers {
   // calls from several threads.
   explicit RankTransfers(ProcessGroup& group);
   ~RankTransfers();
-  RankTransfers(const RankTransfers&) = delete;
-  RankTransfers& operator=(const RankTransfers&) = delete;
 
   // Sends all parts in order. After this returns, the caller may change the parts.
   void send(int to, std::span<const std::span<const std::byte>> parts);

@@ -68,8 +68,6 @@ class Watchdog {
   // `end_all` ends all ranks with exit code 1 if possible. It is called at most once, from another thread.
   Watchdog(int rank, RankBoard board, std::function<void()> end_all);
   ~Watchdog();
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
 
   // Sets the time limit of collectives that do not wait for files. 0, the initial value, means no limit.
   void set_timeout(double seconds);

@@ -334,7 +334,7 @@ TEST(OpTimer, RunsSmallOpsOnOneThread) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(3);
   const auto threads_of = [&](double flops, double bytes) {
-    const OpTimer timer(stream, "op", flops, bytes);
+    const OpTimer timer(stream, {.name = "op", .flops = flops, .bytes = bytes});
     return omp_get_max_threads();
   };
   EXPECT_EQ(threads_of(0, 0), 3) << "every op is shared by default";
@@ -344,7 +344,7 @@ TEST(OpTimer, RunsSmallOpsOnOneThread) {
   EXPECT_EQ(threads_of(1000, 499), 1);
   EXPECT_EQ(threads_of(1000, 500), 3);
   {
-    const OpTimer small(stream, "small", 0, 1);
+    const OpTimer small(stream, "small", 1);
     EXPECT_EQ(threads_of(0, 1e9), 1) << "within a small op";
     EXPECT_EQ(threads_of(0, 1), 1);
   }
@@ -356,11 +356,11 @@ TEST(OpTimer, RunsSmallOpsOnOneThread) {
 TEST(Profiler, SumsByName) {
   Stream stream = Stream::cpu();
   Profiler profiler(Device::kCpu);
-  { const OpTimer unheard(stream, "before"); }
+  { const OpTimer unheard(stream, "before", 0); }
   stream.set_profiler(&profiler);
   for (int i = 0; i < 3; ++i) {
-    const OpTimer timer(stream, "sleep", 10, 100);
-    const OpTimer inner(stream, "inner");
+    const OpTimer timer(stream, {.name = "sleep", .flops = 10, .bytes = 100});
+    const OpTimer inner(stream, "inner", 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const auto totals = profiler.totals();
@@ -374,7 +374,7 @@ TEST(Profiler, SumsByName) {
   EXPECT_EQ(totals.at("sleep").fp8_flops, 0);
 
   profiler.clear();
-  { const OpTimer timer(stream, "again"); }
+  { const OpTimer timer(stream, "again", 0); }
   const auto after = profiler.totals();
   ASSERT_EQ(after.size(), 1u);
   EXPECT_EQ(after.at("again").calls, 1);

@@ -56,7 +56,7 @@ class TestedHead {
     head_.begin(weight, x, true, group_, ContextGroup({}, stream_), stream_);
     head_.forward(logits, d_x, stream_);
     head_.backward({.d_weight = d_weight, .x = d_x, .d_logits = d_logits, .cast = {}, .bound = 0.5f}, stream_);
-    if (!group_.alone()) group_.all_reduce_sum(d_x, "d_x");
+    if (!group_.alone()) group_.ranks().all_reduce_sum(d_x, stream_, "d_x");
   }
 
  private:

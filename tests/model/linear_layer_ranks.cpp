@@ -181,7 +181,7 @@ class TestedLayer {
     for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kOutputGradient}) {
       const Tensor amax = needs_amax(precision_.linear) ? amaxes_.current(0, kind) : Tensor();
       if (!amax.defined()) continue;
-      if (!group_.alone()) group_.all_reduce_max(amax, "amaxes");
+      if (!group_.alone()) group_.ranks().all_reduce_max(amax, stream_, "amaxes");
       found.push_back(amax.data<float>()[0]);
     }
     return found;

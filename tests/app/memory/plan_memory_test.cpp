@@ -248,7 +248,7 @@ TEST(PlannedStream, SharedSequencesWithinDocumentsNeedSums) {
 
 TEST(PlannedCommunicator, SaysItsSizeAndRefusesWork) {
   ProcessGroup group;
-  const auto shard = make_planned_communicator(group.watchdog(), {.name = "shard", .color = 0, .rank = 3, .size = 16});
+  const auto shard = std::make_unique<Communicator>(group.watchdog(), "shard", 3, 16);
   EXPECT_EQ(shard->rank(), 3);
   EXPECT_EQ(shard->size(), 16);
   Stream stream = Stream::cpu();
