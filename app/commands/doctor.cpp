@@ -49,8 +49,8 @@ std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::v
   group.agree([&] { stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu()); });
   omp_set_num_threads(facts.threads);
 
-  const MeasureOptions options{.disk_dir = arguments.disk, .collectives = !on_gpu || !any_share_a_gpu(ranks)};
-  MachineRates mine = measure_machine(options, count_hosts(ranks), group, *stream);
+  MachineRates mine = measure_machine(arguments.disk, !on_gpu || !any_share_a_gpu(ranks), group, *stream);
+  if (mine.collectives) mine.collectives->hosts = count_hosts(ranks);
   mine.name = facts.host;
   mine.device = on_gpu ? facts.gpus.front().name : "cpu";
   mine.gpu_memory_bytes = on_gpu ? facts.gpus.front().total_bytes : 0;

@@ -43,14 +43,10 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream);
 // communication, which these rates do not bound.
 double floor_ms(const Profiler::Total& total, const DeviceRates& rates);
 
-struct MeasureOptions {
-  std::string disk_dir = ".";  // Directory whose write speed is measured with a temporary file.
-  bool collectives = true;     // Whether to measure collectives if there are several ranks.
-};
-
 // Returns this rank's rates, while all ranks measure at the same time. Takes about half a minute on a GPU, and seconds
 // on the CPU, where sizes are smaller. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's
-// workspace. Does not set name, gpu_memory_bytes and versions. `hosts` is the number of hosts. A collective.
-MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream);
+// workspace. Does not set name, gpu_memory_bytes, collectives->hosts and versions. A temporary file in `disk_dir`
+// measures the write speed. `collectives` says whether to measure collectives if there are several ranks. A collective.
+MachineRates measure_machine(const std::string& disk_dir, bool collectives, ProcessGroup& group, Stream& stream);
 
 }  // namespace octavo

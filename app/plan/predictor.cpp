@@ -72,7 +72,7 @@ constexpr auto kMemoryOps = std::to_array<MemoryOp>({
 });
 constexpr MemoryOp kOtherOp;
 
-double squared_distance(const ProductRate& p, const ProductSize& size) {
+double squared_distance(const ProductSize& p, const ProductSize& size) {
   const auto octaves = [](int64_t a, int64_t b) { return std::log2(static_cast<double>(a) / static_cast<double>(b)); };
   const double m = octaves(p.m, size.m);
   const double n = octaves(p.n, size.n);
@@ -262,7 +262,7 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
   double sum = 0;
   for (const ProductRate& p : machine.products) {
     if (p.precision != precision || p.fast_accumulation != fast_accumulation) continue;
-    const double distance = squared_distance(p, size) + kSame;
+    const double distance = squared_distance(p.size, size) + kSame;
     const double weight = 1 / (distance * distance);
     weights += weight;
     sum += weight * p.flops;

@@ -121,7 +121,7 @@ TEST(MachineRates, SlowestAndFastestRanks) {
 
 TEST(MachineRates, RanksMustHaveMeasuredTheSame) {
   std::vector<MachineRates> ranks(2, example());
-  ranks[1].products[1].k = 1024;
+  ranks[1].products[1].size.k = 1024;
   EXPECT_THROW(slowest_of(ranks), Error);
 }
 
