@@ -1,6 +1,5 @@
 #include "app/measure/bench.h"
 
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -74,25 +73,21 @@ std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& r
 // batches. Keys of the result: tokens_per_s, reader_threads, seq_len, batch (sequences per rank), first_batch_ms
 // (including the time of opening the files), batch_ms (the median).
 nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64_t warmup, int64_t steps) {
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto milliseconds_since = [&](std::chrono::steady_clock::time_point begin) {
-    return std::chrono::duration<double, std::milli>(now() - begin).count();
-  };
-  const auto opening = now();
+  const double opening_ms = host_clock_ms();
   Loader loader(config.data, {.global_batch_size = config.training.global_batch_size,
                               .num_ranks = num_ranks,
                               .vocab_size = config.model.vocab_size});
   loader.next();
-  const double first_batch_ms = milliseconds_since(opening);
+  const double first_batch_ms = host_clock_ms() - opening_ms;
   for (int64_t i = 0; i < warmup; ++i) loader.next();
   std::vector<double> times;
-  const auto begin = now();
+  const double begin_ms = host_clock_ms();
   for (int64_t i = 0; i < steps; ++i) {
-    const auto before = now();
+    const double before_ms = host_clock_ms();
     loader.next();
-    times.push_back(milliseconds_since(before));
+    times.push_back(host_clock_ms() - before_ms);
   }
-  const double seconds = milliseconds_since(begin) / 1e3;
+  const double seconds = (host_clock_ms() - begin_ms) / 1e3;
   const int64_t batch = config.training.global_batch_size / num_ranks;
   return {{"tokens_per_s", static_cast<double>(steps * batch * config.data.seq_len) / seconds},
           {"reader_threads", config.data.reader_threads},
@@ -181,7 +176,6 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
       config.training.micro_batch_size, config.data.seq_len,
       config.data.document_mask ? fmt::format(" in documents of {} on average", document_length) : "", steps.text());
   print_ops(result, profiled, floors ? &*floors : nullptr);
-  if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
 }
 

@@ -246,6 +246,18 @@ void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors&
   result["forward_backward_ratio"] = forward_backward / products_floor;
 }
 
+void print_floors(const OrderedJson& r, const ProfiledStep& profiled, const DeviceRates& rates) {
+  std::cout << fmt::format(
+      "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
+      "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
+      "attention, {:.2f} ms (they took {:.2f} ms)\n",
+      rates.product / 1e12,
+      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
+      rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
+      r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
+      r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());
+}
+
 }  // namespace
 
 void add_ops(OrderedJson& result, const ProfiledStep& profiled, const Floors* floors) {
@@ -262,13 +274,6 @@ void add_exposed_communication(OrderedJson& result, const ProfiledStep& profiled
   result["exposed_communication_ms"] = profiled.step_ms - compute;
 }
 
-void print_exposed_communication(const OrderedJson& r) {
-  const double ms = r["exposed_communication_ms"];
-  std::cout << fmt::format(
-      "\nexposed communication, including gaps between ops: {:.2f} ms, {:.1f}% of the profiled step\n", ms,
-      100 * ms / r["profiled_step_ms"].get<double>());
-}
-
 void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors* floors) {
   Table table = ops_table(profiled, floors);
   Profiler::Total all;
@@ -280,17 +285,12 @@ void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors*
   }
   add_row(table, profiled, "all ops", all, floors != nullptr, floors != nullptr ? r["floor_ms"] : OrderedJson());
   std::cout << table.text();
-  if (floors == nullptr) return;
-  const DeviceRates& rates = floors->rates;
+  if (floors != nullptr) print_floors(r, profiled, floors->rates);
+  if (!r.contains("exposed_communication_ms")) return;
+  const double exposed_ms = r["exposed_communication_ms"];
   std::cout << fmt::format(
-      "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
-      "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
-      "attention, {:.2f} ms (they took {:.2f} ms)\n",
-      rates.product / 1e12,
-      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
-      rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
-      r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
-      r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());
+      "\nexposed communication, including gaps between ops: {:.2f} ms, {:.1f}% of the profiled step\n", exposed_ms,
+      100 * exposed_ms / profiled.step_ms);
 }
 
 }  // namespace octavo

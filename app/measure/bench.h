@@ -86,9 +86,7 @@ void add_ops(nlohmann::ordered_json& result, const ProfiledStep& profiled, const
 // gaps between ops.
 void add_exposed_communication(nlohmann::ordered_json& result, const ProfiledStep& profiled);
 
-// Prints to standard output what add_ops() added to `result`.
+// Prints to standard output what add_ops() and add_exposed_communication() added to `result`.
 void print_ops(const nlohmann::ordered_json& result, const ProfiledStep& profiled, const Floors* floors);
-// Prints to standard output what add_exposed_communication() added to `result`.
-void print_exposed_communication(const nlohmann::ordered_json& result);
 
 }  // namespace octavo

@@ -1,7 +1,9 @@
 #include "app/plan/recorded_step.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
+#include <tuple>
 
 #include "app/run/training_state.h"
 #include "model/parameters/pipeline_stages.h"
@@ -16,13 +18,13 @@ constexpr int64_t kRecordedShards = 8;
 constexpr int kShardStream = 1;
 constexpr int kReplicaStream = 2;
 
-// Appends the entries of a record to a RecordedStep. Ops of the record become separate StepOps for each kind of stream
+// Moves the entries of a record to a RecordedStep. Ops of the record become separate StepOps for each kind of stream
 // that they are queued on.
 class Appending {
  public:
-  Appending(const OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
+  Appending(OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
 
-  // Appends all entries. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced
+  // Moves all entries. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced
   // gradients.
   void append(bool of_end) {
     for (OpRecord::Entry entry : record_.entries()) {
@@ -32,27 +34,26 @@ class Appending {
     step_.ranges = record_.ranges();
     step_.streams = record_.streams();
     step_.signals = record_.signals();
+    record_.clear();
   }
 
  private:
   size_t index_of(const OpRecord::Entry& entry, bool of_end) {
     const Op& op = record_.ops()[entry.index];
+    const bool of_compute = entry.stream == 0;
     const bool of_shard = of_end || entry.stream == kReplicaStream ||
                           (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
-    const size_t place = (entry.index * 2 + (entry.stream == 0 ? 1 : 0)) * 2 + (of_shard ? 1 : 0);
-    if (place >= known_.size()) known_.resize(4 * record_.ops().size(), kNone);
-    if (known_[place] == kNone) {
-      known_[place] = step_.ops.size();
-      step_.ops.push_back({.op = op, .axis = op.axis, .of_compute = entry.stream == 0, .of_shard = of_shard});
+    const auto [known, is_new] = known_.try_emplace({entry.index, of_compute, of_shard}, step_.ops.size());
+    if (is_new) {
+      step_.ops.push_back({.op = op, .axis = op.axis, .of_compute = of_compute, .of_shard = of_shard});
       step_.ops.back().op.axis = "";
     }
-    return known_[place];
+    return known->second;
   }
 
-  static constexpr size_t kNone = SIZE_MAX;
-  const OpRecord& record_;
+  OpRecord& record_;
   RecordedStep& step_;
-  std::vector<size_t> known_;  // Index of the StepOp by op of the record, stream and `of_shard`.
+  std::map<std::tuple<size_t, bool, bool>, size_t> known_;  // Indices of StepOps by op, of_compute and of_shard.
 };
 
 // Returns the entries of a micro-batch. Those that are queued together are one element.
@@ -68,12 +69,6 @@ std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, c
     if (splits) entries.push_back({{Kind::kBackwardWeights, micro_batch, chunk}});
   }
   return entries;
-}
-
-// Returns the share of the causal scores that attention computes. Without documents it is 1. A token that attends to A
-// tokens counts as 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
-double attended_share(int64_t seq_len, int64_t document_length) {
-  return (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
 }
 
 // Returns the job whose step is recorded: on the recorded mesh, and with at most the first, a middle and the last
@@ -129,26 +124,25 @@ RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage)
   RecordedStep step;
   step.shards = shape.shards();
   Appending appending(record, step);
-  const auto take = [&](bool of_end) {
-    appending.append(of_end);
-    record.clear();
-  };
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
     for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.place, i)) {
       step.begins.push_back(step.entries.size());
       queue_entries(state, {.number = 2}, entries);
-      take(false);
+      appending.append(false);
     }
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
-  take(true);
+  appending.append(true);
   step.document_length = document_length;
-  const double share = document_length > 0 ? attended_share(job.config.data.seq_len, document_length) : 1;
+  // Share of the causal scores that attention computes, 1 without documents. A token that attends to A tokens counts as
+  // 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
+  const int64_t seq_len = job.config.data.seq_len;
+  const double share = (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
   for (RecordedStep::StepOp& op : step.ops) {
     if (op.op.bound == OpBound::kAttentionForward || op.op.bound == OpBound::kAttentionBackward) op.op.flops *= share;
   }

@@ -146,7 +146,6 @@ class StepClock::Walk {
     double exposed_s = 0;
   };
 
-  void compute(size_t op, double times);
   void wait(int stream, const Place& place);
   void advance(Side& side, size_t length);
   void add(size_t op, double times, double takes_s, double exposed_s);
@@ -171,7 +170,7 @@ void StepClock::Walk::run(double middle_times) {
     switch (action) {
       case OpRecord::Action::kOp:
         if (stream == 0) {
-          compute(index, times);
+          add(index, times, op_times_[index].alone_s, op_times_[index].alone_s);
         } else {
           side.queue.push_back({index, times, side.ready_s, side.after});
         }
@@ -201,11 +200,6 @@ void StepClock::Walk::add(size_t op, double times, double takes_s, double expose
   sum.takes_s += times * takes_s;
   sum.exposed_s += times * exposed_s;
   now_s_ += exposed_s;
-}
-
-void StepClock::Walk::compute(size_t op, double times) {
-  const double seconds = op_times_[op].alone_s;
-  add(op, times, seconds, seconds);
 }
 
 void StepClock::Walk::wait(int stream, const Place& place) {
