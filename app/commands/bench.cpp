@@ -11,7 +11,6 @@
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
 #include "app/memory/resolve.h"
-#include "app/process/exit_codes.h"
 #include "app/run/step_trace.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -46,27 +45,6 @@ std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
   Config one = job.stated;
   one.training.global_batch_size = one.training.micro_batch_size * job.mesh.shape.data();
   return resolve(one, site);
-}
-
-// Adds the throughput of steps of the bench's job. Also measures power and clock of the GPUs if `energy` is not null.
-void add_steps(Table& table, const char* batch, Bench& bench, const Job& job, Runtime& runtime, GpuEnergy* energy,
-               const BenchArguments& arguments) {
-  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
-  std::optional<GpuUse> use;
-  if (energy != nullptr) use = bench.measure_use(*energy, median(times));
-  add_throughput(table, batch, job.config, runtime, times, bench.attended_tokens(), use);
-}
-
-// Returns null unless --energy is given.
-std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& runtime) {
-  std::unique_ptr<GpuEnergy> energy;
-  if (!arguments.energy) return energy;
-  runtime.group().agree([&] {
-    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
-                runtime.describe());
-    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
-  });
-  return energy;
 }
 
 // Times the data loader of data-parallel rank 0 of `num_ranks`: `warmup` batches that do not count, then `steps`
@@ -136,7 +114,13 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
   const Config& config = setting.run;
   Runtime runtime(setting, group);
-  const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
+  std::unique_ptr<GpuEnergy> energy;
+  group.agree([&] {
+    if (!arguments.energy) return;
+    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
+                runtime.describe());
+    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
+  });
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
@@ -146,10 +130,10 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   Table steps;
   if (const std::optional<Job> one = with_one_micro_batch(job, site)) {
     Bench bench(*one, runtime, document_length);
-    add_steps(steps, "one micro-batch", bench, *one, runtime, energy.get(), arguments);
+    bench.add_throughput(steps, "one micro-batch", arguments.warmup, arguments.steps, energy.get());
   }
   Bench bench(job, runtime, document_length);
-  add_steps(steps, "of the config", bench, job, runtime, energy.get(), arguments);
+  bench.add_throughput(steps, "of the config", arguments.warmup, arguments.steps, energy.get());
   const std::string linear = precision_name(config.precision);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear}};
   result.update(steps.json().back());
@@ -182,13 +166,11 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
 }  // namespace
 
 void add_bench(CommandLine& line) {
-  auto& arguments = line.arguments<BenchArguments>();
-  CLI::App* bench = line.add(
+  const auto [bench, arguments] = line.add<BenchArguments>(
       "bench",
       "measure throughput on synthetic tokens, with the config's batch and with one micro-batch per step, and the time "
       "of each op",
-      [&](ProcessGroup& group) { return run_bench(arguments, group); },
-      "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
+      run_bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
   add_config_arguments(bench, arguments.config);
   bench->add_option("--warmup", arguments.warmup, "number of steps before the timed ones")
       ->check(integer(0, kMaxTimedSteps));

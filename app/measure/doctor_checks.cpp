@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
-#include <set>
+#include <map>
 
 #include "app/config/config_check.h"
 #include "core/error.h"
@@ -29,6 +29,7 @@ constexpr int64_t kLockedMemoryBytes = kGiB;
 constexpr int64_t kOpenFiles = 4096;
 
 using Findings = std::vector<Finding>;
+using OrderedJson = nlohmann::ordered_json;
 
 // Values of Finding::prevents_training.
 constexpr bool kProblem = true;
@@ -41,6 +42,7 @@ void add(Findings& findings, bool prevents_training, fmt::format_string<Args...>
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
+// Checks the driver, and the GPUs that it shows.
 void check_driver(const RankFacts& r, Findings& findings) {
   // All minor versions of one major version of CUDA are compatible.
   if (r.has_cuda && r.driver_cuda > 0 && r.driver_cuda / 1000 < r.runtime_cuda / 1000) {
@@ -54,14 +56,12 @@ void check_driver(const RankFacts& r, Findings& findings) {
         "devices of the container or job",
         r.host, r.driver_cuda == 0 ? "there is no driver" : "the driver shows none");
   }
-}
-
-void check_planned(const RankFacts& r, Findings& findings) {
-  if (r.gpus_visible == 0 || r.gpus_visible >= r.planned_ranks) return;
-  add(findings, kProblem,
-      "{}: {} {} visible, but {} ranks are to run here, one per GPU; check nvidia-smi and dmesg for failed GPUs (Xid), "
-      "and CUDA_VISIBLE_DEVICES",
-      r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
+  if (r.gpus_visible > 0 && r.gpus_visible < r.planned_ranks) {
+    add(findings, kProblem,
+        "{}: {} {} visible, but {} ranks are to run here, one per GPU; check nvidia-smi and dmesg for failed GPUs "
+        "(Xid), and CUDA_VISIBLE_DEVICES",
+        r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
+  }
 }
 
 void check_memory(const RankFacts& r, Findings& findings) {
@@ -86,15 +86,14 @@ void check_disk(const RankFacts& r, Findings& findings) {
   }
 }
 
-void check_peers(const RankFacts& r, Findings& findings) {
-  if (r.pairs_without_peer_access.empty()) return;
-  add(findings, kWarning,
-      "{}: GPUs {} cannot access each other's memory, so NCCL copies through the host; check nvidia-smi topo -p2p r, "
-      "and on a machine without NVLink disable the IOMMU and PCI access control",
-      r.host, fmt::join(r.pairs_without_peer_access, ", "));
-}
-
-void check_limits(const RankFacts& r, size_t num_ranks, Findings& findings) {
+// Checks how the system is set up: access between GPUs, limits of a process, and threads.
+void check_set_up(const RankFacts& r, size_t num_ranks, Findings& findings) {
+  if (!r.pairs_without_peer_access.empty()) {
+    add(findings, kWarning,
+        "{}: GPUs {} cannot access each other's memory, so NCCL copies through the host; check nvidia-smi topo -p2p r, "
+        "and on a machine without NVLink disable the IOMMU and PCI access control",
+        r.host, fmt::join(r.pairs_without_peer_access, ", "));
+  }
   if (r.open_files_limit < kOpenFiles) {
     add(findings, kWarning, "{}: a process may open {} files, expected at least {}; raise it with ulimit -n {}", r.host,
         r.open_files_limit, kOpenFiles, 16 * kOpenFiles);
@@ -108,16 +107,14 @@ void check_limits(const RankFacts& r, size_t num_ranks, Findings& findings) {
   if (r.shared_memory_bytes < kSharedMemoryBytes) {
     const bool needs_it = !r.gpus.empty() && r.local_size > 1;
     add(findings, needs_it,
-        "{}: /dev/shm has {:.0f} MiB, but the ranks of a machine exchange data there and need "
-        "at least {} MiB; in a container, raise it with --shm-size=1g",
+        "{}: /dev/shm has {:.0f} MiB, but the ranks of a machine exchange data there and need at least {} MiB; in a "
+        "container, raise it with --shm-size=1g",
         r.host, static_cast<double>(r.shared_memory_bytes) / kMiB, kSharedMemoryBytes / kMiB);
   }
-}
-
-void check_threads(const RankFacts& r, Findings& findings) {
-  if (!r.omp_num_threads_is_set || r.threads * r.local_size <= r.cores) return;
-  add(findings, kWarning, "{}: OMP_NUM_THREADS={} on each of {} ranks exceeds the {} cores; set it to at most {}",
-      r.host, r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
+  if (r.omp_num_threads_is_set && r.threads * r.local_size > r.cores) {
+    add(findings, kWarning, "{}: OMP_NUM_THREADS={} on each of {} ranks exceeds the {} cores; set it to at most {}",
+        r.host, r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
+  }
 }
 
 void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& health, Findings& findings) {
@@ -137,8 +134,8 @@ void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& healt
   for (const std::string& slowdown : health.slowdowns) {
     const bool by_hardware = slowdown.starts_with("HW");
     add(findings, by_hardware,
-        "{} runs at reduced clocks ({}), which slows all ranks down; "
-        "check its cooling and power (nvidia-smi -q -d PERFORMANCE)",
+        "{} runs at reduced clocks ({}), which slows all ranks down; check its cooling and power (nvidia-smi -q -d "
+        "PERFORMANCE)",
         where, slowdown);
   }
 }
@@ -157,8 +154,7 @@ void check_gpus(const RankFacts& r, Findings& findings) {
     if (used_bytes > kForeignBytes) {
       const bool is_much = static_cast<double>(used_bytes) > kForeignShare * static_cast<double>(gpu.total_bytes);
       add(findings, is_much,
-          "{} has {:.1f} of {:.1f} GiB in use already; find the processes "
-          "that use it with nvidia-smi, and end them",
+          "{} has {:.1f} of {:.1f} GiB in use already; find the processes that use it with nvidia-smi, and end them",
           where, gib(used_bytes), gib(gpu.total_bytes));
     }
   }
@@ -199,47 +195,6 @@ void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
     }
   }
 }
-
-}  // namespace
-
-std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
-  Findings findings;
-  for (const RankFacts& r : ranks) {
-    if (r.local_rank == 0) {
-      check_driver(r, findings);
-      check_planned(r, findings);
-      check_memory(r, findings);
-      check_disk(r, findings);
-      check_peers(r, findings);
-      check_limits(r, ranks.size(), findings);
-      check_threads(r, findings);
-    }
-    check_gpus(r, findings);
-  }
-  check_own_gpus(ranks, findings);
-  if (!ranks.empty()) check_alike(ranks, findings);
-  return findings;
-}
-
-bool all_have_gpus(std::span<const RankFacts> ranks) {
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
-}
-
-bool any_share_a_gpu(std::span<const RankFacts> ranks) {
-  std::set<std::string> uuids;
-  return std::any_of(ranks.begin(), ranks.end(),
-                     [&](const RankFacts& r) { return !r.gpus.empty() && !uuids.insert(r.gpus.front().uuid).second; });
-}
-
-int count_hosts(std::span<const RankFacts> ranks) {
-  return static_cast<int>(
-      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
-}
-
-namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 std::string rate_text(double value, const std::string& unit) {
   const bool is_flops = unit == "FLOP/s";
@@ -298,19 +253,46 @@ Table collectives_table(const CollectiveRates& collectives) {
 
 }  // namespace
 
+std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
+  Findings findings;
+  for (const RankFacts& r : ranks) {
+    if (r.local_rank == 0) {
+      check_driver(r, findings);
+      check_memory(r, findings);
+      check_disk(r, findings);
+      check_set_up(r, ranks.size(), findings);
+    }
+    check_gpus(r, findings);
+  }
+  check_own_gpus(ranks, findings);
+  if (!ranks.empty()) check_alike(ranks, findings);
+  return findings;
+}
+
+bool all_have_gpus(std::span<const RankFacts> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
+}
+
+bool any_share_a_gpu(std::span<const RankFacts> ranks) {
+  Findings findings;
+  check_own_gpus(ranks, findings);
+  return !findings.empty();
+}
+
+int count_hosts(std::span<const RankFacts> ranks) {
+  return static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
+}
+
 bool DoctorReport::is_ok() const {
   return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.prevents_training; });
 }
 
 OrderedJson to_json(const DoctorReport& report) {
-  OrderedJson findings = OrderedJson::array();
-  for (const Finding& f : report.findings)
-    findings.push_back({{"prevents_training", f.prevents_training}, {"text", f.text}});
-  OrderedJson ranks = OrderedJson::array();
-  for (const RankFacts& facts : report.ranks) ranks.push_back(OrderedJson(nlohmann::json(facts)));
   return {{"ok", report.is_ok()},
-          {"findings", findings},
-          {"ranks", ranks},
+          {"findings", nlohmann::json(report.findings)},
+          {"ranks", nlohmann::json(report.ranks)},
           {"rates", rates_table(report.rates).json()},
           {"machine", report.rates.empty() ? OrderedJson() : to_json(slowest_of(report.rates))}};
 }

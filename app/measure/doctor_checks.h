@@ -17,6 +17,8 @@ struct Finding {
   std::string text;                // One sentence that says what was found, where, and what to do.
 };
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, prevents_training, text)
+
 // Returns the problems of all ranks. `ranks` has every rank of the run, in order. A problem of a host is returned once.
 std::vector<Finding> find_problems(std::span<const RankFacts> ranks);
 

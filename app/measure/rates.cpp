@@ -66,14 +66,8 @@ void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_t
   quantize({.cast = {.rows = rows, .amax = amax_tensor}, .x = x}, stream);
 }
 
-// Returns a number of runs after which a GPU's clock has settled, and which a CPU completes quickly.
-int64_t product_runs(double flops, const Stream& stream) {
-  const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
-  return std::clamp<int64_t>(static_cast<int64_t>(enough_flops / flops), 10, 400);
-}
-
-}  // namespace
-
+// Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
+// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
 void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   constexpr int64_t kRows = 64;
   std::mt19937_64 random(seed);
@@ -84,19 +78,7 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   fill_rows<float>(matrix, values, stream);
 }
 
-std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream) {
-  std::vector<Event> events;
-  for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
-  for (size_t i = 0; i < events.size(); ++i) {
-    if (i > 0) work();
-    events[i].record(stream);
-  }
-  stream.synchronize();
-  std::vector<double> seconds;
-  for (size_t i = 1; i < events.size(); ++i) seconds.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
-  return seconds;
-}
-
+// Returns the median time of the second half of `runs` runs in seconds. The first half lets the clock settle.
 double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream) {
   work();
   std::vector<double> seconds = time_each(runs, work, stream);
@@ -104,6 +86,9 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
   return median(seconds);
 }
 
+// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
+// else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
+// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
 double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
   const ProductBuffers planned(size, precision, stream, plan);
@@ -119,11 +104,15 @@ double measure_product(const ProductSize& size, const PrecisionConfig& precision
     const bool fast = accumulates_fast(precision.linear, precision.fast_accumulation, true);
     product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
-  const double seconds = time_runs(product_runs(size.flops(), stream), product, stream);
+  // After this number of runs a GPU's clock has settled, and a CPU completes them quickly.
+  const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
+  const auto runs = std::clamp<int64_t>(static_cast<int64_t>(enough_flops / size.flops()), 10, 400);
+  const double seconds = time_runs(runs, product, stream);
   stream.set_workspace({});
   return size.flops() / seconds;
 }
 
+// Returns the bytes/s of a large copy, counting bytes read and written.
 double measure_bandwidth(Stream& stream) {
   const int64_t bytes =
       stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // Size of the copy, which does not fit into any cache.
@@ -133,28 +122,6 @@ double measure_bandwidth(Stream& stream) {
   const auto copy = [&] { stream.copy(target, source); };
   return 2 * static_cast<double>(bytes) / time_runs(stream.is_cuda() ? 100 : 10, copy, stream);
 }
-
-DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
-  const int64_t n = stream.is_cuda() ? 8192 : 1024;
-  PrecisionConfig plain = precision;
-  plain.linear = LinearPrecision::kBFloat16;
-  DeviceRates rates;
-  rates.product = measure_product({n, n, n}, plain, stream);
-  PrecisionConfig fp8 = precision;
-  if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
-  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
-  rates.bandwidth = measure_bandwidth(stream);
-  return rates;
-}
-
-double floor_ms(const Profiler::Total& total, const DeviceRates& rates) {
-  if (total.communication) return 0;
-  double products = (total.flops - total.fp8_flops) / rates.product;
-  if (total.fp8_flops > 0) products += total.fp8_flops / rates.fp8_product;
-  return 1e3 * std::max(products, total.bytes / rates.bandwidth);
-}
-
-namespace {
 
 struct MeasureSizes {
   DType compute;
@@ -336,6 +303,39 @@ double measure_disk(const std::string& dir, int64_t bytes, int rank) {
 }
 
 }  // namespace
+
+std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream) {
+  std::vector<Event> events;
+  for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (i > 0) work();
+    events[i].record(stream);
+  }
+  stream.synchronize();
+  std::vector<double> seconds;
+  for (size_t i = 1; i < events.size(); ++i) seconds.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
+  return seconds;
+}
+
+DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
+  const int64_t n = stream.is_cuda() ? 8192 : 1024;
+  PrecisionConfig plain = precision;
+  plain.linear = LinearPrecision::kBFloat16;
+  DeviceRates rates;
+  rates.product = measure_product({n, n, n}, plain, stream);
+  PrecisionConfig fp8 = precision;
+  if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
+  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
+  rates.bandwidth = measure_bandwidth(stream);
+  return rates;
+}
+
+double floor_ms(const Profiler::Total& total, const DeviceRates& rates) {
+  if (total.communication) return 0;
+  double products = (total.flops - total.fp8_flops) / rates.product;
+  if (total.fp8_flops > 0) products += total.fp8_flops / rates.fp8_product;
+  return 1e3 * std::max(products, total.bytes / rates.bandwidth);
+}
 
 MachineRates measure_machine(const std::string& disk_dir, bool collectives, ProcessGroup& group, Stream& stream) {
   const MeasureSizes sizes = stream.is_cuda() ? gpu_sizes() : cpu_sizes();

@@ -24,20 +24,8 @@ struct DeviceRates {
 // second on a GPU. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's workspace.
 DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream);
 
-// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
-// else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
-// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
-double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream);
-// Returns the bytes/s of a large copy, counting bytes read and written.
-double measure_bandwidth(Stream& stream);
-
 // Returns the time of each of `runs` runs in seconds.
 std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Returns the median time of the second half of `runs` runs in seconds. The first half lets the clock settle.
-double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
-// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
-void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream);
 
 // Returns a lower bound for the time of an op in milliseconds, from its FLOPs and bytes at these rates. Returns 0 for
 // communication, which these rates do not bound.
