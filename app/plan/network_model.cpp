@@ -111,9 +111,7 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
   const double rounds = op == CollectiveKind::kAllReduce ? 2 : 1;
   if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
   const double card = card_bytes_per_s(cluster);
-  if (op == CollectiveKind::kAllToAll) {
-    return rates.latency_s + all_to_all_seconds(group, bytes, nvlink, card);
-  }
+  if (op == CollectiveKind::kAllToAll) return rates.latency_s + all_to_all_seconds(group, bytes, nvlink, card);
   const Network network{.bus = std::min(nvlink, real(group.per_node) * card),
                         .hop_s = cluster.network_latency_us * 1e-6,
                         .levels = std::ceil(std::log2(real(group.nodes())))};

@@ -311,9 +311,7 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 
 Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& target) {
   Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
-  if (target.machine) {
-    plan.prediction = predict_step(plan.job, *target.machine, target.cluster, target.document_length);
-  }
+  if (target.machine) plan.prediction = predict_step(plan.job, *target.machine, target.cluster, target.document_length);
   return plan;
 }
 

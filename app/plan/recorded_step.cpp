@@ -18,43 +18,32 @@ constexpr int64_t kRecordedShards = 8;
 constexpr int kShardStream = 1;
 constexpr int kReplicaStream = 2;
 
-// Moves the entries of a record to a RecordedStep. Ops of the record become separate StepOps for each kind of stream
-// that they are queued on.
-class Appending {
- public:
-  Appending(OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
+// Indices of StepOps by the op of the record, of_compute and of_shard.
+using KnownOps = std::map<std::tuple<size_t, bool, bool>, size_t>;
 
-  // Moves all entries. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced
-  // gradients.
-  void append(bool of_end) {
-    for (OpRecord::Entry entry : record_.entries()) {
-      if (entry.action == OpRecord::Action::kOp) entry.index = index_of(entry, of_end);
-      step_.entries.push_back(entry);
+// Moves the entries of a record to a step. Ops of the record become separate StepOps for each kind of stream that they
+// are queued on. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced gradients.
+void move_entries(OpRecord& record, bool of_end, KnownOps& known, RecordedStep& step) {
+  for (OpRecord::Entry entry : record.entries()) {
+    if (entry.action == OpRecord::Action::kOp) {
+      const Op& op = record.ops()[entry.index];
+      const bool of_compute = entry.stream == 0;
+      const bool of_shard = of_end || entry.stream == kReplicaStream ||
+                            (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
+      const auto [found, is_new] = known.try_emplace({entry.index, of_compute, of_shard}, step.ops.size());
+      if (is_new) {
+        step.ops.push_back({.op = op, .axis = op.axis, .of_compute = of_compute, .of_shard = of_shard});
+        step.ops.back().op.axis = "";
+      }
+      entry.index = found->second;
     }
-    step_.ranges = record_.ranges();
-    step_.streams = record_.streams();
-    step_.signals = record_.signals();
-    record_.clear();
+    step.entries.push_back(entry);
   }
-
- private:
-  size_t index_of(const OpRecord::Entry& entry, bool of_end) {
-    const Op& op = record_.ops()[entry.index];
-    const bool of_compute = entry.stream == 0;
-    const bool of_shard = of_end || entry.stream == kReplicaStream ||
-                          (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
-    const auto [known, is_new] = known_.try_emplace({entry.index, of_compute, of_shard}, step_.ops.size());
-    if (is_new) {
-      step_.ops.push_back({.op = op, .axis = op.axis, .of_compute = of_compute, .of_shard = of_shard});
-      step_.ops.back().op.axis = "";
-    }
-    return known->second;
-  }
-
-  OpRecord& record_;
-  RecordedStep& step_;
-  std::map<std::tuple<size_t, bool, bool>, size_t> known_;  // Indices of StepOps by op, of_compute and of_shard.
-};
+  step.ranges = record.ranges();
+  step.streams = record.streams();
+  step.signals = record.signals();
+  record.clear();
+}
 
 // Returns the entries of a micro-batch. Those that are queued together are one element.
 std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
@@ -69,16 +58,6 @@ std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, c
     if (splits) entries.push_back({{Kind::kBackwardWeights, micro_batch, chunk}});
   }
   return entries;
-}
-
-// Returns the job whose step is recorded: on the recorded mesh, and with at most the first, a middle and the last
-// micro-batch.
-Job recorded_job(const Job& job) {
-  Job recorded = with_mesh(job, {recorded_mesh(job), ""});
-  TrainingConfig& training = recorded.config.training;
-  const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
-  training.global_batch_size = micro_batches * training.micro_batch_size * recorded.mesh.shape.data();
-  return recorded;
 }
 
 }  // namespace
@@ -108,9 +87,12 @@ bool depends_on_shards(const Job& job) {
 }
 
 RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage) {
-  const Job recorded = recorded_job(job);
+  // At most the first, a middle and the last micro-batch are recorded.
+  const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
+  Job recorded = with_mesh(job, {recorded_mesh(job), ""});
   const MeshShape& shape = recorded.mesh.shape;
-  const int64_t micro_batches = recorded.micro_batches();
+  TrainingConfig& training = recorded.config.training;
+  training.global_batch_size = micro_batches * training.micro_batch_size * shape.data();
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
   Stream stream = Stream::planned(job.place.multiprocessors, &record, job.place.device);
@@ -123,21 +105,21 @@ RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage)
 
   RecordedStep step;
   step.shards = shape.shards();
-  Appending appending(record, step);
+  KnownOps known;
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
     for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.place, i)) {
       step.begins.push_back(step.entries.size());
       queue_entries(state, {.number = 2}, entries);
-      appending.append(false);
+      move_entries(record, false, known, step);
     }
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
-  appending.append(true);
+  move_entries(record, true, known, step);
   step.document_length = document_length;
   // Share of the causal scores that attention computes, 1 without documents. A token that attends to A tokens counts as
   // 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.

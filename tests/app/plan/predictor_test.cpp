@@ -97,7 +97,7 @@ TEST(Predictor, TensorParallel) {
 
 TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
   MachineRates machine = find_machine("h200");
-  machine.products = {{"bfloat16", false, 1024, 1024, 1024, 4e14}, {"bfloat16", false, 8192, 8192, 8192, 7e14}};
+  machine.products = {{"bfloat16", false, {1024, 1024, 1024}, 4e14}, {"bfloat16", false, {8192, 8192, 8192}, 7e14}};
   EXPECT_NEAR(product_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
   EXPECT_NEAR(product_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
   const double between = product_rate(machine, "bfloat16", false, {4096, 4096, 4096});
