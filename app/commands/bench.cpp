@@ -84,11 +84,8 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   group.agree([&] {
     if (group.is_root()) result = bench_data(config, data_ranks, arguments.warmup, arguments.steps);
   });
-  if (!group.is_root()) return kExitDone;
-  if (arguments.json) {
-    std::cout << printable_json(result, 2) << std::endl;
-    return kExitDone;
-  }
+  if (group.is_root() && arguments.json) std::cout << printable_json(result, 2) << std::endl;
+  if (!group.is_root() || arguments.json) return kExitDone;
   std::cout << fmt::format(
       "data alone: {} tokens/s per rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
       "each, the first {:.1f} ms after opening the files\n",
@@ -147,11 +144,8 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (group.size() > 1) add_exposed_communication(result, profiled);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
 
-  if (!group.is_root()) return kExitDone;
-  if (arguments.json) {
-    std::cout << printable_json(result, 2) << std::endl;
-    return kExitDone;
-  }
+  if (group.is_root() && arguments.json) std::cout << printable_json(result, 2) << std::endl;
+  if (!group.is_root() || arguments.json) return kExitDone;
   const std::string compute = dtype_name(config.precision.compute);
   std::cout << fmt::format(
       "{}, {} parameters, {}, micro-batch {} x {} tokens{}\n\n{}\n", runtime.describe(),

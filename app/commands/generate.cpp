@@ -135,15 +135,15 @@ class GeneratedText {
     print((number > 0 ? "---\n" : "") + printable_lines(a.prompt));
   }
 
-  // Draws the next token. Returns nothing if the sample has ended with it.
-  std::optional<int32_t> draw(std::span<const float> logits) {
+  // Draws the next token. Returns an empty list if the sample has ended with it.
+  std::vector<int32_t> draw(std::span<const float> logits) {
     const int32_t token = sampler_.draw(logits);
     const bool is_eos = std::find(eos_.begin(), eos_.end(), token) != eos_.end();
     if (!is_eos) print(printable_lines(text_.push(token)));
     --left_;
-    if (!is_eos && !text_.stopped() && left_ > 0) return token;
+    if (!is_eos && !text_.stopped() && left_ > 0) return {token};
     print((text_.stopped() ? "" : printable_lines(text_.finish())) + "\n");
-    return std::nullopt;
+    return {};
   }
 
  private:
@@ -182,12 +182,7 @@ void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const G
     for (std::vector<int32_t> next = prompt; !next.empty(); ++drawn) {
       const std::span<const float> logits = model.logits_after(tokens);
       if (drawn == 0) prompt_ms = host_clock_ms() - start_ms;
-      next.clear();
-      if (sample) {
-        const std::optional<int32_t> token = sample->draw(logits);
-        if (token) next.push_back(*token);
-      }
-      next = broadcast(next, group);
+      next = broadcast(sample ? sample->draw(logits) : std::vector<int32_t>(), group);
       tokens.insert(tokens.end(), next.begin(), next.end());
     }
   }

@@ -50,13 +50,6 @@ std::string joined(const std::vector<Field>& fields) {
   return line;
 }
 
-std::string by_name(const NumbersByName& numbers) {
-  std::string text;
-  for (const auto& [name, value] : numbers)
-    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, unsigned_nan(value));
-  return text;
-}
-
 }  // namespace
 
 void Smoothed::add(double value) {
@@ -97,8 +90,7 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
       runtime_(runtime),
       console_(writes ? console : nullptr) {
   if (runtime.stream().is_cuda()) gpu_bytes_ = gpu_info(runtime.gpu()).total_bytes;
-  if (!writes) return;
-  metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
+  if (writes) metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
 }
 
 // A run that fails does not call end().
@@ -168,8 +160,10 @@ void StepLog::report(MetricRow row) {
     console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", row.step, row.total_steps,
                                 unsigned_nan(row.at("loss")), unsigned_nan(*validation)));
   }
-  const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
-  if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
+  std::vector<std::string> losses;
+  for (const auto& [name, loss] : row.by_dataset("validation_loss_by_dataset"))
+    losses.push_back(fmt::format("{} {:.4f}", name, unsigned_nan(loss)));
+  if (!losses.empty()) log_info("validation_loss of {}", fmt::join(losses, ", "));
   queue_.post([this, row = std::move(row)]() mutable {
     set_energy(row);
     metrics_->write(row);

@@ -47,42 +47,31 @@ class Reader {
   }
   Reader object(const std::string& key) const { return {at(key), name(key)}; }
   std::vector<Reader> list(const std::string& key) const {
-    const Json& items = at(key);
-    expect(items.is_array(), key, "a list");
+    const Json& items = expect(at(key).is_array(), key, "a list");
     std::vector<Reader> readers;
     for (size_t i = 0; i < items.size(); ++i) readers.emplace_back(items[i], fmt::format("{}[{}]", name(key), i));
     return readers;
   }
-  std::string text(const std::string& key) const {
-    expect(at(key).is_string(), key, "text");
-    return at(key).get<std::string>();
-  }
+  std::string text(const std::string& key) const { return expect(at(key).is_string(), key, "text"); }
   std::vector<std::string> texts(const std::string& key) const {
     const Json& items = at(key);
     const auto is_text = [](const Json& item) { return item.is_string(); };
-    expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
-    return items.get<std::vector<std::string>>();
+    return expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
   }
-  bool flag(const std::string& key) const {
-    expect(at(key).is_boolean(), key, "true or false");
-    return at(key).get<bool>();
-  }
+  bool flag(const std::string& key) const { return expect(at(key).is_boolean(), key, "true or false"); }
   int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
   double number(const std::string& key) const {
-    expect(at(key).is_number() && std::isfinite(at(key).get<double>()), key, "a number");
-    return at(key).get<double>();
+    return expect(at(key).is_number() && std::isfinite(at(key).get<double>()), key, "a number");
   }
-  double rate(const std::string& key) const {
-    const double value = number(key);
-    expect(value > 0, key, "a positive number");
-    return value;
-  }
+  double rate(const std::string& key) const { return expect(number(key) > 0, key, "a positive number"); }
   const Json& json() const { return json_; }
 
  private:
   std::string name(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
-  void expect(bool is_right, const std::string& key, const std::string& expected) const {
+  // Returns the value of a key if it is right.
+  const Json& expect(bool is_right, const std::string& key, const std::string& expected) const {
     CHECK_INPUT(is_right, "{} is {}, expected {}", name(key), at(key).dump(), expected);
+    return at(key);
   }
 
   const Json& json_;

@@ -216,12 +216,10 @@ class Search {
     if (std::any_of(fitting_.begin(), fitting_.end(), more)) return true;
     if (std::any_of(unfitting_.begin(), unfitting_.end(), less)) return false;
     config.activation_checkpointing = {.mode = Mode::kFull};
-    const bool fits_full = fits(config, mesh);
+    const bool fits_full = octavo::can_fit(config, target_.place, mesh);
     (fits_full ? fitting_ : unfitting_).push_back(needs);
     return fits_full;
   }
-
-  bool fits(const Config& config, const MeshShape& mesh) const { return octavo::can_fit(config, target_.place, mesh); }
 
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
   // recomputing any block.
@@ -231,7 +229,7 @@ class Search {
     candidate.open = false;
     const size_t found = first_fitting(choices, [&](const MemoryChoice& choice) {
       checkpointing = choice.checkpointing;
-      return fits(candidate.config, candidate.mesh);
+      return octavo::can_fit(candidate.config, target_.place, candidate.mesh);
     });
     if (found == 0 || found == choices.size()) return;
     checkpointing = choices[found].checkpointing;
@@ -318,11 +316,7 @@ Plan make_plan(const Config& stage, const MeshChoice& mesh, const PlanTarget& ta
 std::vector<Plan> search_plans(const Config& stage, const PlanTarget& target, size_t count, double at_most_s) {
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
-  while (plans.size() < count) {
-    std::optional<Plan> plan = search.next();
-    if (!plan) break;
-    plans.push_back(std::move(*plan));
-  }
+  for (std::optional<Plan> plan; plans.size() < count && (plan = search.next());) plans.push_back(std::move(*plan));
   // The prediction of a plan may differ in the last digits from the prediction that placed its candidate.
   std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return a.prediction.value().step_s < b.prediction.value().step_s;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"
@@ -173,9 +172,9 @@ double StepPrediction::bubble() const {
   return waiting_s / step_s / static_cast<double>(stages.size());
 }
 
-std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len) {
+std::vector<std::pair<std::string, double>> flops_by_part(const ModelConfig& model, int64_t seq_len) {
   const double layers = as_double(model.num_layers);
-  std::vector<TokenFlops> parts;
+  std::vector<std::pair<std::string, double>> parts;
   for (const LinearSpec& linear : block_linears(model)) {
     parts.push_back({linear.names.forward, 6 * layers * as_double(linear.shape.in) * as_double(linear.shape.out)});
   }

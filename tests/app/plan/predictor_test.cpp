@@ -198,9 +198,9 @@ TEST(Predictor, FlopsByPart) {
   const ModelConfig model = model_preset("llama3_8b");
   double sum = 0;
   double attention = 0;
-  for (const TokenFlops& part : flops_by_part(model, 8192)) {
-    sum += part.flops;
-    if (part.part == "attention") attention = part.flops;
+  for (const auto& [part, flops_of_part] : flops_by_part(model, 8192)) {
+    sum += flops_of_part;
+    if (part == "attention") attention = flops_of_part;
   }
   // MFU counts all attention scores, and the norms among the parameters. A step computes only the causal half of the
   // scores, and recomputes it in backward.
