@@ -19,7 +19,7 @@
 
 namespace octavo {
 
-// The work of a subcommand, which runs on every rank. Returns the exit code of the process.
+// The work of a subcommand, which runs on every rank. Returns the exit code of the process (app/process/exit_codes.h).
 using Command = std::function<int(ProcessGroup&)>;
 
 // Returns a command that only works on files. Under mpirun, rank 0 runs `work`, and the other ranks receive its result.
@@ -40,13 +40,13 @@ class CommandLine {
   std::pair<CLI::App*, Arguments&> add(const std::string& name, const std::string& text, Run run,
                                        const std::string& example = "") {
     Arguments& values = arguments<Arguments>();
+    Command command;
     if constexpr (std::is_invocable_v<Run, Arguments&, ProcessGroup&>) {
-      return {add(
-                  name, text, [run, &values](ProcessGroup& group) { return run(values, group); }, example),
-              values};
+      command = [run, &values](ProcessGroup& group) { return run(values, group); };
     } else {
-      return {add(name, text, on_root([run, &values] { return run(values); }), example), values};
+      command = on_root([run, &values] { return run(values); });
     }
+    return {add(name, text, std::move(command), example), values};
   }
   // Creates a value that lives as long as the command line, to hold the arguments of a subcommand.
   template <typename Arguments>
