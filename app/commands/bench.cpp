@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"

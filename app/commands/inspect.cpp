@@ -6,7 +6,6 @@
 #include <iostream>
 #include <limits>
 #include <regex>
-#include <vector>
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"

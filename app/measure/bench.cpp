@@ -12,7 +12,6 @@
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/median.h"
-#include "core/table.h"
 #include "data/loader.h"
 
 namespace octavo {
@@ -23,7 +22,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
-
 constexpr double kStepsMs = 2000;  // Time over which power and clock are measured.
 
 // Returns this rank's share of a batch of random tokens, which give the embedding and the loss realistic work without

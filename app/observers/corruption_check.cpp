@@ -5,9 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "app/observers/step_observer.h"
 #include "app/process/events.h"

@@ -1,12 +1,9 @@
 #include "app/observers/nonfinite_search.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "app/observers/step_observer.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -12,7 +12,6 @@
 #include <sstream>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "app/config/config_changes.h"
 #include "app/process/events.h"

@@ -70,8 +70,6 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
           {"left_out", timeline.left_out}};
 }
 
-constexpr double kPercent = 100;
-
 // Charts of the page that precede those of kMetrics.
 constexpr MetricSpec kFirstCharts[] = {
     {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
@@ -80,7 +78,7 @@ constexpr MetricSpec kFirstCharts[] = {
      .title = "Relative loss gap",
      .unit = "%",
      .note = "to the first run, smoothed",
-     .scale = kPercent},
+     .scale = 100},
 };
 // Charts of the page that follow those of kMetrics. Each chart of FP8 statistics has one curve per kind of tensor
 // (RunRecords::metrics).
@@ -90,14 +88,14 @@ constexpr MetricSpec kLastCharts[] = {
      .title = "FP8 saturation",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = kPercent,
+     .scale = 100,
      .from_zero = true},
     {.key = "fp8_flushed",
      .tag = "",
      .title = "FP8 flushed to zero",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = kPercent,
+     .scale = 100,
      .from_zero = true},
 };
 

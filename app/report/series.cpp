@@ -1,6 +1,5 @@
 #include "app/report/series.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 
