@@ -1,18 +1,15 @@
 #include "app/measure/bench.h"
 
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
 #include "app/memory/resolve.h"
-#include "app/process/exit_codes.h"
 #include "app/run/step_trace.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -49,50 +46,25 @@ std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
   return resolve(one, site);
 }
 
-// Adds the throughput of steps of the bench's job. Also measures power and clock of the GPUs if `energy` is not null.
-void add_steps(Table& table, const char* batch, Bench& bench, const Job& job, Runtime& runtime, GpuEnergy* energy,
-               const BenchArguments& arguments) {
-  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
-  std::optional<GpuUse> use;
-  if (energy != nullptr) use = bench.measure_use(*energy, median(times));
-  add_throughput(table, batch, job.config, runtime, times, bench.attended_tokens(), use);
-}
-
-// Returns null unless --energy is given.
-std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& runtime) {
-  std::unique_ptr<GpuEnergy> energy;
-  if (!arguments.energy) return energy;
-  runtime.group().agree([&] {
-    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
-                runtime.describe());
-    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
-  });
-  return energy;
-}
-
 // Times the data loader of data-parallel rank 0 of `num_ranks`: `warmup` batches that do not count, then `steps`
 // batches. Keys of the result: tokens_per_s, reader_threads, seq_len, batch (sequences per rank), first_batch_ms
 // (including the time of opening the files), batch_ms (the median).
 nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64_t warmup, int64_t steps) {
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto milliseconds_since = [&](std::chrono::steady_clock::time_point begin) {
-    return std::chrono::duration<double, std::milli>(now() - begin).count();
-  };
-  const auto opening = now();
+  const double opening_ms = host_clock_ms();
   Loader loader(config.data, {.global_batch_size = config.training.global_batch_size,
                               .num_ranks = num_ranks,
                               .vocab_size = config.model.vocab_size});
   loader.next();
-  const double first_batch_ms = milliseconds_since(opening);
+  const double first_batch_ms = host_clock_ms() - opening_ms;
   for (int64_t i = 0; i < warmup; ++i) loader.next();
   std::vector<double> times;
-  const auto begin = now();
+  const double begin_ms = host_clock_ms();
   for (int64_t i = 0; i < steps; ++i) {
-    const auto before = now();
+    const double before_ms = host_clock_ms();
     loader.next();
-    times.push_back(milliseconds_since(before));
+    times.push_back(host_clock_ms() - before_ms);
   }
-  const double seconds = milliseconds_since(begin) / 1e3;
+  const double seconds = (host_clock_ms() - begin_ms) / 1e3;
   const int64_t batch = config.training.global_batch_size / num_ranks;
   return {{"tokens_per_s", static_cast<double>(steps * batch * config.data.seq_len) / seconds},
           {"reader_threads", config.data.reader_threads},
@@ -111,11 +83,8 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   group.agree([&] {
     if (group.is_root()) result = bench_data(config, data_ranks, arguments.warmup, arguments.steps);
   });
-  if (!group.is_root()) return kExitDone;
-  if (arguments.json) {
-    std::cout << printable_json(result, 2) << std::endl;
-    return kExitDone;
-  }
+  if (group.is_root() && arguments.json) std::cout << printable_json(result, 2) << std::endl;
+  if (!group.is_root() || arguments.json) return kExitDone;
   std::cout << fmt::format(
       "data alone: {} tokens/s per rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
       "each, the first {:.1f} ms after opening the files\n",
@@ -140,7 +109,13 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   });
   const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
   Runtime runtime(setting, group);
-  const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
+  std::unique_ptr<GpuEnergy> energy;
+  group.agree([&] {
+    if (!arguments.energy) return;
+    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
+                runtime.describe());
+    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
+  });
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(setting.run.precision, runtime.stream());
 
@@ -151,10 +126,10 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   Table steps;
   if (const std::optional<Job> one = with_one_micro_batch(job, site)) {
     Bench bench(*one, runtime, document_length);
-    add_steps(steps, "one micro-batch", bench, *one, runtime, energy.get(), arguments);
+    bench.add_throughput(steps, "one micro-batch", arguments.warmup, arguments.steps, energy.get());
   }
   Bench bench(job, runtime, document_length);
-  add_steps(steps, "of the config", bench, job, runtime, energy.get(), arguments);
+  bench.add_throughput(steps, "of the config", arguments.warmup, arguments.steps, energy.get());
   const std::string linear = precision_name(config.precision);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear}};
   result.update(steps.json().back());
@@ -168,11 +143,8 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (group.size() > 1) add_exposed_communication(result, profiled);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
 
-  if (!group.is_root()) return kExitDone;
-  if (arguments.json) {
-    std::cout << printable_json(result, 2) << std::endl;
-    return kExitDone;
-  }
+  if (group.is_root() && arguments.json) std::cout << printable_json(result, 2) << std::endl;
+  if (!group.is_root() || arguments.json) return kExitDone;
   const std::string compute = dtype_name(config.precision.compute);
   std::cout << fmt::format(
       "{}, {} parameters, {}, micro-batch {} x {} tokens{}\n\n{}\n", runtime.describe(),
@@ -181,20 +153,17 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
       config.training.micro_batch_size, config.data.seq_len,
       config.data.document_mask ? fmt::format(" in documents of {} on average", document_length) : "", steps.text());
   print_ops(result, profiled, floors ? &*floors : nullptr);
-  if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
 }
 
 }  // namespace
 
 void add_bench(CommandLine& line) {
-  auto& arguments = line.arguments<BenchArguments>();
-  CLI::App* bench = line.add(
+  const auto [bench, arguments] = line.add<BenchArguments>(
       "bench",
       "measure throughput on synthetic tokens, with the config's batch and with one micro-batch per step, and the time "
       "of each op",
-      [&](ProcessGroup& group) { return run_bench(arguments, group); },
-      "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
+      run_bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
   add_config_arguments(bench, arguments.config);
   bench->add_option("--warmup", arguments.warmup, "number of steps before the timed ones")
       ->check(integer(0, kMaxTimedSteps));

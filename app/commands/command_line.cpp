@@ -10,7 +10,6 @@
 #include "app/commands/commands.h"
 #include "app/config/config_keys.h"
 #include "app/config/unknown_keys.h"
-#include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/suggestions.h"
 
@@ -48,6 +47,11 @@ void refuse_empty_texts(CLI::App& app) {
   }
 }
 
+// Returns an option without the dashes at its beginning.
+std::string without_dashes(const std::string& option) {
+  return option.substr(std::min(option.find_first_not_of('-'), option.size()));
+}
+
 // Returns "there is no option --stpes; did you mean --steps?".
 std::string no_such(const std::string& what, const std::string& written, const std::vector<std::string>& known) {
   const std::string message = fmt::format("there is no {} {}", what, written);
@@ -76,7 +80,7 @@ std::string no_such_command(const std::string& written, const std::vector<std::s
 // Returns the name of the argument without an option for which `option` was probably meant, such as config for
 // --config, --config-file or --job.config_file. Empty if there is none.
 std::string argument_meant(const CLI::App& command, const std::string& option) {
-  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::string name = without_dashes(option);
   name = name.substr(name.rfind('.') + 1);
   name = name.substr(0, name.find_first_of("-_"));
   const CLI::Option* const found = command.get_option_no_throw(name);
@@ -86,7 +90,7 @@ std::string argument_meant(const CLI::App& command, const std::string& option) {
 // Returns what to write instead of an option that has the name of a config key, here or in another program: "did you
 // mean the config key training.steps=VALUE?" for "--steps". Empty if there is no such key, or several.
 std::string config_key_hint(const std::string& option) {
-  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::string name = without_dashes(option);
   std::replace(name.begin(), name.end(), '-', '_');
   std::string found;
   for (const ConfigKey& key : config_keys()) {
@@ -234,19 +238,15 @@ CLI::Validator number(double least, double most) {
   return value(allows, "a number " + range, range);
 }
 
-template <typename Integer>
-CLI::Validator integer(Integer least, Integer most) {
+CLI::Validator integer(uint64_t least, uint64_t most) {
   const std::string range = fmt::format("from {} to {}", least, most);
   const auto allows = [=](const std::string& text) {
-    const std::optional<Integer> number = parse<Integer>(text);
-    const bool is_plain = text.size() == 1 || (!text.starts_with('0') && !text.starts_with("-0"));
+    const std::optional<uint64_t> number = parse<uint64_t>(text);
+    const bool is_plain = text.size() == 1 || !text.starts_with('0');
     return number && is_plain && least <= *number && *number <= most;
   };
   return value(allows, "an integer " + range, range);
 }
-template CLI::Validator integer(int, int);
-template CLI::Validator integer(int64_t, int64_t);
-template CLI::Validator integer(uint64_t, uint64_t);
 
 CLI::Validator one_of(const std::vector<std::string>& choices) {
   const auto allows = [=](const std::string& text) {

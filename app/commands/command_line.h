@@ -7,16 +7,19 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "app/inputs/run_config.h"
 #include "app/process/console.h"
+#include "app/process/exit_codes.h"
 #include "app/process/startup_timer.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
-// The work of a subcommand, which runs on every rank. Returns the exit code of the process.
+// The work of a subcommand, which runs on every rank. Returns the exit code of the process (app/process/exit_codes.h).
 using Command = std::function<int(ProcessGroup&)>;
 
 // Returns a command that only works on files. Under mpirun, rank 0 runs `work`, and the other ranks receive its result.
@@ -32,6 +35,19 @@ class CommandLine {
 
   // Adds a subcommand with the description `text`. `example` is printed at the end of its help.
   CLI::App* add(const std::string& name, const std::string& text, Command command, const std::string& example = "");
+  // Adds a subcommand whose work is run(arguments, group), or run(arguments) on rank 0 only (on_root).
+  template <typename Arguments, typename Run>
+  std::pair<CLI::App*, Arguments&> add(const std::string& name, const std::string& text, Run run,
+                                       const std::string& example = "") {
+    Arguments& values = arguments<Arguments>();
+    Command command;
+    if constexpr (std::is_invocable_v<Run, Arguments&, ProcessGroup&>) {
+      command = [run, &values](ProcessGroup& group) { return run(values, group); };
+    } else {
+      command = on_root([run, &values] { return run(values); });
+    }
+    return {add(name, text, std::move(command), example), values};
+  }
   // Creates a value that lives as long as the command line, to hold the arguments of a subcommand.
   template <typename Arguments>
   Arguments& arguments() {
@@ -69,8 +85,7 @@ inline constexpr int kMaxDocumentLength = 1'000'000'000;
 // Rules for values. They are used instead of CLI11's rules, which differ from those of config keys: CLI11 reads 010 as
 // eight and -1 as a large seed, and accepts NaN. Bounds are inclusive.
 CLI::Validator number(double least, double most);
-template <typename Integer>  // Integer is int, int64_t or uint64_t.
-CLI::Validator integer(Integer least, Integer most);
+CLI::Validator integer(uint64_t least, uint64_t most);
 CLI::Validator one_of(const std::vector<std::string>& choices);
 
 void add_overrides(CLI::App* command, std::vector<std::string>& overrides, const char* what);

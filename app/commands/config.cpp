@@ -11,11 +11,13 @@
 #include "app/config/unknown_keys.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
-#include "app/process/exit_codes.h"
 #include "core/error.h"
+#include "core/files/embedded_file.h"
 #include "core/files/input_file.h"
 
 namespace octavo {
+
+std::span<const EmbeddedFile> config_page();  // The beginning of docs/config.md.
 
 namespace {
 
@@ -26,41 +28,15 @@ struct ConfigCommandArguments {
   std::string value;       // Name of the only key whose value is printed. Empty prints all keys.
 };
 
-constexpr const char* kMarkdownIntroduction = R"(# Config
-
-A config is a YAML file with the sections below. `section.key=value` on the command line overrides a key of the file.
-
-- `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults. `--json` prints them as
-  JSON. It reads the shape of the model from the checkpoint or from `model.init_from` as the run would.
-- `octavo config WORD` prints the keys with WORD in their name or description.
-- An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
-- A dotted name, such as `training.steps: 100`, is also read in the file, at the top, in a section and in a stage. A key that is given twice
-  is refused. YAML's merge key `<<: *anchor` is read, and the map that it merges may have any name. Tags other than those of
-  YAML's core schema are refused.
-- The value of an override is YAML. Quotes inside of the argument keep a `#` in it: `logging.dir='"runs/a #1"'`.
-- Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an
-  environment variable. Integers may have an exponent, such as `1e3`.
-
-The class of a key decides whether a resumed run may change it. Keys of the class *free*, such as those of the mesh, checkpoints, logs and
-checks, may change at any time. The other keys decide what the run computes. A change of such a key is refused unless
-`checkpoint.allow_changes` names its class. A change of a key of the class *schedule* counts only if it changes a step that is still to
-come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
-
-`octavo config --markdown` prints this page.
-
-)";
-
 // Formats in which print_keys() prints the keys.
 struct Layout {
-  const char* introduction;
   const char* heading;
   const char* key;
 };
 
-constexpr Layout kText{"", "{section}\n",
+constexpr Layout kText{"{section}\n",
                        "  {name}\n      {sentence}\n      {expected}{unit}; default: {fallback}; class: {class}\n"};
 constexpr Layout kMarkdown{
-    kMarkdownIntroduction,
     "## {section}\n\n| key | description | value | default | class |\n| --- | --- | --- | --- | --- |\n",
     "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
 
@@ -80,7 +56,6 @@ bool matches(const ConfigKey& key, const std::string& filter) {
 }
 
 void print_keys(const Layout& layout, const std::string& filter = "") {
-  std::cout << layout.introduction;
   const ConfigKey* last = nullptr;
   for (const ConfigKey& key : config_keys()) {
     if (!matches(key, filter)) continue;
@@ -138,11 +113,19 @@ Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
   return config;
 }
 
-// Prints the values of a config on rank 0.
-int print_values(const ConfigCommandArguments& arguments, ProcessGroup& group) {
-  const Config config = resolved_config(arguments.config, group);
+int run_config(const ConfigCommandArguments& arguments, ProcessGroup& group) {
+  const bool lists_keys = arguments.value.empty() && !arguments.json && arguments.config.overrides.empty() &&
+                          is_filter(arguments.config.path);
+  Config config;
+  if (!lists_keys) config = resolved_config(arguments.config, group);
   const auto print = [&] {
-    if (arguments.json) {
+    if (arguments.markdown) {
+      std::cout << config_page().front().text << "\n";
+      print_keys(kMarkdown);
+      print_other_names();
+    } else if (lists_keys) {
+      print_keys(kText, arguments.config.path);
+    } else if (arguments.json) {
       std::cout << to_json_text(config);
     } else {
       std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
@@ -152,27 +135,11 @@ int print_values(const ConfigCommandArguments& arguments, ProcessGroup& group) {
   return on_root(print)(group);
 }
 
-// Prints the keys, or those that match the word in `arguments`.
-int print_keys(const ConfigCommandArguments& arguments) {
-  print_keys(arguments.markdown ? kMarkdown : kText, arguments.config.path);
-  if (arguments.markdown) print_other_names();
-  return kExitDone;
-}
-
-int run_config(const ConfigCommandArguments& arguments, ProcessGroup& group) {
-  const bool lists_keys = arguments.value.empty() && !arguments.json && arguments.config.overrides.empty() &&
-                          is_filter(arguments.config.path);
-  if (lists_keys) return on_root([&] { return print_keys(arguments); })(group);
-  return print_values(arguments, group);
-}
-
 }  // namespace
 
 void add_config(CommandLine& line) {
-  auto& arguments = line.arguments<ConfigCommandArguments>();
-  CLI::App* config = line.add(
-      "config", "print every config key, the keys that match a word, or all values of a config as YAML",
-      [&](ProcessGroup& group) { return run_config(arguments, group); },
+  const auto [config, arguments] = line.add<ConfigCommandArguments>(
+      "config", "print every config key, the keys that match a word, or all values of a config as YAML", run_config,
       "octavo config configs/quickstart.yaml training.steps=100");
   auto* path = config->add_option("config", arguments.config.path,
                                   "CONFIG.yaml, or a WORD to search in names and descriptions of keys");

@@ -9,7 +9,6 @@
 #include "app/commands/commands.h"
 #include "app/measure/doctor_checks.h"
 #include "app/measure/rates.h"
-#include "app/process/exit_codes.h"
 #include "app/process/runtime.h"
 #include "core/arena.h"
 #include "core/error.h"
@@ -34,12 +33,6 @@ struct DoctorArguments {
 // Timeout of a collective of the quick check. NCCL takes seconds to connect many nodes.
 constexpr double kQuickTimeoutS = 60;
 
-void check_disk(const std::string& dir) {
-  std::error_code error;
-  CHECK_INPUT(std::filesystem::is_directory(dir, error), "--disk {}: there is no such directory", dir);
-  CHECK_INPUT(::access(dir.c_str(), W_OK) == 0, "--disk {}: the directory cannot be written to", dir);
-}
-
 // Returns the rates of all ranks on every rank. A collective.
 std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::vector<RankFacts>& ranks,
                                   ProcessGroup& group) {
@@ -49,8 +42,8 @@ std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::v
   group.agree([&] { stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu()); });
   omp_set_num_threads(facts.threads);
 
-  const MeasureOptions options{.disk_dir = arguments.disk, .collectives = !on_gpu || !any_share_a_gpu(ranks)};
-  MachineRates mine = measure_machine(options, count_hosts(ranks), group, *stream);
+  MachineRates mine = measure_machine(arguments.disk, !on_gpu || !any_share_a_gpu(ranks), group, *stream);
+  if (mine.collectives) mine.collectives->hosts = count_hosts(ranks);
   mine.name = facts.host;
   mine.device = on_gpu ? facts.gpus.front().name : "cpu";
   mine.gpu_memory_bytes = on_gpu ? facts.gpus.front().total_bytes : 0;
@@ -92,34 +85,26 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
   });
 }
 
-// Adds the measured rates to the report. A failure that all ranks share becomes a finding about the machine.
-void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGroup& group) {
-  try {
-    report.rates = measure(arguments, report.ranks, group);
-  } catch (const InputError&) {
-    throw;
-  } catch (const Error& error) {
-    if (!group.shares(error)) throw;
-    report.findings.push_back({true, fmt::format("the rates could not be measured: {}", error.what())});
-  }
-}
-
-// Prints what is known without measuring. A collective.
-DoctorReport report_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
-  DoctorReport report{.ranks = gather_facts(planned_ranks, disk, group)};
-  report.findings = find_problems(report.ranks);
-  return report;
-}
-
 DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(ParallelConfig{}.timeout_s);
   std::optional<OutputFile> file;
   group.agree([&] {
-    check_disk(arguments.disk);
+    std::error_code error;
+    const std::string& dir = arguments.disk;
+    CHECK_INPUT(std::filesystem::is_directory(dir, error), "--disk {}: there is no such directory", dir);
+    CHECK_INPUT(::access(dir.c_str(), W_OK) == 0, "--disk {}: the directory cannot be written to", dir);
     if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save, kMachineFile);
   });
-  DoctorReport report = report_facts(arguments.ranks_per_node, "", group);
-  add_rates(report, arguments, group);
+  DoctorReport report{.ranks = gather_facts(arguments.ranks_per_node, "", group)};
+  report.findings = find_problems(report.ranks);
+  try {
+    report.rates = measure(arguments, report.ranks, group);
+  } catch (const InputError&) {
+    throw;
+  } catch (const Error& error) {  // A failure that all ranks share is a finding about the machine.
+    if (!group.shares(error)) throw;
+    report.findings.push_back({true, fmt::format("the rates could not be measured: {}", error.what())});
+  }
   group.agree([&] {
     if (!file || report.rates.empty()) return;
     file->write(to_json(slowest_of(report.rates)).dump(2) + "\n");
@@ -131,7 +116,8 @@ DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& gro
 
 DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(kQuickTimeoutS);
-  DoctorReport report = report_facts(arguments.ranks_per_node, arguments.disk, group);
+  DoctorReport report{.ranks = gather_facts(arguments.ranks_per_node, arguments.disk, group)};
+  report.findings = find_problems(report.ranks);
   try {
     check_reach(report.ranks, group);
   } catch (const Error& error) {
@@ -159,10 +145,9 @@ int run_doctor(const DoctorArguments& arguments, ProcessGroup& group) {
 }  // namespace
 
 void add_doctor(CommandLine& line) {
-  auto& arguments = line.arguments<DoctorArguments>();
-  CLI::App* doctor = line.add(
-      "doctor", "describe and measure this machine, and find what prevents training on it",
-      [&](ProcessGroup& group) { return run_doctor(arguments, group); }, "octavo doctor --save mine.json");
+  const auto [doctor, arguments] =
+      line.add<DoctorArguments>("doctor", "describe and measure this machine, and find what prevents training on it",
+                                run_doctor, "octavo doctor --save mine.json");
   line.add_json(doctor, arguments.json);
   auto* quick = doctor->add_flag("--quick", arguments.quick, "find problems in seconds, without measuring");
   doctor

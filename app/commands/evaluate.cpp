@@ -5,7 +5,6 @@
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/memory/inference.h"
-#include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -34,13 +33,9 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
     check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
     (void)checkpoint->prefix(which);  // Throws if the checkpoint lacks these weights, before the model is built.
   });
-  if (group.is_root()) {
-    if (checkpoint) {
-      log_info("weights of {}, step {}", checkpoint->path().string(), checkpoint->step());
-    } else {
-      log_info("weights of {}", config.init_from);
-    }
-  }
+  const std::string name = checkpoint ? checkpoint->path().string() : config.init_from;
+  const std::string step = checkpoint ? fmt::format(", step {}", checkpoint->step()) : "";
+  if (group.is_root()) log_info("weights of {}{}", name, step);
   const Setting setting =
       observe_setting(config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1), group);
   config = setting.run;
@@ -67,19 +62,16 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
     if (validator.datasets().size() > 1 && dataset.targets > 0)
       line(validator.datasets()[d].name, dataset.loss, dataset.targets);
   }
-  const std::string of_average = arguments.ema ? ", averaged weights" : "";
-  line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, *result.loss, targets);
+  line(name + (arguments.ema ? ", averaged weights" : ""), *result.loss, targets);
   return kExitDone;
 }
 
 }  // namespace
 
 void add_evaluate(CommandLine& line) {
-  auto& arguments = line.arguments<EvaluateArguments>();
-  CLI::App* evaluate = line.add(
-      "evaluate", "compute the validation loss and perplexity of a model",
-      [&](ProcessGroup& group) { return run_evaluate(arguments, group); },
-      "octavo evaluate runs/quickstart validation.batches=10");
+  const auto [evaluate, arguments] =
+      line.add<EvaluateArguments>("evaluate", "compute the validation loss and perplexity of a model", run_evaluate,
+                                  "octavo evaluate runs/quickstart validation.batches=10");
   add_config_arguments(
       evaluate, arguments.config,
       "CONFIG.yaml, or MODEL: a checkpoint, a directory of checkpoints, a run folder (each with its own config) or a "

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -15,13 +14,13 @@
 #include "app/inputs/same_files.h"
 #include "app/inputs/tokenizer_source.h"
 #include "app/memory/inference.h"
-#include "app/process/exit_codes.h"
 #include "app/text/sampling.h"
 #include "app/text/text_stream.h"
 #include "app/text/tokenizer.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "core/profiler.h"
 #include "data/tokenizer_identity.h"
 
 namespace octavo {
@@ -41,10 +40,6 @@ struct GenerateArguments {
   std::string device = "auto";
   bool ema = false;  // Use the moving average of the weights.
 };
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The model that generates: a checkpoint, or a Hugging Face directory with the metadata that an import would record.
 struct GivenModel {
@@ -110,9 +105,10 @@ Config inference_config(const GivenModel& model, const GenerateArguments& argume
   return config;
 }
 
-std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
+// Returns the tokens of the prompt. Throws an InputError if the model cannot continue them by --max-tokens tokens.
+std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const GenerateArguments& arguments,
                                 TextTokenizer& tokenizer) {
-  std::vector<int32_t> ids = tokenizer.encode(prompt);
+  std::vector<int32_t> ids = tokenizer.encode(arguments.prompt);
   // The prompt may name the bos itself.
   if (ends.bos && (ids.empty() || ids.front() != *ends.bos)) ids.insert(ids.begin(), *ends.bos);
   CHECK_INPUT(!ids.empty(), "--prompt is empty and the checkpoint's config has no data.bos_id to start from");
@@ -120,14 +116,12 @@ std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, cons
     CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}",
                 id, config.model.vocab_size);
   }
+  const int64_t capacity = kMaxSeqLen - std::ssize(ids);
+  CHECK_INPUT(capacity > 0, "the prompt has {} tokens, expected fewer than {}", ids.size(), kMaxSeqLen);
+  CHECK_INPUT(arguments.max_tokens <= capacity,
+              "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most", arguments.max_tokens,
+              capacity, kMaxSeqLen);
   return ids;
-}
-
-void check_lengths(size_t prompt_length, int64_t max_tokens) {
-  const int64_t capacity = kMaxSeqLen - static_cast<int64_t>(prompt_length);
-  CHECK_INPUT(capacity > 0, "the prompt has {} tokens, expected fewer than {}", prompt_length, kMaxSeqLen);
-  CHECK_INPUT(max_tokens <= capacity, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
-              max_tokens, capacity, kMaxSeqLen);
 }
 
 // A generated text, which rank 0 draws and writes to standard output after its prompt.
@@ -142,15 +136,15 @@ class GeneratedText {
     print((number > 0 ? "---\n" : "") + printable_lines(a.prompt));
   }
 
-  // Draws the next token. Returns nothing if the sample has ended with it.
-  std::optional<int32_t> draw(std::span<const float> logits) {
+  // Draws the next token. Returns an empty list if the sample has ended with it.
+  std::vector<int32_t> draw(std::span<const float> logits) {
     const int32_t token = sampler_.draw(logits);
     const bool is_eos = std::find(eos_.begin(), eos_.end(), token) != eos_.end();
     if (!is_eos) print(printable_lines(text_.push(token)));
     --left_;
-    if (!is_eos && !text_.stopped() && left_ > 0) return token;
+    if (!is_eos && !text_.stopped() && left_ > 0) return {token};
     print((text_.stopped() ? "" : printable_lines(text_.finish())) + "\n");
-    return std::nullopt;
+    return {};
   }
 
  private:
@@ -167,11 +161,7 @@ class GeneratedText {
 
 // Returns rank 0's list on every rank.
 std::vector<int32_t> broadcast(const std::vector<int32_t>& list, ProcessGroup& group) {
-  const std::string bytes(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t));
-  const std::string received = group.broadcast(bytes);
-  std::vector<int32_t> result(received.size() / sizeof(int32_t));
-  std::copy_n(received.data(), received.size(), reinterpret_cast<char*>(result.data()));
-  return result;
+  return nlohmann::json::parse(group.broadcast(nlohmann::json(list).dump()));
 }
 
 std::string rate(int64_t tokens, double seconds) {
@@ -183,8 +173,8 @@ std::string rate(int64_t tokens, double seconds) {
 // ranks compute. Only rank 0 has a tokenizer, and it decides the next tokens.
 void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const GenerateArguments& arguments,
               const std::vector<int32_t>& eos, TextTokenizer* tokenizer, ProcessGroup& group) {
-  const auto start = Clock::now();
-  double prompt_seconds = 0;
+  const double start_ms = host_clock_ms();
+  double prompt_ms = 0;
   int64_t drawn = 0;
   for (int64_t number = 0; number < arguments.samples; ++number) {
     std::optional<GeneratedText> sample;
@@ -192,19 +182,14 @@ void generate(InferenceModel& model, const std::vector<int32_t>& prompt, const G
     std::vector<int32_t> tokens = prompt;
     for (std::vector<int32_t> next = prompt; !next.empty(); ++drawn) {
       const std::span<const float> logits = model.logits_after(tokens);
-      if (drawn == 0) prompt_seconds = seconds_since(start);
-      next.clear();
-      if (sample) {
-        const std::optional<int32_t> token = sample->draw(logits);
-        if (token) next.push_back(*token);
-      }
-      next = broadcast(next, group);
+      if (drawn == 0) prompt_ms = host_clock_ms() - start_ms;
+      next = broadcast(sample ? sample->draw(logits) : std::vector<int32_t>(), group);
       tokens.insert(tokens.end(), next.begin(), next.end());
     }
   }
   if (tokenizer == nullptr) return;
-  log_info("prompt {}, generated {}", rate(static_cast<int64_t>(prompt.size()), prompt_seconds),
-           rate(drawn, seconds_since(start) - prompt_seconds));
+  log_info("prompt {}, generated {}", rate(static_cast<int64_t>(prompt.size()), prompt_ms / 1e3),
+           rate(drawn, (host_clock_ms() - start_ms - prompt_ms) / 1e3));
 }
 
 int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
@@ -223,8 +208,7 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
     if (!group.is_root()) return;
     tokenizer = open_tokenizer(given.tokenizer);
     ends = text_ends(given.meta, config.data, *tokenizer);
-    prompt = prompt_ids(config, ends, arguments.prompt, *tokenizer);
-    check_lengths(prompt.size(), arguments.max_tokens);
+    prompt = prompt_ids(config, ends, arguments, *tokenizer);
   });
   prompt = broadcast(prompt, group);
   const auto prompt_length = static_cast<int64_t>(prompt.size());
@@ -242,26 +226,26 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
 }  // namespace
 
 void add_generate(CommandLine& line) {
-  auto& arguments = line.arguments<GenerateArguments>();
-  const auto run = [&](ProcessGroup& group) {
+  const auto run = [&line](const GenerateArguments& given, ProcessGroup& group) {
     line.console().write_to(STDERR_FILENO);  // Standard output contains only the generated text.
-    return run_generate(arguments, group);
+    return run_generate(given, group);
   };
-  CLI::App* generate = line.add("generate", "generate text with a model", run,
-                                "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
+  const auto [generate, arguments] =
+      line.add<GenerateArguments>("generate", "generate text with a model", run,
+                                  "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
   generate->add_option("model", arguments.model, kModelHelp)->required();
   generate->add_option("--prompt", arguments.prompt, "text to continue")->required();
   generate->add_option("--max-tokens", arguments.max_tokens, "maximum number of tokens to generate per sample")
-      ->check(integer(int64_t{1}, kMaxTokens));
+      ->check(integer(1, kMaxTokens));
   generate->add_option("--samples", arguments.samples, "number of samples, printed with a line --- between them")
-      ->check(integer(int64_t{1}, kMaxSamples));
+      ->check(integer(1, kMaxSamples));
   SamplingOptions& sampling = arguments.sampling;
   generate
       ->add_option("--temperature", sampling.temperature,
                    "temperature of the distribution; 0 always takes the most likely token")
       ->check(number(0, 1e6));
   generate->add_option("--top-k", sampling.top_k, "draw only from the k most likely tokens; 0 means all")
-      ->check(integer(int64_t{0}, kMaxTokens));
+      ->check(integer(0, kMaxTokens));
   generate
       ->add_option("--top-p", sampling.top_p,
                    "draw only from the most likely tokens that together have this probability; 1 means all")
@@ -276,7 +260,7 @@ void add_generate(CommandLine& line) {
       ->take_all()
       ->default_str("");
   generate->add_option("--seed", arguments.seed, "seed of the first sample; each further sample uses the next number")
-      ->check(integer(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+      ->check(integer(0, std::numeric_limits<uint64_t>::max()));
   generate->add_option("--device", arguments.device, "device: auto, cpu or cuda")
       ->check(one_of({"auto", "cpu", "cuda"}));
   generate->add_flag("--ema", arguments.ema, kEmaHelp);

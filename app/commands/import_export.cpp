@@ -11,7 +11,6 @@
 #include "app/commands/commands.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
-#include "app/process/exit_codes.h"
 #include "app/text/tokenizer.h"
 #include "app/text/tokenizer_files.h"
 #include "checkpoint/checkpoint_files.h"
@@ -41,12 +40,6 @@ constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 // Suffix of files that are being written (core/files/output_file.h).
 constexpr std::string_view kTemporarySuffix = ".tmp";
-
-// Removes a trailing slash: "a/b/" and "a/b" are the same directory, but only the second has a file name.
-fs::path without_trailing_slash(const fs::path& path) {
-  const fs::path normal = path.lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
-}
 
 int64_t largest_parameter(const ParameterLayout& layout) {
   int64_t largest = 0;
@@ -119,17 +112,6 @@ std::vector<std::vector<const ParameterSpec*>> group_into_shards(const Parameter
   return shards;
 }
 
-void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>& specs, const ExportOptions& options,
-                 const Buffer& buffer, SafetensorsWriter& writer) {
-  const std::string prefix = checkpoint.prefix(options.weights);
-  for (const ParameterSpec* spec : specs) {
-    const Tensor values(buffer.data(), options.dtype, {spec->numel()});
-    checkpoint.read(prefix + spec->name, {}, 0, spec->numel(), values);
-    writer.write(values.raw(), values.bytes());
-  }
-  writer.finish();
-}
-
 bool is_weights_file(const std::string& name) {
   static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json)");
   return std::regex_match(name, pattern);
@@ -191,9 +173,9 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
   const ParameterLayout layout(checkpoint.model_config());
   const auto shards = group_into_shards(layout, options);
   const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(options.dtype));
+  const std::string prefix = checkpoint.prefix(options.weights);
   std::list<SafetensorsWriter> writers;
   nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::ordered_json::object()}};
-  int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name =
         shards.size() == 1 ? kWeightsName : fmt::format("model-{:05d}-of-{:05d}.safetensors", i + 1, shards.size());
@@ -201,31 +183,29 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
     for (const ParameterSpec* spec : shards[i]) {
       entries.push_back({spec->name, safetensors_dtype(options.dtype), spec->shape, 0, 0});
       index["weight_map"][spec->name] = name;
-      total_bytes += spec->numel() * dtype_bytes(options.dtype);
+      report.bytes += spec->numel() * dtype_bytes(options.dtype);
     }
-    write_shard(checkpoint, shards[i], options, buffer,
-                writers.emplace_back((dir / name).string(), std::move(entries)));
+    SafetensorsWriter& writer = writers.emplace_back((dir / name).string(), std::move(entries));
+    for (const ParameterSpec* spec : shards[i]) {
+      const Tensor values(buffer.data(), options.dtype, {spec->numel()});
+      checkpoint.read(prefix + spec->name, {}, 0, spec->numel(), values);
+      writer.write(values.raw(), values.bytes());
+    }
+    writer.finish();
     report.files.push_back(name);
   }
-  report.bytes = total_bytes;
   remove_old_model(dir);
   for (SafetensorsWriter& writer : writers) writer.rename();
   if (shards.size() == 1) return;
-  index["metadata"]["total_size"] = total_bytes;
+  index["metadata"]["total_size"] = report.bytes;
   write_json_file(dir / kIndexName, index);
   report.files.emplace_back(kIndexName);
 }
 
-void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtype, ExportReport& report) {
-  const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
-  write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, dtype));
-  write_json_file(dir / kGenerationConfigName, make_generation_config(metadata));
-  report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
-}
-
 // Exports the tokenizer in the checkpoint, with a tokenizer_config.json if it has none, or the byte tokenizer. A
 // tokenizer that the checkpoint only names is not copied, because its file may have changed.
-void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
+void export_tokenizer(const Checkpoint& checkpoint, const HfMetadata& metadata, const fs::path& hf_dir,
+                      ExportReport& report) {
   std::vector<CarriedFile> files;
   bool has_config = false;
   for (const ListedFile& file : checkpoint.files()) {
@@ -234,7 +214,6 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
     has_config = has_config || file.name == kTokenizerConfigName;
   }
   if (!files.empty() && !has_config) {
-    const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
     const auto config = make_tokenizer_config(files.front(), metadata.bos_token_id, metadata.eos_token_id);
     if (config) files.push_back(*config);
   }
@@ -246,78 +225,6 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
   }
   if (files.empty() && name != kUnknownTokenizer) report.tokenizer_elsewhere = name;
 }
-
-}  // namespace
-
-Json import_meta(const std::string& hf_dir, const Json& hugging_face, const std::vector<CarriedFile>& tokenizer) {
-  Json meta = {{"imported_from", fs::absolute(hf_dir).string()}, {"tokens", 0}, {kHfMetaKey, hugging_face}};
-  if (tokenizer.empty()) return meta;
-  const bool is_byte = is_byte_tokenizer(tokenizer.front());
-  const std::string path = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
-  meta["config"]["data"]["tokenizer"] = is_byte ? kByteTokenizerName : path;
-  if (is_byte) meta[kTokenizerHashKey] = kByteTokenizerHash;
-  return meta;
-}
-
-ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite) {
-  const fs::path target = without_trailing_slash(checkpoint_dir);
-  CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
-              hf_dir, kHfConfigName);
-  CHECK_INPUT(is_utf8(fs::absolute(hf_dir).string()),
-              "{}: the path is invalid UTF-8, which a checkpoint cannot record, expected another name", hf_dir);
-  HfWeights source(hf_dir);
-  for (const std::string& note : source.notes()) log_line(LogLevel::kWarning, note);
-  check_import_target(target, overwrite);
-  const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
-  ImportReport report{.parameters = source.model_config().num_parameters()};
-  remove_directory(temporary);
-  std::error_code error;
-  fs::create_directories(temporary, error);
-  CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
-  try {
-    std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
-    report.tokenizer = !files.empty();
-    const Json meta = import_meta(hf_dir, source.hugging_face(), files);
-    if (report.tokenizer && is_byte_tokenizer(files.front())) files.clear();  // The byte tokenizer is built in.
-    write_weights_checkpoint(source, meta, files, temporary);
-    install_directory(temporary, target);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
-  return report;
-}
-
-ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options) {
-  CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
-        "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
-  const ModelPath found = resolve_model(model);
-  CHECK_INPUT(found.is_checkpoint, "{}: is a Hugging Face directory already, expected a checkpoint or a run to export",
-              model);
-  CheckpointWeights source{Checkpoint(found.path)};
-  // Throws if the checkpoint lacks these weights, before anything is written.
-  (void)source.checkpoint().prefix(options.weights);
-  const fs::path dir = hf_dir;
-  CHECK_INPUT(
-      !path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
-      "{}: is a run folder, a checkpoint or a directory of checkpoints, expected a directory of its own for the "
-      "exported model",
-      hf_dir);
-  std::error_code error;
-  fs::create_directories(dir, error);
-  CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
-  if (!options.overwrite) check_export_target(dir);
-  ExportReport report;
-  report.step = source.checkpoint().step();
-  report.parameters = source.checkpoint().model_config().num_parameters();
-  export_weights(source.checkpoint(), dir, options, report);
-  export_config(source.checkpoint(), dir, options.dtype, report);
-  export_tokenizer(source.checkpoint(), dir, report);
-  sync_directory(dir);
-  return report;
-}
-
-namespace {
 
 struct ImportArguments {
   std::string hf_dir;
@@ -361,21 +268,93 @@ int run_export(const ExportArguments& arguments) {
 
 }  // namespace
 
+Json import_meta(const std::string& hf_dir, const Json& hugging_face, const std::vector<CarriedFile>& tokenizer) {
+  Json meta = {{"imported_from", fs::absolute(hf_dir).string()}, {"tokens", 0}, {kHfMetaKey, hugging_face}};
+  if (tokenizer.empty()) return meta;
+  const bool is_byte = is_byte_tokenizer(tokenizer.front());
+  const std::string path = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
+  meta["config"]["data"]["tokenizer"] = is_byte ? kByteTokenizerName : path;
+  if (is_byte) meta[kTokenizerHashKey] = kByteTokenizerHash;
+  return meta;
+}
+
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite) {
+  const fs::path normal = fs::path(checkpoint_dir).lexically_normal();
+  // "a/b/" and "a/b" are the same directory, but only the second has a file name.
+  const fs::path target = normal.has_filename() ? normal : normal.parent_path();
+  CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
+              hf_dir, kHfConfigName);
+  CHECK_INPUT(is_utf8(fs::absolute(hf_dir).string()),
+              "{}: the path is invalid UTF-8, which a checkpoint cannot record, expected another name", hf_dir);
+  HfWeights source(hf_dir);
+  for (const std::string& note : source.notes()) log_line(LogLevel::kWarning, note);
+  check_import_target(target, overwrite);
+  const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
+  ImportReport report{.parameters = source.model_config().num_parameters()};
+  remove_directory(temporary);
+  std::error_code error;
+  fs::create_directories(temporary, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
+  try {
+    std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+    report.tokenizer = !files.empty();
+    const Json meta = import_meta(hf_dir, source.hugging_face(), files);
+    if (report.tokenizer && is_byte_tokenizer(files.front())) files.clear();  // The byte tokenizer is built in.
+    write_weights_checkpoint(source, meta, files, temporary);
+    install_directory(temporary, target);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  return report;
+}
+
+ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options) {
+  CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
+        "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
+  const ModelPath found = resolve_model(model);
+  CHECK_INPUT(found.is_checkpoint, "{}: is a Hugging Face directory already, expected a checkpoint or a run to export",
+              model);
+  CheckpointWeights source{Checkpoint(found.path)};  // Checks that no tensor of the model is missing.
+  Checkpoint& checkpoint = source.checkpoint();
+  // Throws if the checkpoint lacks these weights, before anything is written.
+  (void)checkpoint.prefix(options.weights);
+  const fs::path dir = hf_dir;
+  CHECK_INPUT(
+      !path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
+      "{}: is a run folder, a checkpoint or a directory of checkpoints, expected a directory of its own for the "
+      "exported model",
+      hf_dir);
+  std::error_code error;
+  fs::create_directories(dir, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
+  if (!options.overwrite) check_export_target(dir);
+  ExportReport report;
+  report.step = checkpoint.step();
+  report.parameters = checkpoint.model_config().num_parameters();
+  export_weights(checkpoint, dir, options, report);
+  const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
+  write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, options.dtype));
+  write_json_file(dir / kGenerationConfigName, make_generation_config(metadata));
+  report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
+  export_tokenizer(checkpoint, metadata, dir, report);
+  sync_directory(dir);
+  return report;
+}
+
 void add_import(CommandLine& line) {
-  auto& arguments = line.arguments<ImportArguments>();
-  CLI::App* command =
-      line.add("import", "convert a Hugging Face directory to a checkpoint",
-               on_root([&] { return run_import(arguments); }), "octavo import Llama-3.2-1B checkpoints/llama3_1b");
+  const auto [command, arguments] =
+      line.add<ImportArguments>("import", "convert a Hugging Face directory to a checkpoint", run_import,
+                                "octavo import Llama-3.2-1B checkpoints/llama3_1b");
   command->add_option("hf_dir", arguments.hf_dir, "HF_DIR, a Hugging Face directory")->required();
   command->add_option("checkpoint", arguments.checkpoint, "CHECKPOINT, the directory to create")->required();
   command->add_flag("--overwrite", arguments.overwrite, "replace an existing checkpoint of a run");
 }
 
 void add_export(CommandLine& line) {
-  auto& arguments = line.arguments<ExportArguments>();
-  CLI::App* command = line.add("export", "convert a checkpoint to a Hugging Face directory",
-                               on_root([&] { return run_export(arguments); }),
-                               "octavo export runs/quickstart exported --dtype bfloat16");
+  const auto [command, arguments] =
+      line.add<ExportArguments>("export", "convert a checkpoint to a Hugging Face directory", run_export,
+                                "octavo export runs/quickstart exported --dtype bfloat16");
   command
       ->add_option("model", arguments.model,
                    "a checkpoint, a directory of checkpoints or a run folder (their newest one)")

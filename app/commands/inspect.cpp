@@ -6,13 +6,11 @@
 #include <iostream>
 #include <limits>
 #include <regex>
-#include <vector>
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"
 #include "app/inputs/tokenizer_source.h"
-#include "app/process/exit_codes.h"
 #include "app/report/run_records.h"
 #include "app/text/tokenizer.h"
 #include "checkpoint/checkpoint.h"
@@ -66,10 +64,13 @@ void inspect_samples(const InspectArguments& arguments) {
   }
 }
 
-// Describes a Hugging Face directory. Throws an InputError if a tensor of the model is missing or has another shape.
-nlohmann::json describe_hf_directory(const std::string& path) {
-  const HfWeights weights(path);
-  nlohmann::json description{{"path", path},
+// Describes a checkpoint or a Hugging Face directory. Throws an InputError if a tensor of the directory's model is
+// missing or has another shape.
+nlohmann::ordered_json describe_model(const std::string& target) {
+  const ModelPath model = resolve_model(target);
+  if (model.is_checkpoint) return Checkpoint(model.path).describe();
+  const HfWeights weights(model.path);
+  nlohmann::json description{{"path", model.path},
                              {"format", "Hugging Face"},
                              {"model", model_config_to_json(weights.model_config())},
                              {"parameters", weights.model_config().num_parameters()},
@@ -78,15 +79,14 @@ nlohmann::json describe_hf_directory(const std::string& path) {
   return description;
 }
 
-bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
-
 int run_inspect(const InspectArguments& arguments) {
   if (!arguments.samples.empty()) {
     inspect_samples(arguments);
     return kExitDone;
   }
-  CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
-              "inspecting the config {} needs --samples A:B", arguments.target);
+  const bool is_config = arguments.target.ends_with(".yaml") || arguments.target.ends_with(".yml");
+  CHECK_INPUT(arguments.overrides.empty() && !is_config, "inspecting the config {} needs --samples A:B",
+              arguments.target);
   if (is_directory_at(arguments.target) && path_exists(arguments.target + "/metrics.jsonl")) {
     const RunRecords run = read_run(arguments.target);
     const nlohmann::ordered_json goodput = read_goodput(arguments.target);
@@ -96,14 +96,8 @@ int run_inspect(const InspectArguments& arguments) {
     std::cout << text << std::flush;
     return kExitDone;
   }
-  if (is_directory_at(arguments.target)) {
-    const ModelPath model = resolve_model(arguments.target);
-    const nlohmann::json description =
-        model.is_checkpoint ? Checkpoint(model.path).describe() : describe_hf_directory(model.path);
-    std::cout << printable_json(description, 2) << std::endl;
-    return description.value("intact", false) ? kExitDone : kExitBadInput;
-  }
-  const nlohmann::ordered_json description = inspect_token_file(arguments.target);
+  const nlohmann::ordered_json description =
+      is_directory_at(arguments.target) ? describe_model(arguments.target) : inspect_token_file(arguments.target);
   std::cout << printable_json(description, 2) << std::endl;
   return description.value("intact", false) ? kExitDone : kExitBadInput;
 }
@@ -111,10 +105,9 @@ int run_inspect(const InspectArguments& arguments) {
 }  // namespace
 
 void add_inspect(CommandLine& line) {
-  auto& arguments = line.arguments<InspectArguments>();
-  CLI::App* inspect = line.add(
-      "inspect", "describe a token file, a checkpoint or a run, and check whether it is intact",
-      on_root([&] { return run_inspect(arguments); }), "octavo inspect runs/quickstart/checkpoints/step_00000900");
+  const auto [inspect, arguments] = line.add<InspectArguments>(
+      "inspect", "describe a token file, a checkpoint or a run, and check whether it is intact", run_inspect,
+      "octavo inspect runs/quickstart/checkpoints/step_00000900");
   inspect
       ->add_option(
           "target", arguments.target,

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "app/commands/commands.h"
-#include "app/process/exit_codes.h"
 #include "core/format.h"
 #include "core/printable.h"
 
@@ -45,17 +44,16 @@ int run_pack(const PackOptions& options) {
 }  // namespace
 
 void add_pack(CommandLine& line) {
-  auto& options = line.arguments<PackOptions>();
-  CLI::App* pack = line.add("pack", "turn text, JSON lines or source trees into a token file, with bytes as tokens",
-                            on_root([&] { return run_pack(options); }),
-                            "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
+  const auto [pack, options] =
+      line.add<PackOptions>("pack", "turn text, JSON lines or source trees into a token file, with bytes as tokens",
+                            run_pack, "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
   pack->add_option("--input", options.inputs, "files and directories to pack")->default_str("");
   pack->add_option("--input-list", options.input_list, "file with one input per line");
   pack->add_option("--output", options.output, "PREFIX of the token file")->required();
   pack->add_option("--text-field", options.text_field, "field of JSON lines that has the text");
   pack->add_option("--hold-out-every", options.hold_out_every,
                    "write every n-th document, and all with the same text, to a second token file; 0 disables it")
-      ->check(integer(int64_t{0}, int64_t{1} << 40));
+      ->check(integer(0, uint64_t{1} << 40));
   pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of the token file with the held-out documents")
       ->default_str("OUTPUT_held_out");
   pack->add_flag("--overwrite", options.overwrite, "replace existing token files");

@@ -8,7 +8,6 @@
 #include "app/memory/mesh_choice.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
-#include "app/process/exit_codes.h"
 #include "app/report/pages.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -105,11 +104,9 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
 }  // namespace
 
 void add_plan(CommandLine& line) {
-  auto& arguments = line.arguments<PlanArguments>();
-  CLI::App* plan = line.add(
-      "plan", "predict memory per GPU, throughput and GPU-hours without running",
-      [&](ProcessGroup& group) { return run_plan(arguments, group); },
-      "octavo plan configs/llama3_8b_8gpu.yaml --search");
+  const auto [plan, arguments] =
+      line.add<PlanArguments>("plan", "predict memory per GPU, throughput and GPU-hours without running", run_plan,
+                              "octavo plan configs/llama3_8b_8gpu.yaml --search");
   TargetArguments& target = arguments.target;
   add_config_arguments(plan, target.config);
   plan->add_option("--gpus", target.gpus, "number of GPUs of the run")

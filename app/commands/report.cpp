@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "app/commands/commands.h"
-#include "app/process/exit_codes.h"
 #include "app/report/pages.h"
 #include "core/error.h"
 #include "core/files/output_file.h"
@@ -73,9 +72,8 @@ int run_report(const ReportArguments& arguments) {
 }  // namespace
 
 void add_report(CommandLine& line) {
-  auto& arguments = line.arguments<ReportArguments>();
-  CLI::App* report = line.add("report", "write charts of one or several runs as one HTML file",
-                              on_root([&] { return run_report(arguments); }));
+  const auto [report, arguments] =
+      line.add<ReportArguments>("report", "write charts of one or several runs as one HTML file", run_report);
   report
       ->add_option(
           "runs", arguments.runs,
@@ -86,7 +84,7 @@ void add_report(CommandLine& line) {
       ->add_option(
           "--watch", arguments.watch_s,
           "SECONDS between two writes of the file, until all runs have done their steps; the page reloads itself")
-      ->check(integer(int64_t{1}, kMaxWatchSeconds));
+      ->check(integer(1, kMaxWatchSeconds));
 }
 
 }  // namespace octavo

@@ -22,11 +22,6 @@ constexpr size_t kLabelColumns = 14;
 constexpr size_t kMaxDatasets = 10;
 constexpr size_t kLongestName = 32;
 
-struct Row {
-  std::string label;
-  std::vector<std::string> texts;  // Texts, each of which begins a line.
-};
-
 // Returns the end of a path that is longer than `most` characters, because the end distinguishes paths better than the
 // beginning.
 std::string shortened(const std::string& text, size_t most) {
@@ -196,24 +191,26 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
   if (config.data.resume_from_sample == facts.next_sample) {
     data.push_back(fmt::format("data.resume_from_sample: the data continues at sample {}", facts.next_sample));
   }
-  const std::vector<Row> rows = {{"octavo", {fmt::format("{}, commit {}", kVersion, build_commit())}},
-                                 {"model", {model_text(config)}},
-                                 {"weights", {weights_text(facts)}},
-                                 {"data", data},
-                                 {"validation", {validation_text(facts)}},
-                                 {"steps", {steps_text(facts)}},
-                                 {"schedule", {schedule_text(config)}},
-                                 {"mesh", mesh_texts(facts)},
-                                 {"recipe", {recipe_text(facts.job)}},
-                                 {"memory", {memory_text(facts.job)}},
-                                 {"time", {facts.time}},
-                                 {"checkpoints", {checkpoints_text(config.checkpoint)}},
-                                 {"run folder", {config.logging.dir + ": log.txt, metrics.jsonl, config.yaml"}}};
+  // Labels, and the texts that follow them, each of which begins a line.
+  const std::vector<std::pair<const char*, std::vector<std::string>>> rows = {
+      {"octavo", {fmt::format("{}, commit {}", kVersion, build_commit())}},
+      {"model", {model_text(config)}},
+      {"weights", {weights_text(facts)}},
+      {"data", data},
+      {"validation", {validation_text(facts)}},
+      {"steps", {steps_text(facts)}},
+      {"schedule", {schedule_text(config)}},
+      {"mesh", mesh_texts(facts)},
+      {"recipe", {recipe_text(facts.job)}},
+      {"memory", {memory_text(facts.job)}},
+      {"time", {facts.time}},
+      {"checkpoints", {checkpoints_text(config.checkpoint)}},
+      {"run folder", {config.logging.dir + ": log.txt, metrics.jsonl, config.yaml"}}};
   std::vector<std::string> lines;
-  for (const Row& row : rows) {
-    for (const std::string& text : row.texts) {
-      const bool first = &text == &row.texts.front();
-      for (std::string& line : labeled_lines(first ? row.label : "", text)) lines.push_back(std::move(line));
+  for (const auto& [label, texts] : rows) {
+    for (const std::string& text : texts) {
+      const bool first = &text == &texts.front();
+      for (std::string& line : labeled_lines(first ? label : "", text)) lines.push_back(std::move(line));
     }
   }
   return lines;

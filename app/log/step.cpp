@@ -1,8 +1,6 @@
 #include "app/log/step.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "app/process/events.h"
@@ -27,12 +25,6 @@ std::string describe_bad_step(const Step& step) {
 }
 
 }  // namespace
-
-int64_t Step::num_targets() const { return std::accumulate(targets.begin(), targets.end(), int64_t{0}); }
-
-double Step::mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(num_targets(), 1)); }
-
-double Step::loss() const { return mean(std::accumulate(loss_sums.begin(), loss_sums.end(), 0.0)); }
 
 void log_step_warnings(const Step& step) {
   const Judgement& judgement = step.judgement;
@@ -64,8 +56,6 @@ size_t StepResults::mark() {
   marks_[last_mark_].record(stream_);
   return last_mark_;
 }
-
-void StepResults::start() { mark(); }
 
 void StepResults::push(Step step) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());

@@ -1,9 +1,11 @@
 // Step holds everything that is known about one training step, from its batch to its line in the log.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -48,9 +50,12 @@ struct Step {
   Judgement judgement = {};
   MetricRow row = {};  // Metrics of the step that are reported.
 
-  int64_t num_targets() const;    // Returns the number of targets in all datasets.
-  double mean(double sum) const;  // Returns `sum` divided by the number of targets.
-  double loss() const;            // Returns the mean loss over all targets.
+  // Returns the number of targets in all datasets.
+  int64_t num_targets() const { return std::accumulate(targets.begin(), targets.end(), int64_t{0}); }
+  // Returns `sum` divided by the number of targets.
+  double mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(num_targets(), 1)); }
+  // Returns the mean loss over all targets.
+  double loss() const { return mean(std::accumulate(loss_sums.begin(), loss_sums.end(), 0.0)); }
 };
 
 // Logs warnings about what went wrong in a step or is unusual compared with the steps before.
@@ -66,7 +71,7 @@ class StepResults {
 
   // Starts the clock of the next step now instead of at the end of the previous step. Called before the first step, and
   // after work between steps that is not part of a step, such as a validation or a save.
-  void start();
+  void start() { mark(); }
 
   // Queues the copy of the step's results after its work. At most two steps may be in flight.
   void push(Step step);

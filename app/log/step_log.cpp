@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
-#include <vector>
 
 #include "app/process/events.h"
 #include "core/format.h"
@@ -17,7 +15,6 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxColumns = 100;
-constexpr const char* kGap = "  ";
 
 // A field of the progress line.
 struct Field {
@@ -25,23 +22,18 @@ struct Field {
   int worth;  // Importance. The least important fields are omitted first.
 };
 
-// Returns the number of epochs over the dataset with the most epochs.
-double most_epochs(const MetricRow& row) {
-  double most = 0;
-  for (const auto& [name, epochs] : row.by_dataset("epochs")) most = std::max(most, epochs);
-  return most;
-}
-
 // Returns the fields in the order of the line.
 std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib) {
   const double share = static_cast<double>(row.step) / static_cast<double>(std::max<int64_t>(row.total_steps, 1));
   const double wps = row.at("wps");
+  double most_epochs = 0;  // Number of epochs over the dataset with the most epochs.
+  for (const auto& [name, epochs] : row.by_dataset("epochs")) most_epochs = std::max(most_epochs, epochs);
   const double memory_gib = row.at("memory_gib");
   std::vector<Field> fields = {
       {fmt::format("{:.1f}%", 100 * share), 9},
       {fmt::format("step {}/{}", with_thousands_separators(row.step), with_thousands_separators(row.total_steps)), 7},
       {fmt::format("{} tokens", with_unit(std::llround(row.at("tokens")))), 3},
-      {fmt::format("epoch {:.2f}", most_epochs(row)), 1},
+      {fmt::format("epoch {:.2f}", most_epochs), 1},
       {fmt::format("loss {:.4f}", row.at("loss")), 8},
       {fmt::format("{} wps", std::isfinite(wps) ? with_thousands_separators(std::llround(wps)) : "-"), 5}};
   if (const auto mfu = row.get("mfu")) fields.push_back({fmt::format("mfu {:.1f}%", 100 * *mfu), 4});
@@ -51,17 +43,10 @@ std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib)
   return fields;
 }
 
-size_t length_of(const std::vector<Field>& fields) {
-  size_t length = 0;
-  for (const Field& field : fields) length += field.text.size();
-  return length + (fields.size() - 1) * std::char_traits<char>::length(kGap);
-}
-
-std::string by_name(const NumbersByName& numbers) {
-  std::string text;
-  for (const auto& [name, value] : numbers)
-    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, unsigned_nan(value));
-  return text;
+std::string joined(const std::vector<Field>& fields) {
+  std::string line;
+  for (const Field& field : fields) line += (line.empty() ? "" : "  ") + field.text;
+  return line;
 }
 
 }  // namespace
@@ -73,23 +58,19 @@ void Smoothed::add(double value) {
   weight_ = kKept * weight_ + (1 - kKept);
 }
 
-double Smoothed::value() const { return weight_ > 0 ? sum_ / weight_ : std::numeric_limits<double>::quiet_NaN(); }
-
 std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
   // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
   // terminal.
   const auto limit = static_cast<size_t>(std::clamp(columns - 1, 1, kMaxColumns));
   std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
   const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };
-  while (fields.size() > 1 && length_of(fields) > limit) {
+  while (fields.size() > 1 && joined(fields).size() > limit) {
     fields.erase(std::min_element(fields.begin(), fields.end(), by_worth));
   }
   std::string& first = fields.front().text;
   first = first.substr(0, limit);
   if (colors) first = fmt::format("\x1b[1;32m{}\x1b[0m", first);
-  std::string line;
-  for (const Field& field : fields) line += (line.empty() ? "" : kGap) + field.text;
-  return line;
+  return joined(fields);
 }
 
 std::string describe_steps(int64_t first, int64_t last) {
@@ -108,8 +89,7 @@ StepLog::StepLog(const StageConfig& config, const Runtime& runtime, bool writes,
       runtime_(runtime),
       console_(writes ? console : nullptr) {
   if (runtime.stream().is_cuda()) gpu_bytes_ = gpu_info(runtime.gpu()).total_bytes;
-  if (!writes) return;
-  metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
+  if (writes) metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
 }
 
 // A run that fails does not call end().
@@ -130,14 +110,10 @@ void StepLog::count(const MetricRow& row) {
   loss_.add(row.at("loss"));
   token_s_.add(row.at("step_ms") / 1e3 / static_cast<double>(samples * config_.data.seq_len));
   progress_ = row;
-  if (shows_progress()) show_progress();
-}
-
-// Limits the updates, so that they cost nothing and the line still looks alive.
-void StepLog::show_progress() {
+  // Limits the updates, so that they cost nothing and the line still looks alive.
   constexpr std::chrono::milliseconds kPause{250};
   const auto now = std::chrono::steady_clock::now();
-  if (shown_ && now - *shown_ < kPause) return;
+  if (!shows_progress() || (shown_ && now - *shown_ < kPause)) return;
   shown_ = now;
   console_->show_progress(progress());
 }
@@ -183,8 +159,10 @@ void StepLog::report(MetricRow row) {
     console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", row.step, row.total_steps,
                                 unsigned_nan(row.at("loss")), unsigned_nan(*validation)));
   }
-  const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
-  if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
+  std::vector<std::string> losses;
+  for (const auto& [name, loss] : row.by_dataset("validation_loss_by_dataset"))
+    losses.push_back(fmt::format("{} {:.4f}", name, unsigned_nan(loss)));
+  if (!losses.empty()) log_info("validation_loss of {}", fmt::join(losses, ", "));
   queue_.post([this, row = std::move(row)]() mutable {
     set_energy(row);
     metrics_->write(row);

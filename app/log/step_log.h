@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ namespace octavo {
 class Smoothed {
  public:
   void add(double value);
-  double value() const;  // Returns NaN if there are no values.
+  // Returns NaN if there are no values.
+  double value() const { return weight_ > 0 ? sum_ / weight_ : std::numeric_limits<double>::quiet_NaN(); }
 
  private:
   double sum_ = 0;
@@ -75,7 +77,6 @@ class StepLog {
 
  private:
   bool shows_progress() const { return console_ != nullptr && console_->columns() > 0; }
-  void show_progress();
   std::string progress();
   double tokens_left(int64_t step) const;  // Returns the number of tokens from `step` to the end of the run.
   // Sets the rates in `row`. `token_s` is the time per token in seconds, over the tokens of all ranks.

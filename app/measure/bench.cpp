@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <optional>
 #include <random>
 
 #include "app/inputs/same_files.h"
@@ -11,16 +12,16 @@
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/median.h"
-#include "core/table.h"
 #include "data/loader.h"
 
 namespace octavo {
 
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
-
 constexpr double kStepsMs = 2000;  // Time over which power and clock are measured.
 
 // Returns this rank's share of a batch of random tokens, which give the embedding and the loss realistic work without
@@ -49,144 +50,6 @@ Batch synthetic_batch(const Config& config, int64_t rows, int64_t document_lengt
   }
   return batch;
 }
-
-}  // namespace
-
-Bench::Bench(const Job& job, Runtime& runtime, int64_t document_length)
-    : job_(job), runtime_(runtime), model_(job, false, runtime), state_(model_.state()) {
-  const Config& config = job.config;
-  Stream& stream = runtime.stream();
-  const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
-  runtime.group().agree_on_files("making the weights",
-                                 [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
-  publish_weights(state_);
-  const Batch batch = synthetic_batch(config, job.local_batch(), document_length, runtime.mesh());
-  state_.batch.upload(batch);
-  runtime.tune([&] { warm_up(state_); });
-  targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
-}
-
-void Bench::step() { training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}); }
-
-std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
-  runtime_.group().barrier();
-  std::vector<double> times;
-  for (const double seconds : time_each(repetitions, work, runtime_.stream())) {
-    times.push_back(static_cast<double>(runtime_.group().all_reduce_max(static_cast<int64_t>(seconds * 1e9))) / 1e6);
-  }
-  return times;
-}
-
-std::vector<double> Bench::time_steps(int64_t warmup, int64_t steps) {
-  if (warmup > 0) time(warmup, [&] { step(); });
-  return time(steps, [&] { step(); });
-}
-
-std::vector<double> Bench::time_forward_backward(int64_t steps) {
-  const int64_t micro_batches = state_.batch.num_micro_batches();
-  const auto tokens = static_cast<float>(micro_batches * state_.model.shape().tokens());
-  const StepBatches batches{.count = micro_batches,
-                            .micro_batch = [this](int64_t i) { return state_.batch.micro_batch(i); },
-                            .scale = 1 / tokens};
-  return time(steps, [&] {
-    state_.model.run(entries_of_step(state_), batches);
-    state_.parameters.fsdp().finish_reductions();
-  });
-}
-
-ProfiledStep Bench::profile_step() {
-  Stream& stream = runtime_.stream();
-  Profiler profiler(stream.device());
-  Event begin(stream.device(), true), end(stream.device(), true);
-  stream.set_profiler(&profiler);
-  ProfiledStep profiled;
-  for (int64_t i = 0; i <= kProfiledSteps; ++i) {
-    if (i == 1) profiler.clear();  // Discards the first step, during which the profiler's events were created.
-    begin.record(stream);
-    step();
-    end.record(stream);
-    stream.synchronize();
-    if (i > 0) profiled.step_ms += end.milliseconds_since(begin) / kProfiledSteps;
-  }
-  stream.set_profiler(nullptr);
-  profiled.ops = profiler.totals();
-  for (auto& [name, total] : profiled.ops) {
-    total.calls /= kProfiledSteps;
-    total.milliseconds /= kProfiledSteps;
-    total.flops /= kProfiledSteps;
-    total.fp8_flops /= kProfiledSteps;
-    total.bytes /= kProfiledSteps;
-  }
-  return profiled;
-}
-
-GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
-  const auto steps = std::max<int64_t>(5, std::llround(kStepsMs / step_ms));
-  GpuUse mean;
-  runtime_.group().agree([&] { energy.use(); });
-  for (int64_t i = 0; i < steps; ++i) {
-    step();
-    runtime_.stream().synchronize();
-    runtime_.group().agree([&] {
-      const GpuUse use = *energy.use();
-      mean.watts += use.watts / static_cast<double>(steps);
-      mean.sm_mhz += use.sm_mhz / static_cast<double>(steps);
-    });
-  }
-  const auto ranks = static_cast<double>(runtime_.group().size());
-  return {.watts = runtime_.group().all_reduce_sum(mean.watts) / ranks,
-          .sm_mhz = runtime_.group().all_reduce_sum(mean.sm_mhz) / ranks};
-}
-
-double Bench::attended_tokens() {
-  return runtime_.group().all_reduce_sum(state_.batch.attended_tokens()) / runtime_.group().size();
-}
-
-void Bench::trace_step(const std::string& path) {
-  StepTrace trace(state_, runtime_.group());
-  {
-    const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
-    step();
-  }
-  trace.write(path, fmt::format("a step of octavo bench {}, {}", job_.config.source, runtime_.describe()));
-}
-
-void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
-                    const std::vector<double>& step_times, double attended_tokens, const std::optional<GpuUse>& use) {
-  const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
-  const double step_ms = median(step_times);
-  const double wps = tokens / runtime.group().size() / step_ms * 1e3;
-  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens);
-  const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
-  table.row()
-      .add({"", "batch", -15}, batch)
-      .add({"parameters"}, config.model.num_parameters())
-      .add({"compute"}, dtype_name(config.precision.compute))
-      .add({"seq_len"}, config.data.seq_len)
-      .add({"micro_batch_size"}, config.training.micro_batch_size)
-      .add({"global_batch_size", "sequences", 9}, config.training.global_batch_size)
-      .add({"step_ms", "step ms", 9, "{:.2f}"}, step_ms)
-      .add({"step_ms_min", "least", 9, "{:.2f}"}, *fastest)
-      .add({"step_ms_max", "most", 9, "{:.2f}"}, *slowest)
-      .add({"wps", "wps", 9, ","}, wps)
-      .add({"tflops", "TFLOP/s", 7, "{:.1f}"}, wps * flops.palm / 1e12)
-      .add({"memory_gib", "GiB", 6, "{:.1f}"}, runtime.memory_gib());
-  if (config.data.document_mask) table.add({"attended_tokens"}, attended_tokens);
-  if (runtime.stream().is_cuda()) {
-    const Utilization rates = utilization_of(flops, wps);
-    table.add({"mfu", "mfu", 6, "{:.1f}%", 100}, rates.mfu)
-        .add({"mfu_causal"}, rates.mfu_causal)
-        .add({"utilization", "util", 6, "{:.1f}%", 100}, rates.utilization);
-  }
-  if (!use) return;
-  table.add({"sm_mhz", "MHz", 5, "{:.0f}"}, use->sm_mhz)
-      .add({"watts", "W", 5, "{:.0f}"}, use->watts)
-      .add({"joules_per_token", "J/token", 8, "{:.4g}"}, use->watts / wps);
-}
-
-namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 // Adds a row to the table. `floor` is null if the op has no lower bound, and is shown only if `with_floors` is true.
 void add_row(Table& table, const ProfiledStep& profiled, const std::string& name, const Profiler::Total& total,
@@ -246,7 +109,148 @@ void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors&
   result["forward_backward_ratio"] = forward_backward / products_floor;
 }
 
+void print_floors(const OrderedJson& r, const ProfiledStep& profiled, const DeviceRates& rates) {
+  std::cout << fmt::format(
+      "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
+      "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
+      "attention, {:.2f} ms (they took {:.2f} ms)\n",
+      rates.product / 1e12,
+      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
+      rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
+      r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
+      r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());
+}
+
 }  // namespace
+
+Bench::Bench(const Job& job, Runtime& runtime, int64_t document_length)
+    : job_(job), runtime_(runtime), model_(job, false, runtime), state_(model_.state()) {
+  const Config& config = job.config;
+  Stream& stream = runtime.stream();
+  const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
+  runtime.group().agree_on_files("making the weights",
+                                 [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
+  publish_weights(state_);
+  const Batch batch = synthetic_batch(config, job.local_batch(), document_length, runtime.mesh());
+  state_.batch.upload(batch);
+  runtime.tune([&] { warm_up(state_); });
+  targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
+}
+
+void Bench::step() { training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}); }
+
+std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
+  runtime_.group().barrier();
+  std::vector<double> times;
+  for (const double seconds : time_each(repetitions, work, runtime_.stream())) {
+    times.push_back(static_cast<double>(runtime_.group().all_reduce_max(static_cast<int64_t>(seconds * 1e9))) / 1e6);
+  }
+  return times;
+}
+
+std::vector<double> Bench::time_forward_backward(int64_t steps) {
+  const int64_t micro_batches = state_.batch.num_micro_batches();
+  const auto tokens = static_cast<float>(micro_batches * state_.model.shape().tokens());
+  const StepBatches batches{.count = micro_batches,
+                            .micro_batch = [this](int64_t i) { return state_.batch.micro_batch(i); },
+                            .scale = 1 / tokens};
+  return time(steps, [&] {
+    state_.model.run(entries_of_step(state_), batches);
+    state_.parameters.fsdp().finish_reductions();
+  });
+}
+
+ProfiledStep Bench::profile_step() {
+  Stream& stream = runtime_.stream();
+  Profiler profiler(stream.device());
+  Event begin(stream.device(), true), end(stream.device(), true);
+  stream.set_profiler(&profiler);
+  ProfiledStep profiled;
+  for (int64_t i = 0; i <= kProfiledSteps; ++i) {
+    if (i == 1) profiler.clear();  // Discards the first step, during which the profiler's events were created.
+    begin.record(stream);
+    step();
+    end.record(stream);
+    stream.synchronize();
+    if (i > 0) profiled.step_ms += end.milliseconds_since(begin) / kProfiledSteps;
+  }
+  stream.set_profiler(nullptr);
+  profiled.ops = profiler.totals();
+  for (auto& [name, total] : profiled.ops) {
+    total.calls /= kProfiledSteps;
+    total.milliseconds /= kProfiledSteps;
+    total.flops /= kProfiledSteps;
+    total.fp8_flops /= kProfiledSteps;
+    total.bytes /= kProfiledSteps;
+  }
+  return profiled;
+}
+
+GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
+  const auto steps = std::max<int64_t>(5, std::llround(kStepsMs / step_ms));
+  GpuUse mean;
+  runtime_.group().agree([&] { energy.use(); });
+  for (int64_t i = 0; i < steps; ++i) {
+    step();
+    runtime_.stream().synchronize();
+    runtime_.group().agree([&] {
+      const GpuUse use = *energy.use();
+      mean.watts += use.watts / static_cast<double>(steps);
+      mean.sm_mhz += use.sm_mhz / static_cast<double>(steps);
+    });
+  }
+  const auto ranks = static_cast<double>(runtime_.group().size());
+  return {.watts = runtime_.group().all_reduce_sum(mean.watts) / ranks,
+          .sm_mhz = runtime_.group().all_reduce_sum(mean.sm_mhz) / ranks};
+}
+
+void Bench::trace_step(const std::string& path) {
+  StepTrace trace(state_, runtime_.group());
+  {
+    const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
+    step();
+  }
+  trace.write(path, fmt::format("a step of octavo bench {}, {}", job_.config.source, runtime_.describe()));
+}
+
+void Bench::add_throughput(Table& table, const char* batch, int64_t warmup, int64_t steps, GpuEnergy* energy) {
+  const Config& config = job_.config;
+  ProcessGroup& group = runtime_.group();
+  if (warmup > 0) time(warmup, [&] { step(); });
+  const std::vector<double> step_times = time(steps, [&] { step(); });
+  std::optional<GpuUse> use;
+  if (energy != nullptr) use = measure_use(*energy, median(step_times));
+  const double attended_tokens = group.all_reduce_sum(state_.batch.attended_tokens()) / group.size();
+  const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
+  const double step_ms = median(step_times);
+  const double wps = tokens / group.size() / step_ms * 1e3;
+  const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens);
+  const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
+  table.row()
+      .add({"", "batch", -15}, batch)
+      .add({"parameters"}, config.model.num_parameters())
+      .add({"compute"}, dtype_name(config.precision.compute))
+      .add({"seq_len"}, config.data.seq_len)
+      .add({"micro_batch_size"}, config.training.micro_batch_size)
+      .add({"global_batch_size", "sequences", 9}, config.training.global_batch_size)
+      .add({"step_ms", "step ms", 9, "{:.2f}"}, step_ms)
+      .add({"step_ms_min", "least", 9, "{:.2f}"}, *fastest)
+      .add({"step_ms_max", "most", 9, "{:.2f}"}, *slowest)
+      .add({"wps", "wps", 9, ","}, wps)
+      .add({"tflops", "TFLOP/s", 7, "{:.1f}"}, wps * flops.palm / 1e12)
+      .add({"memory_gib", "GiB", 6, "{:.1f}"}, runtime_.memory_gib());
+  if (config.data.document_mask) table.add({"attended_tokens"}, attended_tokens);
+  if (runtime_.stream().is_cuda()) {
+    const Utilization rates = utilization_of(flops, wps);
+    table.add({"mfu", "mfu", 6, "{:.1f}%", 100}, rates.mfu)
+        .add({"mfu_causal"}, rates.mfu_causal)
+        .add({"utilization", "util", 6, "{:.1f}%", 100}, rates.utilization);
+  }
+  if (!use) return;
+  table.add({"sm_mhz", "MHz", 5, "{:.0f}"}, use->sm_mhz)
+      .add({"watts", "W", 5, "{:.0f}"}, use->watts)
+      .add({"joules_per_token", "J/token", 8, "{:.4g}"}, use->watts / wps);
+}
 
 void add_ops(OrderedJson& result, const ProfiledStep& profiled, const Floors* floors) {
   result["profiled_step_ms"] = profiled.step_ms;
@@ -262,13 +266,6 @@ void add_exposed_communication(OrderedJson& result, const ProfiledStep& profiled
   result["exposed_communication_ms"] = profiled.step_ms - compute;
 }
 
-void print_exposed_communication(const OrderedJson& r) {
-  const double ms = r["exposed_communication_ms"];
-  std::cout << fmt::format(
-      "\nexposed communication, including gaps between ops: {:.2f} ms, {:.1f}% of the profiled step\n", ms,
-      100 * ms / r["profiled_step_ms"].get<double>());
-}
-
 void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors* floors) {
   Table table = ops_table(profiled, floors);
   Profiler::Total all;
@@ -280,17 +277,12 @@ void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors*
   }
   add_row(table, profiled, "all ops", all, floors != nullptr, floors != nullptr ? r["floor_ms"] : OrderedJson());
   std::cout << table.text();
-  if (floors == nullptr) return;
-  const DeviceRates& rates = floors->rates;
+  if (floors != nullptr) print_floors(r, profiled, floors->rates);
+  if (!r.contains("exposed_communication_ms")) return;
+  const double exposed_ms = r["exposed_communication_ms"];
   std::cout << fmt::format(
-      "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
-      "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
-      "attention, {:.2f} ms (they took {:.2f} ms)\n",
-      rates.product / 1e12,
-      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
-      rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
-      r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
-      r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());
+      "\nexposed communication, including gaps between ops: {:.2f} ms, {:.1f}% of the profiled step\n", exposed_ms,
+      100 * exposed_ms / profiled.step_ms);
 }
 
 }  // namespace octavo

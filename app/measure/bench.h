@@ -3,7 +3,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,24 +40,25 @@ class Bench {
 
   // Returns the size of this rank's arena in bytes.
   int64_t allocated_bytes() { return model_.arena().used(); }
-  // Runs `warmup` steps, then returns the time of each of `steps` further steps on the slowest rank, in milliseconds. A
-  // collective.
-  std::vector<double> time_steps(int64_t warmup, int64_t steps);
+  // Runs `warmup` steps, then times each of `steps` further steps on the slowest rank, and adds a row with their
+  // throughput. Columns: parameters, compute (the dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the
+  // median), step_ms_min, step_ms_max, wps, tflops, memory_gib; attended_tokens with a document mask; mfu, mfu_causal
+  // and utilization on GPUs; with `energy`, which may be null, also sm_mhz, watts (per GPU) and joules_per_token.
+  // `batch` is the name of the row. A collective.
+  void add_throughput(Table& table, const char* batch, int64_t warmup, int64_t steps, GpuEnergy* energy);
   // Returns the time of the forward and backward passes of each of `steps` steps, in milliseconds. A collective.
   std::vector<double> time_forward_backward(int64_t steps);
   // Returns the times of a step and of its ops, averaged over a few steps. A collective.
   ProfiledStep profile_step();
-  // Runs steps of `step_ms` each for at least two seconds and returns the power and clock of the GPUs, averaged over
-  // all ranks. A collective.
-  GpuUse measure_use(GpuEnergy& energy, double step_ms);
-  // Returns the mean number of tokens that a token of the synthetic batch attends to. A collective.
-  double attended_tokens();
   // Writes a trace of one step to `path` (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 
  private:
   std::vector<double> time(int64_t repetitions, const std::function<void()>& work);
   void step();
+  // Runs steps of `step_ms` each for at least two seconds and returns the power and clock of the GPUs, averaged over
+  // all ranks. A collective.
+  GpuUse measure_use(GpuEnergy& energy, double step_ms);
 
   const Job& job_;
   Runtime& runtime_;
@@ -67,13 +67,6 @@ class Bench {
   int64_t step_ = 0;
   int64_t targets_ = 0;  // Number of targets per step on all ranks.
 };
-
-// Adds a row with the throughput of steps of `config` that took `step_times` milliseconds each. Columns: parameters,
-// compute (the dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max,
-// wps, tflops, memory_gib; attended_tokens with a document mask; mfu, mfu_causal and utilization on GPUs; with `use`
-// also sm_mhz, watts (per GPU) and joules_per_token. `batch` is the name of the row.
-void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
-                    const std::vector<double>& step_times, double attended_tokens, const std::optional<GpuUse>& use);
 
 // Adds profiled_step_ms and ops, a list of {op, calls, ms, share, tflops, gb_s} sorted by time, to the result of a
 // bench. share is relative to profiled_step_ms. If `floors` is not null, also adds the results of --ops: fp8, floor_ms
@@ -86,9 +79,7 @@ void add_ops(nlohmann::ordered_json& result, const ProfiledStep& profiled, const
 // gaps between ops.
 void add_exposed_communication(nlohmann::ordered_json& result, const ProfiledStep& profiled);
 
-// Prints to standard output what add_ops() added to `result`.
+// Prints to standard output what add_ops() and add_exposed_communication() added to `result`.
 void print_ops(const nlohmann::ordered_json& result, const ProfiledStep& profiled, const Floors* floors);
-// Prints to standard output what add_exposed_communication() added to `result`.
-void print_exposed_communication(const nlohmann::ordered_json& result);
 
 }  // namespace octavo

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
-#include <set>
-#include <tuple>
+#include <map>
 
 #include "app/config/config_check.h"
 #include "core/error.h"
@@ -29,134 +28,115 @@ constexpr int64_t kSharedMemoryBytes = 64 * kMiB;
 constexpr int64_t kLockedMemoryBytes = kGiB;
 constexpr int64_t kOpenFiles = 4096;
 
-class Findings {
- public:
-  template <typename... Args>
-  void problem(fmt::format_string<Args...> format, Args&&... args) {
-    all.push_back({true, fmt::format(format, std::forward<Args>(args)...)});
-  }
-  template <typename... Args>
-  void warning(fmt::format_string<Args...> format, Args&&... args) {
-    all.push_back({false, fmt::format(format, std::forward<Args>(args)...)});
-  }
+using Findings = std::vector<Finding>;
+using OrderedJson = nlohmann::ordered_json;
 
-  std::vector<Finding> all;
-};
+// Values of Finding::prevents_training.
+constexpr bool kProblem = true;
+constexpr bool kWarning = false;
+
+template <typename... Args>
+void add(Findings& findings, bool prevents_training, fmt::format_string<Args...> format, Args&&... args) {
+  findings.push_back({prevents_training, fmt::format(format, std::forward<Args>(args)...)});
+}
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// Returns whether the driver is too old. All minor versions of one major version of CUDA are compatible.
-bool is_driver_too_old(const RankFacts& r) {
-  return r.has_cuda && r.driver_cuda > 0 && r.driver_cuda / 1000 < r.runtime_cuda / 1000;
-}
-
+// Checks the driver, and the GPUs that it shows.
 void check_driver(const RankFacts& r, Findings& findings) {
-  if (is_driver_too_old(r)) {
-    findings.problem(
+  // All minor versions of one major version of CUDA are compatible.
+  if (r.has_cuda && r.driver_cuda > 0 && r.driver_cuda / 1000 < r.runtime_cuda / 1000) {
+    add(findings, kProblem,
         "{}: the driver supports CUDA {}, but this program uses CUDA {}; install a newer driver, or build with an "
         "older CUDA toolkit",
         r.host, cuda_version(r.driver_cuda), cuda_version(r.runtime_cuda));
   } else if (r.has_cuda && r.gpus_visible == 0) {
-    findings.warning(
+    add(findings, kWarning,
         "{}: no GPU was found ({}), so training runs on the CPU; check nvidia-smi, CUDA_VISIBLE_DEVICES, and the "
         "devices of the container or job",
         r.host, r.driver_cuda == 0 ? "there is no driver" : "the driver shows none");
   }
-}
-
-void check_planned(const RankFacts& r, Findings& findings) {
-  if (r.gpus_visible == 0 || r.gpus_visible >= r.planned_ranks) return;
-  findings.problem(
-      "{}: {} {} visible, but {} ranks are to run here, one per GPU; check nvidia-smi and dmesg for failed GPUs (Xid), "
-      "and CUDA_VISIBLE_DEVICES",
-      r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
+  if (r.gpus_visible > 0 && r.gpus_visible < r.planned_ranks) {
+    add(findings, kProblem,
+        "{}: {} {} visible, but {} ranks are to run here, one per GPU; check nvidia-smi and dmesg for failed GPUs "
+        "(Xid), and CUDA_VISIBLE_DEVICES",
+        r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
+  }
 }
 
 void check_memory(const RankFacts& r, Findings& findings) {
   if (r.memory_errors > 0) {
-    findings.problem(
+    add(findings, kProblem,
         "{}: {} of the host's memory could not be corrected since the machine was booted; replace the module, which "
         "dmesg and edac-util name",
         r.host, r.memory_errors == 1 ? "an error" : fmt::format("{} errors", r.memory_errors));
   }
   if (static_cast<double>(r.memory_available_bytes) < kMinFreeMemory * static_cast<double>(r.memory_bytes)) {
-    findings.warning("{}: {:.1f} of {:.1f} GiB of memory are available; check which processes use the rest", r.host,
-                     gib(r.memory_available_bytes), gib(r.memory_bytes));
+    add(findings, kWarning, "{}: {:.1f} of {:.1f} GiB of memory are available; check which processes use the rest",
+        r.host, gib(r.memory_available_bytes), gib(r.memory_bytes));
   }
 }
 
 void check_disk(const RankFacts& r, Findings& findings) {
   if (r.disk.dir.empty()) return;
   if (!r.disk.error.empty()) {
-    findings.problem("{}: checkpoints cannot be written: {}", r.host, r.disk.error);
+    add(findings, kProblem, "{}: checkpoints cannot be written: {}", r.host, r.disk.error);
   } else if (r.disk.free_bytes < kFreeDiskBytes) {
-    findings.warning("{}: {} has {:.2f} GiB free for checkpoints", r.host, r.disk.dir, gib(r.disk.free_bytes));
+    add(findings, kWarning, "{}: {} has {:.2f} GiB free for checkpoints", r.host, r.disk.dir, gib(r.disk.free_bytes));
   }
 }
 
-void check_peers(const RankFacts& r, Findings& findings) {
-  if (r.pairs_without_peer_access.empty()) return;
-  findings.warning(
-      "{}: GPUs {} cannot access each other's memory, so NCCL copies through the host; check nvidia-smi topo -p2p r, "
-      "and on a machine without NVLink disable the IOMMU and PCI access control",
-      r.host, fmt::join(r.pairs_without_peer_access, ", "));
-}
-
-void check_limits(const RankFacts& r, size_t num_ranks, Findings& findings) {
+// Checks how the system is set up: access between GPUs, limits of a process, and threads.
+void check_set_up(const RankFacts& r, size_t num_ranks, Findings& findings) {
+  if (!r.pairs_without_peer_access.empty()) {
+    add(findings, kWarning,
+        "{}: GPUs {} cannot access each other's memory, so NCCL copies through the host; check nvidia-smi topo -p2p r, "
+        "and on a machine without NVLink disable the IOMMU and PCI access control",
+        r.host, fmt::join(r.pairs_without_peer_access, ", "));
+  }
   if (r.open_files_limit < kOpenFiles) {
-    findings.warning("{}: a process may open {} files, expected at least {}; raise it with ulimit -n {}", r.host,
-                     r.open_files_limit, kOpenFiles, 16 * kOpenFiles);
+    add(findings, kWarning, "{}: a process may open {} files, expected at least {}; raise it with ulimit -n {}", r.host,
+        r.open_files_limit, kOpenFiles, 16 * kOpenFiles);
   }
   if (!r.gpus.empty() && num_ranks > 1 && r.locked_memory_limit < kLockedMemoryBytes) {
-    findings.warning(
+    add(findings, kWarning,
         "{}: a process may lock {} KiB of memory, but InfiniBand needs more; raise the limit with ulimit -l unlimited, "
         "or in a container with --ulimit memlock=-1",
         r.host, r.locked_memory_limit / 1024);
   }
   if (r.shared_memory_bytes < kSharedMemoryBytes) {
     const bool needs_it = !r.gpus.empty() && r.local_size > 1;
-    findings.all.push_back(
-        {needs_it, fmt::format("{}: /dev/shm has {:.0f} MiB, but the ranks of a machine exchange data there and need "
-                               "at least {} MiB; in a container, raise it with --shm-size=1g",
-                               r.host, static_cast<double>(r.shared_memory_bytes) / kMiB, kSharedMemoryBytes / kMiB)});
+    add(findings, needs_it,
+        "{}: /dev/shm has {:.0f} MiB, but the ranks of a machine exchange data there and need at least {} MiB; in a "
+        "container, raise it with --shm-size=1g",
+        r.host, static_cast<double>(r.shared_memory_bytes) / kMiB, kSharedMemoryBytes / kMiB);
   }
-}
-
-void check_threads(const RankFacts& r, Findings& findings) {
-  if (!r.omp_num_threads_is_set || r.threads * r.local_size <= r.cores) return;
-  findings.warning("{}: OMP_NUM_THREADS={} on each of {} ranks exceeds the {} cores; set it to at most {}", r.host,
-                   r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
-}
-
-void check_host(const RankFacts& r, size_t num_ranks, Findings& findings) {
-  check_driver(r, findings);
-  check_planned(r, findings);
-  check_memory(r, findings);
-  check_disk(r, findings);
-  check_peers(r, findings);
-  check_limits(r, num_ranks, findings);
-  check_threads(r, findings);
+  if (r.omp_num_threads_is_set && r.threads * r.local_size > r.cores) {
+    add(findings, kWarning, "{}: OMP_NUM_THREADS={} on each of {} ranks exceeds the {} cores; set it to at most {}",
+        r.host, r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
+  }
 }
 
 void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& health, Findings& findings) {
   const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
   if (health.uncorrected_errors > 0) {
-    findings.problem(
+    add(findings, kProblem,
         "{} had {} uncorrected memory errors since its last reset; reset it (nvidia-smi --gpu-reset), and replace it "
         "if they recur",
         where, health.uncorrected_errors);
   }
   if (health.remapping_failed) {
-    findings.problem("{} could not remap a faulty row of its memory; replace the GPU", where);
+    add(findings, kProblem, "{} could not remap a faulty row of its memory; replace the GPU", where);
   } else if (health.remapping_pending) {
-    findings.warning("{} will remap a faulty row of its memory at its next reset; reset it (nvidia-smi --gpu-reset)",
-                     where);
+    add(findings, kWarning,
+        "{} will remap a faulty row of its memory at its next reset; reset it (nvidia-smi --gpu-reset)", where);
   }
   for (const std::string& slowdown : health.slowdowns) {
     const bool by_hardware = slowdown.starts_with("HW");
-    findings.all.push_back({by_hardware, fmt::format("{} runs at reduced clocks ({}), which slows all ranks down; "
-                                                     "check its cooling and power (nvidia-smi -q -d PERFORMANCE)",
-                                                     where, slowdown)});
+    add(findings, by_hardware,
+        "{} runs at reduced clocks ({}), which slows all ranks down; check its cooling and power (nvidia-smi -q -d "
+        "PERFORMANCE)",
+        where, slowdown);
   }
 }
 
@@ -165,19 +145,17 @@ void check_gpus(const RankFacts& r, Findings& findings) {
     const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
     if (!has_kernels_for(gpu)) {
       const bool is_used = &gpu == &r.gpus.front();
-      findings.all.push_back(
-          {is_used,
-           fmt::format(
-               "{} has compute capability {}.{}, but this program only has kernels for 9.0; use an H100 or H200{}",
-               where, gpu.compute_major, gpu.compute_minor,
-               is_used ? ", or device: cpu" : ", and hide this one with CUDA_VISIBLE_DEVICES")});
+      add(findings, is_used,
+          "{} has compute capability {}.{}, but this program only has kernels for 9.0; use an H100 or H200{}", where,
+          gpu.compute_major, gpu.compute_minor,
+          is_used ? ", or device: cpu" : ", and hide this one with CUDA_VISIBLE_DEVICES");
     }
     const int64_t used_bytes = gpu.total_bytes - gpu.free_bytes - kOwnContextBytes;
     if (used_bytes > kForeignBytes) {
       const bool is_much = static_cast<double>(used_bytes) > kForeignShare * static_cast<double>(gpu.total_bytes);
-      findings.all.push_back({is_much, fmt::format("{} has {:.1f} of {:.1f} GiB in use already; find the processes "
-                                                   "that use it with nvidia-smi, and end them",
-                                                   where, gib(used_bytes), gib(gpu.total_bytes))});
+      add(findings, is_much,
+          "{} has {:.1f} of {:.1f} GiB in use already; find the processes that use it with nvidia-smi, and end them",
+          where, gib(used_bytes), gib(gpu.total_bytes));
     }
   }
   for (size_t i = 0; i < r.gpu_health.size(); ++i) check_health(r, r.gpus[i], r.gpu_health[i], findings);
@@ -190,7 +168,7 @@ void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {
     const GpuInfo& gpu = r.gpus.front();
     const auto [first, is_new] = users.emplace(gpu.uuid, &r);
     if (is_new) continue;
-    findings.problem(
+    add(findings, kProblem,
         "{}: ranks {} and {} both use GPU {} ({}); start one rank per GPU (this machine shows {} and has "
         "{} ranks)",
         r.host, first->second->rank, r.rank, gpu.pci_bus_id, gpu.name, r.gpus_visible, r.local_size);
@@ -202,9 +180,9 @@ void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
   const RankFacts& first = ranks.front();
   for (const RankFacts& r : ranks) {
     if (r.gpus.empty() != first.gpus.empty()) {
-      findings.problem("rank {} on {} has {} GPU, but rank {} on {} has {}; give all ranks one, or use device: cpu",
-                       first.rank, first.host, first.gpus.empty() ? "no" : "a", r.rank, r.host,
-                       r.gpus.empty() ? "none" : "one");
+      add(findings, kProblem,
+          "rank {} on {} has {} GPU, but rank {} on {} has {}; give all ranks one, or use device: cpu", first.rank,
+          first.host, first.gpus.empty() ? "no" : "a", r.rank, r.host, r.gpus.empty() ? "none" : "one");
       break;
     }
   }
@@ -212,44 +190,11 @@ void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
     for (const auto& [name, version] : r.versions) {
       const auto other = first.versions.find(name);
       if (r.local_rank > 0 || (other != first.versions.end() && other->second == version)) continue;
-      findings.warning("{}: {} is {}, but {} on {}; install the same version on every machine", r.host, name, version,
-                       other == first.versions.end() ? "not there" : other->second, first.host);
+      add(findings, kWarning, "{}: {} is {}, but {} on {}; install the same version on every machine", r.host, name,
+          version, other == first.versions.end() ? "not there" : other->second, first.host);
     }
   }
 }
-
-}  // namespace
-
-std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
-  Findings findings;
-  for (const RankFacts& r : ranks) {
-    if (r.local_rank == 0) check_host(r, ranks.size(), findings);
-    check_gpus(r, findings);
-  }
-  check_own_gpus(ranks, findings);
-  if (!ranks.empty()) check_alike(ranks, findings);
-  return std::move(findings.all);
-}
-
-bool all_have_gpus(std::span<const RankFacts> ranks) {
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
-}
-
-bool any_share_a_gpu(std::span<const RankFacts> ranks) {
-  std::set<std::string> uuids;
-  return std::any_of(ranks.begin(), ranks.end(),
-                     [&](const RankFacts& r) { return !r.gpus.empty() && !uuids.insert(r.gpus.front().uuid).second; });
-}
-
-int count_hosts(std::span<const RankFacts> ranks) {
-  return static_cast<int>(
-      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
-}
-
-namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 std::string rate_text(double value, const std::string& unit) {
   const bool is_flops = unit == "FLOP/s";
@@ -308,20 +253,36 @@ Table collectives_table(const CollectiveRates& collectives) {
 
 }  // namespace
 
-std::vector<RateSpread> spreads(std::span<const MachineRates> ranks) {
-  std::vector<RateSpread> all;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const int number = static_cast<int>(rank);
-    MachineRates rates = ranks[rank];
-    size_t i = 0;
-    visit_rates(rates, [&](const std::string& name, const std::string& unit, double value) {
-      if (rank == 0) all.push_back({name, unit, value, value, number, number});
-      RateSpread& s = all.at(i++);
-      if (value < s.slowest) std::tie(s.slowest, s.slowest_rank) = std::pair(value, number);
-      if (value > s.fastest) std::tie(s.fastest, s.fastest_rank) = std::pair(value, number);
-    });
+std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
+  Findings findings;
+  for (const RankFacts& r : ranks) {
+    if (r.local_rank == 0) {
+      check_driver(r, findings);
+      check_memory(r, findings);
+      check_disk(r, findings);
+      check_set_up(r, ranks.size(), findings);
+    }
+    check_gpus(r, findings);
   }
-  return all;
+  check_own_gpus(ranks, findings);
+  if (!ranks.empty()) check_alike(ranks, findings);
+  return findings;
+}
+
+bool all_have_gpus(std::span<const RankFacts> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
+}
+
+bool any_share_a_gpu(std::span<const RankFacts> ranks) {
+  Findings findings;
+  check_own_gpus(ranks, findings);
+  return !findings.empty();
+}
+
+int count_hosts(std::span<const RankFacts> ranks) {
+  return static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
 }
 
 bool DoctorReport::is_ok() const {
@@ -329,14 +290,9 @@ bool DoctorReport::is_ok() const {
 }
 
 OrderedJson to_json(const DoctorReport& report) {
-  OrderedJson findings = OrderedJson::array();
-  for (const Finding& f : report.findings)
-    findings.push_back({{"prevents_training", f.prevents_training}, {"text", f.text}});
-  OrderedJson ranks = OrderedJson::array();
-  for (const RankFacts& facts : report.ranks) ranks.push_back(OrderedJson(nlohmann::json(facts)));
   return {{"ok", report.is_ok()},
-          {"findings", findings},
-          {"ranks", ranks},
+          {"findings", nlohmann::json(report.findings)},
+          {"ranks", nlohmann::json(report.ranks)},
           {"rates", rates_table(report.rates).json()},
           {"machine", report.rates.empty() ? OrderedJson() : to_json(slowest_of(report.rates))}};
 }

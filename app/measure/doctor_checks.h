@@ -17,6 +17,8 @@ struct Finding {
   std::string text;                // One sentence that says what was found, where, and what to do.
 };
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, prevents_training, text)
+
 // Returns the problems of all ranks. `ranks` has every rank of the run, in order. A problem of a host is returned once.
 std::vector<Finding> find_problems(std::span<const RankFacts> ranks);
 
@@ -26,18 +28,6 @@ bool all_have_gpus(std::span<const RankFacts> ranks);
 bool any_share_a_gpu(std::span<const RankFacts> ranks);
 // Returns the number of hosts that the ranks are on.
 int count_hosts(std::span<const RankFacts> ranks);
-
-// Range of one measured rate over all ranks.
-struct RateSpread {
-  std::string name;
-  std::string unit;  // Either FLOP/s or B/s.
-  double slowest = 0;
-  double fastest = 0;
-  int slowest_rank = 0;
-  int fastest_rank = 0;
-};
-// Returns the range of each rate. All ranks, given in rank order, must have measured the same rates.
-std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
 
 struct DoctorReport {
   std::vector<RankFacts> ranks;

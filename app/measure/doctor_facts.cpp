@@ -46,14 +46,11 @@ std::string trimmed(const std::string& text) {
 void parse_settings(std::string_view settings, std::map<std::string, GpuHealth>& gpus) {
   std::istringstream lines{std::string(settings)};
   for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    std::string bus, driver, clock, power;
-    if (!std::getline(fields, bus, ',') || !std::getline(fields, driver, ',') || !std::getline(fields, clock, ',') ||
-        !std::getline(fields, power, ',')) {
-      continue;
-    }
-    gpus[gpu_health_key(trimmed(bus))].setting =
-        fmt::format("driver {}, up to {}, {}", trimmed(driver), trimmed(clock), trimmed(power));
+    std::istringstream text(line);
+    std::vector<std::string> fields;
+    for (std::string field; std::getline(text, field, ',');) fields.push_back(trimmed(field));
+    if (fields.size() < 4) continue;
+    gpus[gpu_health_key(fields[0])].setting = fmt::format("driver {}, up to {}, {}", fields[1], fields[2], fields[3]);
   }
 }
 
@@ -67,14 +64,12 @@ void read_line(const std::string& section, const std::string& key, const std::st
   if (slows && value == "Active") gpu.slowdowns.push_back(key);
 }
 
-// Returns the text after "KEY: " in a file of the kernel such as /proc/meminfo. Empty if there is none.
-std::string kernel_value(const char* path, const std::string& key) {
-  std::istringstream file(read_system_file(path));
+// Returns the name of the CPU. Empty if it is unknown.
+std::string processor_name() {
+  std::istringstream file(read_system_file("/proc/cpuinfo"));
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(':');
-    if (!line.starts_with(key) || colon == std::string::npos) continue;
-    const size_t begin = line.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
+    if (line.starts_with("model name") && colon != std::string::npos) return trimmed(line.substr(colon + 1));
   }
   return "";
 }
@@ -138,11 +133,8 @@ void add_gpus(RankFacts& facts, const ProcessGroup& group) {
   for (int other = 0; other < facts.gpus_visible; ++other) {
     if (other != own && group.local_size() == 1) facts.gpus.push_back(gpu_info(other));
   }
-  const std::map<std::string, GpuHealth> health = read_gpu_health();
-  for (const GpuInfo& gpu : facts.gpus) {
-    const auto known = health.find(gpu_health_key(gpu.pci_bus_id));
-    facts.gpu_health.push_back(known == health.end() ? GpuHealth{} : known->second);
-  }
+  std::map<std::string, GpuHealth> health = read_gpu_health();
+  for (const GpuInfo& gpu : facts.gpus) facts.gpu_health.push_back(health[gpu_health_key(gpu.pci_bus_id)]);
   if (group.local_rank() > 0) return;
   for (int i = 0; i < facts.gpus_visible; ++i) {
     for (int j = i + 1; j < facts.gpus_visible; ++j) {
@@ -172,7 +164,7 @@ RankFacts facts_of(int planned_ranks, const std::string& disk, const ProcessGrou
   facts.local_rank = group.local_rank();
   facts.local_size = group.local_size();
   facts.host = host_name();
-  facts.processor = kernel_value("/proc/cpuinfo", "model name");
+  facts.processor = processor_name();
   facts.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.threads = threads;
   facts.omp_num_threads_is_set = std::getenv("OMP_NUM_THREADS") != nullptr;

@@ -66,14 +66,8 @@ void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_t
   quantize({.cast = {.rows = rows, .amax = amax_tensor}, .x = x}, stream);
 }
 
-// Returns a number of runs after which a GPU's clock has settled, and which a CPU completes quickly.
-int64_t product_runs(double flops, const Stream& stream) {
-  const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
-  return std::clamp<int64_t>(static_cast<int64_t>(enough_flops / flops), 10, 400);
-}
-
-}  // namespace
-
+// Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
+// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
 void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   constexpr int64_t kRows = 64;
   std::mt19937_64 random(seed);
@@ -84,19 +78,7 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   fill_rows<float>(matrix, values, stream);
 }
 
-std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream) {
-  std::vector<Event> events;
-  for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
-  for (size_t i = 0; i < events.size(); ++i) {
-    if (i > 0) work();
-    events[i].record(stream);
-  }
-  stream.synchronize();
-  std::vector<double> seconds;
-  for (size_t i = 1; i < events.size(); ++i) seconds.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
-  return seconds;
-}
-
+// Returns the median time of the second half of `runs` runs in seconds. The first half lets the clock settle.
 double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream) {
   work();
   std::vector<double> seconds = time_each(runs, work, stream);
@@ -104,6 +86,9 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
   return median(seconds);
 }
 
+// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
+// else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
+// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
 double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
   const ProductBuffers planned(size, precision, stream, plan);
@@ -119,11 +104,15 @@ double measure_product(const ProductSize& size, const PrecisionConfig& precision
     const bool fast = accumulates_fast(precision.linear, precision.fast_accumulation, true);
     product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
-  const double seconds = time_runs(product_runs(size.flops(), stream), product, stream);
+  // After this number of runs a GPU's clock has settled, and a CPU completes them quickly.
+  const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
+  const auto runs = std::clamp<int64_t>(static_cast<int64_t>(enough_flops / size.flops()), 10, 400);
+  const double seconds = time_runs(runs, product, stream);
   stream.set_workspace({});
   return size.flops() / seconds;
 }
 
+// Returns the bytes/s of a large copy, counting bytes read and written.
 double measure_bandwidth(Stream& stream) {
   const int64_t bytes =
       stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // Size of the copy, which does not fit into any cache.
@@ -133,28 +122,6 @@ double measure_bandwidth(Stream& stream) {
   const auto copy = [&] { stream.copy(target, source); };
   return 2 * static_cast<double>(bytes) / time_runs(stream.is_cuda() ? 100 : 10, copy, stream);
 }
-
-DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
-  const int64_t n = stream.is_cuda() ? 8192 : 1024;
-  PrecisionConfig plain = precision;
-  plain.linear = LinearPrecision::kBFloat16;
-  DeviceRates rates;
-  rates.product = measure_product({n, n, n}, plain, stream);
-  PrecisionConfig fp8 = precision;
-  if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
-  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
-  rates.bandwidth = measure_bandwidth(stream);
-  return rates;
-}
-
-double floor_ms(const Profiler::Total& total, const DeviceRates& rates) {
-  if (total.communication) return 0;
-  double products = (total.flops - total.fp8_flops) / rates.product;
-  if (total.fp8_flops > 0) products += total.fp8_flops / rates.fp8_product;
-  return 1e3 * std::max(products, total.bytes / rates.bandwidth);
-}
-
-namespace {
 
 struct MeasureSizes {
   DType compute;
@@ -170,30 +137,24 @@ struct MeasureSizes {
 // each in forward, for the gradient of the input, and for that of the weights, then two matmuls of a 70B model for
 // 8,192 tokens with 8 tensor-parallel ranks.
 MeasureSizes gpu_sizes() {
-  return {.compute = DType::kBFloat16,
-          .products = {{4096, 4096, 4096},
-                       {8192, 8192, 8192},
-                       {16384, 6144, 4096},
-                       {16384, 4096, 6144},
-                       {6144, 4096, 16384},
-                       {16384, 4096, 4096},
-                       {4096, 4096, 16384},
-                       {16384, 28672, 4096},
-                       {16384, 4096, 28672},
-                       {28672, 4096, 16384},
-                       {16384, 4096, 14336},
-                       {16384, 14336, 4096},
-                       {4096, 14336, 16384},
-                       {16384, 128256, 4096},
-                       {16384, 4096, 128256},
-                       {128256, 4096, 16384},
-                       {8192, 1280, 8192},
-                       {8192, 8192, 1024}},
-          .attention = {.batch = 1, .seq_len = 8192, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128},
-          .attention_runs = 50,
-          .collective_bytes = {kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB},
-          .collective_runs = 20,
-          .disk_bytes = 256 * kMiB};
+  MeasureSizes sizes{.compute = DType::kBFloat16,
+                     .products = {{4096, 4096, 4096}, {8192, 8192, 8192}},
+                     .attention = {.batch = 1, .seq_len = 8192, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128},
+                     .attention_runs = 50,
+                     .collective_bytes = {kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB},
+                     .collective_runs = 20,
+                     .disk_bytes = 256 * kMiB};
+  struct Weight {
+    int64_t out, in;
+  };
+  constexpr int64_t kTokens = 16384;
+  for (const auto& [out, in] : {Weight{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}) {
+    sizes.products.push_back({kTokens, out, in});
+    if (out != in) sizes.products.push_back({kTokens, in, out});
+    sizes.products.push_back({out, in, kTokens});
+  }
+  sizes.products.insert(sizes.products.end(), {{8192, 1280, 8192}, {8192, 8192, 1024}});
+  return sizes;
 }
 
 MeasureSizes cpu_sizes() {
@@ -240,7 +201,7 @@ void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& st
     const bool is_first = !rates.product_flops.contains(precision);
     for (const ProductSize& shape : sizes.products) {
       const double flops = measure_product(shape, kind, stream);
-      rates.products.push_back({precision, fast, shape.m, shape.n, shape.k, flops});
+      rates.products.push_back({precision, fast, shape, flops});
       if (is_first && shape.m == shape.n && shape.n == shape.k) rates.product_flops[precision] = flops;
     }
   }
@@ -279,7 +240,7 @@ AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
         {.shape = s, .d_qkv = b.d_qkv, .d_out = b.d_out, .out = b.out, .lse = b.lse, .qkv = b.qkv, .documents = {}},
         stream);
   };
-  AttentionRates rates{s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim};
+  AttentionRates rates{.shape = s};
   rates.forward_flops = attention_forward_flops(s) / time_runs(sizes.attention_runs, forward, stream);
   rates.backward_flops = attention_backward_flops(s) / time_runs(sizes.attention_runs, backward, stream);
   stream.set_workspace({});
@@ -287,65 +248,44 @@ AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
 }
 
 // Measures collectives over all ranks on parts of one tensor.
-class CollectiveMeasure {
- public:
-  CollectiveMeasure(const MeasureSizes& sizes, ProcessGroup& group, Stream& stream)
-      : sizes_(sizes), group_(group), stream_(stream), arena_(stream.device()) {
-    group.agree([&] {
-      const int64_t elements = per_rank(sizes.collective_bytes.back()) * group.size();
-      const int64_t bytes = elements * dtype_bytes(sizes.compute);
-      arena_ = Arena(stream.device(), bytes + 256);
-      tensor_ = arena_.allocate("collective", sizes.compute, {elements});
-    });
-    world_ = make_communicator(group, stream);
-  }
-
-  CollectiveRates measure() {
-    CollectiveRates rates;
-    rates.ranks = group_.size();
-    const int64_t small_bytes = kSmallBytes * group_.size();
-    rates.latency_s = rate("all_reduce", small_bytes, kSmallRuns).seconds;
-    for (const char* op : {"all_gather", "reduce_scatter", "all_reduce"}) {
-      for (const int64_t bytes : sizes_.collective_bytes) {
-        rates.sizes.push_back(rate(op, bytes, sizes_.collective_runs));
-      }
-    }
-    const auto largest = [&](size_t op) { return rates.sizes[(op + 1) * sizes_.collective_bytes.size() - 1]; };
-    rates.bus_bytes_per_s = std::min(largest(0).bus_bytes_per_s, largest(1).bus_bytes_per_s);
-    return rates;
-  }
-
- private:
+CollectiveRates measure_collectives(const MeasureSizes& sizes, ProcessGroup& group, Stream& stream) {
   // Returns the number of elements per rank of a tensor of about `bytes`, rounded to units of 16 bytes.
-  int64_t per_rank(int64_t bytes) const {
-    const int64_t unit = 16 / dtype_bytes(sizes_.compute);
-    return std::max<int64_t>(1, bytes / group_.size() / 16) * unit;
-  }
-
-  CollectiveRate rate(const std::string& op, int64_t about_bytes, int64_t runs) {
+  const auto per_rank = [&](int64_t bytes) {
+    return std::max<int64_t>(1, bytes / group.size() / 16) * (16 / dtype_bytes(sizes.compute));
+  };
+  Arena arena(stream.device());
+  Tensor tensor;
+  group.agree([&] {
+    const int64_t elements = per_rank(sizes.collective_bytes.back()) * group.size();
+    arena = Arena(stream.device(), elements * dtype_bytes(sizes.compute) + 256);
+    tensor = arena.allocate("collective", sizes.compute, {elements});
+  });
+  const std::unique_ptr<Communicator> world = make_communicator(group, stream);
+  const auto rate = [&](const std::string& op, int64_t about_bytes, int64_t runs) -> CollectiveRate {
     const int64_t part = per_rank(about_bytes);
-    const Tensor whole = tensor_.rows(0, part * world_->size());
-    const Tensor mine = whole.rows(part * world_->rank(), part * (world_->rank() + 1));
+    const Tensor whole = tensor.rows(0, part * world->size());
+    const Tensor mine = whole.rows(part * world->rank(), part * (world->rank() + 1));
     const auto work = [&] {
-      if (op == "all_gather") return world_->all_gather(whole, mine, stream_);
-      if (op == "reduce_scatter") return world_->reduce_scatter_sum(mine, whole, stream_);
-      world_->all_reduce_sum(whole, stream_);
+      if (op == "all_gather") return world->all_gather(whole, mine, stream);
+      if (op == "reduce_scatter") return world->reduce_scatter_sum(mine, whole, stream);
+      world->all_reduce_sum(whole, stream);
     };
-    group_.barrier();
-    const double mine_s = time_runs(runs, work, stream_);
-    const auto slowest_ns = std::max<int64_t>(1, group_.all_reduce_max(static_cast<int64_t>(mine_s * 1e9)));
+    group.barrier();
+    const double mine_s = time_runs(runs, work, stream);
+    const auto slowest_ns = std::max<int64_t>(1, group.all_reduce_max(static_cast<int64_t>(mine_s * 1e9)));
     const double seconds = static_cast<double>(slowest_ns) / 1e9;
     const double sent = static_cast<double>((op == "all_reduce" ? 2 : 1) * (whole.bytes() - mine.bytes()));
     return {op, whole.bytes(), seconds, sent / seconds};
+  };
+  CollectiveRates rates{.ranks = group.size(), .sizes = {}};
+  rates.latency_s = rate("all_reduce", kSmallBytes * group.size(), kSmallRuns).seconds;
+  for (const char* op : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    for (const int64_t bytes : sizes.collective_bytes) rates.sizes.push_back(rate(op, bytes, sizes.collective_runs));
   }
-
-  const MeasureSizes& sizes_;
-  ProcessGroup& group_;
-  Stream& stream_;
-  Arena arena_;
-  Tensor tensor_;
-  std::unique_ptr<Communicator> world_;
-};
+  const auto largest = [&](size_t op) { return rates.sizes[(op + 1) * sizes.collective_bytes.size() - 1]; };
+  rates.bus_bytes_per_s = std::min(largest(0).bus_bytes_per_s, largest(1).bus_bytes_per_s);
+  return rates;
+}
 
 // Measures the write speed with random bytes, which no file system can compress.
 double measure_disk(const std::string& dir, int64_t bytes, int rank) {
@@ -364,19 +304,48 @@ double measure_disk(const std::string& dir, int64_t bytes, int rank) {
 
 }  // namespace
 
-MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream) {
+std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream) {
+  std::vector<Event> events;
+  for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (i > 0) work();
+    events[i].record(stream);
+  }
+  stream.synchronize();
+  std::vector<double> seconds;
+  for (size_t i = 1; i < events.size(); ++i) seconds.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
+  return seconds;
+}
+
+DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
+  const int64_t n = stream.is_cuda() ? 8192 : 1024;
+  PrecisionConfig plain = precision;
+  plain.linear = LinearPrecision::kBFloat16;
+  DeviceRates rates;
+  rates.product = measure_product({n, n, n}, plain, stream);
+  PrecisionConfig fp8 = precision;
+  if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
+  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
+  rates.bandwidth = measure_bandwidth(stream);
+  return rates;
+}
+
+double floor_ms(const Profiler::Total& total, const DeviceRates& rates) {
+  if (total.communication) return 0;
+  double products = (total.flops - total.fp8_flops) / rates.product;
+  if (total.fp8_flops > 0) products += total.fp8_flops / rates.fp8_product;
+  return 1e3 * std::max(products, total.bytes / rates.bandwidth);
+}
+
+MachineRates measure_machine(const std::string& disk_dir, bool collectives, ProcessGroup& group, Stream& stream) {
   const MeasureSizes sizes = stream.is_cuda() ? gpu_sizes() : cpu_sizes();
   MachineRates rates;
   rates.multiprocessors = stream.multiprocessors();
   together(group, [&] { measure_products(rates, sizes, stream); });
   together(group, [&] { rates.attention = measure_attention(sizes, stream); });
   together(group, [&] { rates.memory_bytes_per_s = measure_bandwidth(stream); });
-  if (options.collectives && group.size() > 1) {
-    rates.collectives = CollectiveMeasure(sizes, group, stream).measure();
-    rates.collectives->hosts = hosts;
-  }
-  together(group,
-           [&] { rates.disk_write_bytes_per_s = measure_disk(options.disk_dir, sizes.disk_bytes, group.rank()); });
+  if (collectives && group.size() > 1) rates.collectives = measure_collectives(sizes, group, stream);
+  together(group, [&] { rates.disk_write_bytes_per_s = measure_disk(disk_dir, sizes.disk_bytes, group.rank()); });
   return rates;
 }
 

@@ -24,33 +24,17 @@ struct DeviceRates {
 // second on a GPU. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's workspace.
 DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream);
 
-// Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
-// else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
-// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
-double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream);
-// Returns the bytes/s of a large copy, counting bytes read and written.
-double measure_bandwidth(Stream& stream);
-
 // Returns the time of each of `runs` runs in seconds.
 std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Returns the median time of the second half of `runs` runs in seconds. The first half lets the clock settle.
-double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream);
-// Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
-// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
-void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream);
 
 // Returns a lower bound for the time of an op in milliseconds, from its FLOPs and bytes at these rates. Returns 0 for
 // communication, which these rates do not bound.
 double floor_ms(const Profiler::Total& total, const DeviceRates& rates);
 
-struct MeasureOptions {
-  std::string disk_dir = ".";  // Directory whose write speed is measured with a temporary file.
-  bool collectives = true;     // Whether to measure collectives if there are several ranks.
-};
-
 // Returns this rank's rates, while all ranks measure at the same time. Takes about half a minute on a GPU, and seconds
 // on the CPU, where sizes are smaller. Temporarily allocates a few GiB of the GPU's memory, and removes the stream's
-// workspace. Does not set name, gpu_memory_bytes and versions. `hosts` is the number of hosts. A collective.
-MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream);
+// workspace. Does not set name, gpu_memory_bytes, collectives->hosts and versions. A temporary file in `disk_dir`
+// measures the write speed. `collectives` says whether to measure collectives if there are several ranks. A collective.
+MachineRates measure_machine(const std::string& disk_dir, bool collectives, ProcessGroup& group, Stream& stream);
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/observers/step_observer.h"
@@ -17,16 +18,9 @@ namespace {
 
 constexpr int64_t kSlots = 2;  // Maximum number of steps whose statistics are pending, as in StepResults.
 
-const char* tensor_name(AmaxTable::Kind kind) {
-  switch (kind) {
-    case AmaxTable::kInput:
-      return "input";
-    case AmaxTable::kOutputGradient:
-      return "output_gradient";
-    default:
-      return "weight";
-  }
-}
+// Names of the tensors of a linear, in the order of the report.
+constexpr std::pair<AmaxTable::Kind, const char*> kTensors[] = {
+    {AmaxTable::kInput, "input"}, {AmaxTable::kWeight, "weight"}, {AmaxTable::kOutputGradient, "output_gradient"}};
 
 class Fp8Watch : public StepObserver {
  public:
@@ -81,12 +75,12 @@ class Fp8Watch : public StepObserver {
     const auto per_block = static_cast<int64_t>(linears_.size());
     std::vector<Fp8TensorReport> reports;
     for (int64_t linear = 0; linear < table_->linears(); ++linear) {
-      for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kWeight, AmaxTable::kOutputGradient}) {
+      for (const auto& [kind, name] : kTensors) {
         const Fp8TensorStats stats = table_->tensor(values, linear, kind);
         if (stats.elements == 0) continue;
         reports.push_back({.layer = linear / per_block,
                            .linear = linears_[static_cast<size_t>(linear % per_block)].names.forward,
-                           .tensor = tensor_name(kind),
+                           .tensor = name,
                            .per_tensor = needs_amax(context_.config.precision.linear),
                            .stats = stats});
       }

@@ -1,13 +1,9 @@
 #include "app/observers/nonfinite_search.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "app/observers/step_observer.h"
@@ -64,11 +60,6 @@ class Magnitudes {
 
 std::string format_magnitude(float magnitude) { return fmt::format("{:.3g}", unsigned_nan(magnitude)); }
 
-// Returns "3.4 in its input" or "3.4 and 0.1 in its inputs".
-std::string format_magnitudes(const std::vector<std::string>& magnitudes, const char* what) {
-  return fmt::format("{} in its {}{}", fmt::join(magnitudes, " and "), what, magnitudes.size() > 1 ? "s" : "");
-}
-
 class Search : public ResultObserver {
  public:
   Search(const Magnitudes& magnitudes, int64_t num_layers) : magnitudes_(magnitudes), num_layers_(num_layers) {}
@@ -105,18 +96,20 @@ class Search : public ResultObserver {
     const std::string part = layer == ResultObserver::kEmbedding ? "the embedding"
                              : layer == num_layers_              ? "the head"
                                                                  : fmt::format("layer {}", layer);
-    const auto format = [&](std::initializer_list<OpInput> tensors) {
+    std::vector<std::string> parts;
+    // Adds "3.4 in its input" or "3.4 and 0.1 in its inputs". Returns whether there are such tensors.
+    const auto add = [&](std::initializer_list<OpInput> tensors, const char* what) {
       std::vector<std::string> texts;
       for (const OpInput& x : tensors) {
         if (x.operand.data.defined()) texts.push_back(format_magnitude(of_input(x.operand, result)));
       }
-      return texts;
+      if (texts.empty()) return false;
+      parts.push_back(fmt::format("{} in its {}{}", fmt::join(texts, " and "), what, texts.size() > 1 ? "s" : ""));
+      return true;
     };
-    std::vector<std::string> parts;
-    if (const auto inputs = format(result.inputs); !inputs.empty()) parts.push_back(format_magnitudes(inputs, "input"));
-    if (const auto weights = format(result.weights); !weights.empty()) {
-      parts.push_back(format_magnitudes(weights, "weight"));
-      if (*result.parameter != '\0') parts.back() += fmt::format(" ({})", result.parameter);
+    add(result.inputs, "input");
+    if (add(result.weights, "weight") && *result.parameter != '\0') {
+      parts.back() += fmt::format(" ({})", result.parameter);
     }
     parts.push_back(fmt::format("{} in its result", format_magnitude(worst)));
     // An entry of a forward also computes the backward of the head.
@@ -171,28 +164,6 @@ std::optional<NonfiniteResult> find_in_gradients(TrainingState& state, const Mag
                                              format_magnitude(largest))};
 }
 
-}  // namespace
-
-std::optional<NonfiniteResult> find_nonfinite(TrainingState& state, const TrainingStep& step) {
-  // The tensor is free until the gradients are measured.
-  const Magnitudes magnitudes(state.optimizer.grad_sum_of_squares(), state.mesh.stream());
-  Search search(magnitudes, state.model.config().num_layers);
-  state.model.observe_results(&search);
-  queue_entries(state, step, entries_of_step(state));
-  state.model.observe_results(nullptr);
-  const std::optional<NonfiniteResult> in_gradients = find_in_gradients(state, magnitudes);
-  state.model.forget_micro_batches();
-  return search.found() ? search.found() : in_gradients;
-}
-
-SampleRange samples_of(const MicroBatchSamples& a) {
-  if (a.step.end - a.step.begin != a.batch_size) return a.step;
-  const int64_t begin = a.step.begin + a.data_rank * (a.batch_size / a.data_ranks) + a.micro_batch * a.micro_batch_size;
-  return {begin, begin + a.micro_batch_size};
-}
-
-namespace {
-
 // Observer that explains the first step of a run that is skipped because its loss or gradient norm is not finite: its
 // batch is computed once more, and the log names the first result that is not finite
 // (app/observers/nonfinite_search.h). Does nothing if training.locate_nonfinite is false.
@@ -227,18 +198,15 @@ class NonfiniteWatch : public StepObserver {
  private:
   // Logs the first of the results of all ranks. A collective.
   void tell(const std::optional<NonfiniteResult>& found) const {
+    ProcessGroup& group = context_.runtime.group();
     nlohmann::json mine;
-    if (found) mine = {found->order, found->text, samples(*found), host_name()};
-    nlohmann::json first;
-    int first_rank = 0;
-    const std::vector<std::string> all = context_.runtime.group().gather(mine.dump());
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      const nlohmann::json result = nlohmann::json::parse(all[rank]);
-      if (result.is_null() || (!first.is_null() && first[0] <= result[0])) continue;
-      first = result;
-      first_rank = static_cast<int>(rank);
+    if (found) mine = {found->order, group.rank(), found->text, samples(*found), host_name()};
+    nlohmann::json first;  // Has the smallest order, and then the lowest rank.
+    for (const std::string& text : group.gather(mine.dump())) {
+      const nlohmann::json result = nlohmann::json::parse(text);
+      if (!result.is_null() && (first.is_null() || result < first)) first = result;
     }
-    if (!context_.runtime.group().is_root()) return;
+    if (!group.is_root()) return;
     const std::string again =
         fmt::format("step {} was computed again with {}", step_->number,
                     weights_after_ ? fmt::format("the weights after step {}", *weights_after_) : "the same weights");
@@ -249,12 +217,11 @@ class NonfiniteWatch : public StepObserver {
       return;
     }
     const std::string where =
-        all.size() > 1 ? fmt::format(" (rank {} on {})", first_rank, first[3].get<std::string>()) : "";
+        group.size() > 1 ? fmt::format(" (rank {} on {})", first[1].get<int>(), first[4].get<std::string>()) : "";
     log_event(EventKind::kWarning, step_->number,
               "{}, and the first result that is not finite is that of {}{}; octavo inspect CONFIG.yaml --samples {}:{} "
-              "--text "
-              "prints the samples",
-              again, first[1].get<std::string>(), where, first[2][0].get<int64_t>(), first[2][1].get<int64_t>());
+              "--text prints the samples",
+              again, first[2].get<std::string>(), where, first[3][0].get<int64_t>(), first[3][1].get<int64_t>());
   }
 
   std::array<int64_t, 2> samples(const NonfiniteResult& found) const {
@@ -277,6 +244,24 @@ class NonfiniteWatch : public StepObserver {
 };
 
 }  // namespace
+
+std::optional<NonfiniteResult> find_nonfinite(TrainingState& state, const TrainingStep& step) {
+  // The tensor is free until the gradients are measured.
+  const Magnitudes magnitudes(state.optimizer.grad_sum_of_squares(), state.mesh.stream());
+  Search search(magnitudes, state.model.config().num_layers);
+  state.model.observe_results(&search);
+  queue_entries(state, step, entries_of_step(state));
+  state.model.observe_results(nullptr);
+  const std::optional<NonfiniteResult> in_gradients = find_in_gradients(state, magnitudes);
+  state.model.forget_micro_batches();
+  return search.found() ? search.found() : in_gradients;
+}
+
+SampleRange samples_of(const MicroBatchSamples& a) {
+  if (a.step.end - a.step.begin != a.batch_size) return a.step;
+  const int64_t begin = a.step.begin + a.data_rank * (a.batch_size / a.data_ranks) + a.micro_batch * a.micro_batch_size;
+  return {begin, begin + a.micro_batch_size};
+}
 
 std::unique_ptr<StepObserver> make_nonfinite_watch(const ObserverContext& context) {
   return std::make_unique<NonfiniteWatch>(context);

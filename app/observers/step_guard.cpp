@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <utility>
 
 namespace octavo {
 
@@ -20,8 +18,6 @@ constexpr double kMinSpreadOfTimes = 0.1;
 constexpr int64_t kTimesWindow = 50;
 constexpr double kTimesZ = 6;
 constexpr double kMinDelayMs = 100;
-
-Spikes times() { return {kTimesWindow, kTimesZ, kMinSpreadOfTimes}; }
 
 }  // namespace
 
@@ -55,8 +51,6 @@ double Spikes::limit(int64_t step) const {
   return spread.mean + threshold_ * spread.deviation;
 }
 
-nlohmann::json Spikes::to_json() const { return values_; }
-
 void Spikes::from_json(const nlohmann::json& json) {
   values_.clear();
   if (!json.is_array()) return;
@@ -71,7 +65,7 @@ StepGuard::StepGuard(const TrainingConfig& config, int64_t logging_every)
       logging_every_(logging_every),
       losses_(config.loss_spike_window, config.loss_spike_z, kMinSpreadOfLosses),
       grad_norms_(config.loss_spike_window, config.loss_spike_z, kMinSpreadOfGradNorms),
-      times_(times()) {}
+      times_(kTimesWindow, kTimesZ, kMinSpreadOfTimes) {}
 
 float StepGuard::loss_limit(int64_t step) const {
   if (config_.on_loss_spike != OnLossSpike::kSkip) return std::numeric_limits<float>::infinity();

@@ -42,7 +42,7 @@ class Spikes {
   double mean(int64_t step) const { return spread_before(step).mean; }
 
   // Convert the values to and from JSON for checkpoints. from_json ignores JSON that to_json did not write.
-  nlohmann::json to_json() const;
+  nlohmann::json to_json() const { return values_; }
   void from_json(const nlohmann::json& json);
 
  private:

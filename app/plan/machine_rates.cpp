@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/files/embedded_file.h"
@@ -46,42 +47,31 @@ class Reader {
   }
   Reader object(const std::string& key) const { return {at(key), name(key)}; }
   std::vector<Reader> list(const std::string& key) const {
-    const Json& items = at(key);
-    expect(items.is_array(), key, "a list");
+    const Json& items = expect(at(key).is_array(), key, "a list");
     std::vector<Reader> readers;
     for (size_t i = 0; i < items.size(); ++i) readers.emplace_back(items[i], fmt::format("{}[{}]", name(key), i));
     return readers;
   }
-  std::string text(const std::string& key) const {
-    expect(at(key).is_string(), key, "text");
-    return at(key).get<std::string>();
-  }
+  std::string text(const std::string& key) const { return expect(at(key).is_string(), key, "text"); }
   std::vector<std::string> texts(const std::string& key) const {
     const Json& items = at(key);
     const auto is_text = [](const Json& item) { return item.is_string(); };
-    expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
-    return items.get<std::vector<std::string>>();
+    return expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
   }
-  bool flag(const std::string& key) const {
-    expect(at(key).is_boolean(), key, "true or false");
-    return at(key).get<bool>();
-  }
+  bool flag(const std::string& key) const { return expect(at(key).is_boolean(), key, "true or false"); }
   int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
   double number(const std::string& key) const {
-    expect(at(key).is_number() && std::isfinite(at(key).get<double>()), key, "a number");
-    return at(key).get<double>();
+    return expect(at(key).is_number() && std::isfinite(at(key).get<double>()), key, "a number");
   }
-  double rate(const std::string& key) const {
-    const double value = number(key);
-    expect(value > 0, key, "a positive number");
-    return value;
-  }
+  double rate(const std::string& key) const { return expect(number(key) > 0, key, "a positive number"); }
   const Json& json() const { return json_; }
 
  private:
   std::string name(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
-  void expect(bool is_right, const std::string& key, const std::string& expected) const {
+  // Returns the value of a key if it is right.
+  const Json& expect(bool is_right, const std::string& key, const std::string& expected) const {
     CHECK_INPUT(is_right, "{} is {}, expected {}", name(key), at(key).dump(), expected);
+    return at(key);
   }
 
   const Json& json_;
@@ -91,9 +81,7 @@ class Reader {
 ProductRate read_product(const Reader& r) {
   return {.precision = r.text("precision"),
           .fast_accumulation = r.flag("fast_accumulation"),
-          .m = r.count("m", 1),
-          .n = r.count("n", 1),
-          .k = r.count("k", 1),
+          .size = {r.count("m", 1), r.count("n", 1), r.count("k", 1)},
           .flops = r.rate("flops")};
 }
 
@@ -114,11 +102,11 @@ CollectiveRates read_collectives(const Reader& r) {
 
 AttentionRates read_attention(const Reader& r) {
   const Reader shape = r.object("attention_shape");
-  return {.batch = shape.count("batch", 1),
-          .seq_len = shape.count("seq_len", 1),
-          .num_heads = shape.count("num_heads", 1),
-          .num_kv_heads = shape.count("num_kv_heads", 1),
-          .head_dim = shape.count("head_dim", 1),
+  return {.shape = {.batch = shape.count("batch", 1),
+                    .seq_len = shape.count("seq_len", 1),
+                    .num_heads = shape.count("num_heads", 1),
+                    .num_kv_heads = shape.count("num_kv_heads", 1),
+                    .head_dim = shape.count("head_dim", 1)},
           .forward_flops = r.rate("attention_forward_flops"),
           .backward_flops = r.rate("attention_backward_flops")};
 }
@@ -135,6 +123,20 @@ MeasuredRuns read_measured_runs(const Reader& r) {
   return measured;
 }
 
+// Calls visit(name, unit, value) for each rate.
+template <typename Rates, typename Visit>
+void visit_rates(Rates& rates, const Visit& visit) {
+  for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);
+  for (auto& [precision, fast_accumulation, size, flops] : rates.products) {
+    visit(fmt::format("{}{} {} x {} x {}", precision, fast_accumulation ? " fast" : "", size.m, size.n, size.k),
+          "FLOP/s", flops);
+  }
+  visit("attention forward", "FLOP/s", rates.attention.forward_flops);
+  visit("attention backward", "FLOP/s", rates.attention.backward_flops);
+  visit("memory", "B/s", rates.memory_bytes_per_s);
+  visit("disk write", "B/s", rates.disk_write_bytes_per_s);
+}
+
 MachineRates rates_of(const EmbeddedFile& file) {
   return machine_rates_from_json(Json::parse(file.text), fmt::format("machines/{}.json", file.name));
 }
@@ -142,14 +144,14 @@ MachineRates rates_of(const EmbeddedFile& file) {
 }  // namespace
 
 OrderedJson to_json(const MachineRates& rates) {
-  const AttentionRates& a = rates.attention;
+  const SdpaShape& attention = rates.attention.shape;
   OrderedJson products = OrderedJson::array();
   for (const ProductRate& p : rates.products) {
     products.push_back({{"precision", p.precision},
                         {"fast_accumulation", p.fast_accumulation},
-                        {"m", p.m},
-                        {"n", p.n},
-                        {"k", p.k},
+                        {"m", p.size.m},
+                        {"n", p.size.n},
+                        {"k", p.size.k},
                         {"flops", p.flops}});
   }
   OrderedJson json{{"format", kFormat},
@@ -161,13 +163,13 @@ OrderedJson to_json(const MachineRates& rates) {
                    {"product_flops", rates.product_flops},
                    {"products", products},
                    {"attention_shape",
-                    {{"batch", a.batch},
-                     {"seq_len", a.seq_len},
-                     {"num_heads", a.num_heads},
-                     {"num_kv_heads", a.num_kv_heads},
-                     {"head_dim", a.head_dim}}},
-                   {"attention_forward_flops", a.forward_flops},
-                   {"attention_backward_flops", a.backward_flops},
+                    {{"batch", attention.batch},
+                     {"seq_len", attention.seq_len},
+                     {"num_heads", attention.num_heads},
+                     {"num_kv_heads", attention.num_kv_heads},
+                     {"head_dim", attention.head_dim}}},
+                   {"attention_forward_flops", rates.attention.forward_flops},
+                   {"attention_backward_flops", rates.attention.backward_flops},
                    {"memory_bytes_per_s", rates.memory_bytes_per_s},
                    {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
                    {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
@@ -237,31 +239,29 @@ std::optional<MachineRates> find_machine_of(const std::string& device) {
   return std::nullopt;
 }
 
-void visit_rates(MachineRates& rates, const RateVisitor& visit) {
-  for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);
-  for (ProductRate& p : rates.products) {
-    visit(fmt::format("{}{} {} x {} x {}", p.precision, p.fast_accumulation ? " fast" : "", p.m, p.n, p.k), "FLOP/s",
-          p.flops);
+std::vector<RateSpread> spreads(std::span<const MachineRates> ranks) {
+  std::vector<RateSpread> all;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int number = static_cast<int>(rank);
+    size_t i = 0;
+    visit_rates(ranks[rank], [&](const std::string& name, const char* unit, double value) {
+      if (rank == 0) all.push_back({name, unit, value, value, number, number});
+      CHECK(i < all.size() && all[i].name == name, "the ranks have not measured the same rates: {}", name);
+      RateSpread& s = all[i++];
+      if (value < s.slowest) std::tie(s.slowest, s.slowest_rank) = std::pair(value, number);
+      if (value > s.fastest) std::tie(s.fastest, s.fastest_rank) = std::pair(value, number);
+    });
   }
-  visit("attention forward", "FLOP/s", rates.attention.forward_flops);
-  visit("attention backward", "FLOP/s", rates.attention.backward_flops);
-  visit("memory", "B/s", rates.memory_bytes_per_s);
-  visit("disk write", "B/s", rates.disk_write_bytes_per_s);
+  return all;
 }
 
 MachineRates slowest_of(std::span<const MachineRates> ranks) {
   CHECK(!ranks.empty(), "there are no ranks to compare");
   MachineRates slowest = ranks.front();
-  std::vector<std::pair<std::string, double*>> lowest;
-  visit_rates(slowest,
-              [&](const std::string& name, const std::string&, double& value) { lowest.emplace_back(name, &value); });
-  for (MachineRates rank : ranks) {
-    size_t i = 0;
-    visit_rates(rank, [&](const std::string& name, const std::string&, double& value) {
-      CHECK(i < lowest.size() && lowest[i].first == name, "the ranks have not measured the same rates: {}", name);
-      *lowest[i].second = std::min(*lowest[i].second, value);
-      ++i;
-    });
+  const std::vector<RateSpread> rates = spreads(ranks);
+  size_t i = 0;
+  visit_rates(slowest, [&](const std::string&, const char*, double& value) { value = rates[i++].slowest; });
+  for (const MachineRates& rank : ranks) {
     slowest.gpu_memory_bytes = std::min(slowest.gpu_memory_bytes, rank.gpu_memory_bytes);
   }
   return slowest;

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "core/files/output_file.h"
+#include "kernels/attention_shapes/sdpa_args.h"
 #include "parallel/config.h"
 
 namespace octavo {
@@ -41,19 +41,13 @@ struct ProductSize {
 struct ProductRate {
   std::string precision;  // Name of the precision, a key of product_flops.
   bool fast_accumulation = false;
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
+  ProductSize size = {};
   double flops = 0;  // FLOP/s, counting 2 m n k FLOPs per matmul.
 };
 
 // Rates of causal attention (kernels/attention/sdpa.h).
 struct AttentionRates {
-  int64_t batch = 0;
-  int64_t seq_len = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+  SdpaShape shape = {};
   // FLOP/s, counting only the causal half: forward has 2 batch num_heads seq_len^2 head_dim FLOPs, and backward has 2.5
   // times as many.
   double forward_flops = 0;
@@ -123,10 +117,18 @@ MachineRates find_machine(const std::string& name_or_path, const char* option = 
 // "NVIDIA H100 80GB HBM3".
 std::optional<MachineRates> find_machine_of(const std::string& device);
 
-// Calls visit(name, unit, value) for each rate, always in the same order. An example is the name "bfloat16 8192 x 8192
-// x 8192" with the unit "FLOP/s".
-using RateVisitor = std::function<void(const std::string& name, const std::string& unit, double& value)>;
-void visit_rates(MachineRates& rates, const RateVisitor& visit);
+// Range of one measured rate over all ranks.
+struct RateSpread {
+  std::string name;  // Name such as "bfloat16 8192 x 8192 x 8192".
+  std::string unit;  // Either FLOP/s or B/s.
+  double slowest = 0;
+  double fastest = 0;
+  int slowest_rank = 0;
+  int fastest_rank = 0;
+};
+// Returns the range of each rate, always in the same order. All ranks, given in rank order, must have measured the same
+// rates.
+std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
 // Returns the smallest value of each rate, and of the GPU's memory, among ranks that measured the same things. All
 // other members are those of the first rank.
 MachineRates slowest_of(std::span<const MachineRates> ranks);

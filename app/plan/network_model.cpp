@@ -53,8 +53,6 @@ double real(int64_t value) { return static_cast<double>(value); }
 // Returns the share of a tensor that other ranks of the group hold.
 double peers_share(const RankSpread& group) { return real(group.ranks - 1) / real(group.ranks); }
 
-double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }
-
 // Returns the bandwidth that NCCL reaches with one network card.
 double card_bytes_per_s(const Cluster& cluster) { return cluster.network_gbps * 1e9 / 8 * kNetworkShare; }
 
@@ -98,15 +96,11 @@ RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
 }
 
 CollectiveKind collective_named(std::string_view op) {
-  constexpr std::pair<std::string_view, CollectiveKind> kNames[] = {{"all_gather", CollectiveKind::kAllGather},
-                                                                    {"reduce_scatter", CollectiveKind::kReduceScatter},
-                                                                    {"all_reduce", CollectiveKind::kAllReduce},
-                                                                    {"all_to_all", CollectiveKind::kAllToAll}};
-  for (const auto& [name, collective] : kNames) {
-    if (op == name) return collective;
-  }
-  CHECK(false, "a collective \"{}\", expected one of parallel/communicator.h", op);
-  return CollectiveKind::kAllGather;
+  // Names in the order of CollectiveKind.
+  constexpr auto kNames = std::to_array<std::string_view>({"all_gather", "reduce_scatter", "all_reduce", "all_to_all"});
+  const auto* found = std::find(kNames.begin(), kNames.end(), op);
+  CHECK(found != kNames.end(), "a collective \"{}\", expected one of parallel/communicator.h", op);
+  return static_cast<CollectiveKind>(found - kNames.begin());
 }
 
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
@@ -114,12 +108,10 @@ double collective_seconds(const MachineRates& machine, const Cluster& cluster, c
   if (group.ranks == 1) return 0;
   const CollectiveRates& rates = collectives_of(machine);
   const double nvlink = rates.bus_bytes_per_s / (overlap == Overlap::kCompute ? kOverlapSlowdown : 1);
-  const double rounds = rounds_of(op);
+  const double rounds = op == CollectiveKind::kAllReduce ? 2 : 1;
   if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
   const double card = card_bytes_per_s(cluster);
-  if (op == CollectiveKind::kAllToAll) {
-    return rates.latency_s + all_to_all_seconds(group, bytes, nvlink, card);
-  }
+  if (op == CollectiveKind::kAllToAll) return rates.latency_s + all_to_all_seconds(group, bytes, nvlink, card);
   const Network network{.bus = std::min(nvlink, real(group.per_node) * card),
                         .hop_s = cluster.network_latency_us * 1e-6,
                         .levels = std::ceil(std::log2(real(group.nodes())))};

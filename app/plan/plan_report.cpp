@@ -312,8 +312,8 @@ void print_run(const PlanReport& r) {
 void print_flops(const Config& config) {
   std::cout << fmt::format("FLOPs per token: {:.4g} G as mfu counts them; causal:",
                            config.model.flops_per_token(config.data.seq_len) / 1e9);
-  for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
-    std::cout << fmt::format("  {} {:.3g} G", part.part, part.flops / 1e9);
+  for (const auto& [part, flops] : flops_by_part(config.model, config.data.seq_len)) {
+    std::cout << fmt::format("  {} {:.3g} G", part, flops / 1e9);
   }
   std::cout << "\n\n";
 }
@@ -338,8 +338,8 @@ OrderedJson plan_json(const PlanReport& report) {
                    {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
   if (target.document_length > 0) json["document_length"] = target.document_length;
   if (!plan.job.mesh.reason.empty()) json["mesh_reason"] = plan.job.mesh.reason;
-  for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
-    json["flops_by_part"][part.part] = part.flops;
+  for (const auto& [part, flops] : flops_by_part(config.model, config.data.seq_len)) {
+    json["flops_by_part"][part] = flops;
   }
   if (config.stage.number > 0) json["stage"] = config.stage.number;
   json["memory"] = memory_json(plan.job);

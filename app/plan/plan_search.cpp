@@ -50,10 +50,11 @@ struct Candidate {
   bool predicted = false;
 };
 
-Plan plan_of(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target, Predictor* predictor) {
-  Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
-  if (predictor != nullptr) plan.prediction = predictor->predict(plan.job);
-  return plan;
+// Returns the configured mesh. The size of an axis that gets the ranks that the other axes leave is 1.
+MeshShape configured_mesh(const ParallelConfig& parallel) {
+  MeshShape mesh;
+  for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(parallel.*axis.configured, 1);
+  return mesh;
 }
 
 // Finds plans in the order of their times, the fastest first. Candidates of a mesh and micro-batch are predicted, and
@@ -65,8 +66,7 @@ class Search {
         target_(target),
         predictor_(*target.machine, target.cluster, target.document_length),
         at_most_s_(at_most_s) {
-    MeshShape mesh;
-    for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
+    MeshShape mesh = configured_mesh(config.parallel);
     chunks_ = {2, 4, std::max<int64_t>(config.parallel.pipeline_chunks, 2)};
     const std::set<int64_t> pipelines = powers_of_two(config.model.num_layers, mesh.pipeline);
     const std::set<int64_t> contexts = powers_of_two(max_context_parallel(config), mesh.context);
@@ -96,8 +96,8 @@ class Search {
         continue;
       }
       if (!is_worthwhile(candidate)) continue;
-      Plan plan = plan_of(candidate.config, {candidate.mesh, ""}, target_, &predictor_);
-      if (plan.job.memory.fits()) return plan;
+      Job job = resolve(candidate.config, target_.place, {candidate.mesh, ""});
+      if (job.memory.fits()) return Plan{.job = job, .prediction = predictor_.predict(job)};
     }
     return std::nullopt;
   }
@@ -216,13 +216,9 @@ class Search {
     if (std::any_of(fitting_.begin(), fitting_.end(), more)) return true;
     if (std::any_of(unfitting_.begin(), unfitting_.end(), less)) return false;
     config.activation_checkpointing = {.mode = Mode::kFull};
-    const bool fits_full = fits(config, mesh);
+    const bool fits_full = octavo::can_fit(config, target_.place, mesh);
     (fits_full ? fitting_ : unfitting_).push_back(needs);
     return fits_full;
-  }
-
-  bool fits(const StageConfig& config, const MeshShape& mesh) const {
-    return octavo::can_fit(config, target_.place, mesh);
   }
 
   // Sets the smallest number of recomputed blocks that fits. Drops the candidate if none fits, or if it fits without
@@ -233,7 +229,7 @@ class Search {
     candidate.open = false;
     const size_t found = first_fitting(choices, [&](const MemoryChoice& choice) {
       checkpointing = choice.checkpointing;
-      return fits(candidate.config, candidate.mesh);
+      return octavo::can_fit(candidate.config, target_.place, candidate.mesh);
     });
     if (found == 0 || found == choices.size()) return;
     checkpointing = choices[found].checkpointing;
@@ -264,21 +260,6 @@ class Search {
   std::vector<Needs> fitting_, unfitting_;  // Known results of can_fit().
 };
 
-// Returns the number of GPUs without --gpus: plan.gpus, or the size of the config's mesh.
-int64_t stated_gpus(const Config& config) {
-  if (config.plan.gpus > 0) return config.plan.gpus;
-  int64_t gpus = 1;
-  for (const MeshAxis& axis : kMeshAxes) gpus *= std::max<int64_t>(config.parallel.*axis.configured, 1);
-  return gpus;
-}
-
-// Sets the number of CPU threads. Ranks on the CPU share its cores, as in a run, and the size of workspaces depends on
-// the threads.
-void set_threads(int64_t ranks, ProcessGroup& group) {
-  const int cores = choose_threads(group);
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));
-}
-
 }  // namespace
 
 PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group) {
@@ -287,7 +268,9 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
   PlanTarget target;
   target.document_length = arguments.document_length;
   target.cluster = arguments.cluster;
-  target.place.ranks = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.place.ranks = arguments.gpus > 0     ? arguments.gpus
+                       : config.plan.gpus > 0 ? config.plan.gpus
+                                              : configured_mesh(config.parallel).ranks();
   target.place.ranks_per_node = arguments.cluster.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const bool is_given = !arguments.machine.empty();
@@ -301,7 +284,9 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
       "{} {} describes a CPU, but the plan is for GPUs, expected the file of a machine with GPUs, or device=cpu",
       option, name);
   if (on_cpu) {
-    set_threads(target.place.ranks, group);
+    // Ranks on the CPU share its cores, as in a run, and the size of workspaces depends on the threads.
+    const int threads = std::max(1, choose_threads(group) / static_cast<int>(target.place.ranks));
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(threads);
   } else {
     target.place.multiprocessors = static_cast<int>(machine.multiprocessors);
     target.place.memory_bytes = machine.gpu_memory_bytes;
@@ -323,19 +308,15 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 }
 
 Plan make_plan(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target) {
-  if (!target.machine) return plan_of(stage, mesh, target, nullptr);
-  Predictor predictor(*target.machine, target.cluster, target.document_length);
-  return plan_of(stage, mesh, target, &predictor);
+  Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
+  if (target.machine) plan.prediction = predict_step(plan.job, *target.machine, target.cluster, target.document_length);
+  return plan;
 }
 
 std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& target, size_t count, double at_most_s) {
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
-  while (plans.size() < count) {
-    std::optional<Plan> plan = search.next();
-    if (!plan) break;
-    plans.push_back(std::move(*plan));
-  }
+  for (std::optional<Plan> plan; plans.size() < count && (plan = search.next());) plans.push_back(std::move(*plan));
   // The prediction of a plan may differ in the last digits from the prediction that placed its candidate.
   std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return a.prediction.value().step_s < b.prediction.value().step_s;

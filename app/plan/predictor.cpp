@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"
@@ -72,7 +71,7 @@ constexpr auto kMemoryOps = std::to_array<MemoryOp>({
 });
 constexpr MemoryOp kOtherOp;
 
-double squared_distance(const ProductRate& p, const ProductSize& size) {
+double squared_distance(const ProductSize& p, const ProductSize& size) {
   const auto octaves = [](int64_t a, int64_t b) { return std::log2(static_cast<double>(a) / static_cast<double>(b)); };
   const double m = octaves(p.m, size.m);
   const double n = octaves(p.n, size.n);
@@ -173,9 +172,9 @@ double StepPrediction::bubble() const {
   return waiting_s / step_s / static_cast<double>(stages.size());
 }
 
-std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len) {
+std::vector<std::pair<std::string, double>> flops_by_part(const ModelConfig& model, int64_t seq_len) {
   const double layers = as_double(model.num_layers);
-  std::vector<TokenFlops> parts;
+  std::vector<std::pair<std::string, double>> parts;
   for (const LinearSpec& linear : block_linears(model)) {
     parts.push_back({linear.names.forward, 6 * layers * as_double(linear.shape.in) * as_double(linear.shape.out)});
   }
@@ -262,7 +261,7 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
   double sum = 0;
   for (const ProductRate& p : machine.products) {
     if (p.precision != precision || p.fast_accumulation != fast_accumulation) continue;
-    const double distance = squared_distance(p, size) + kSame;
+    const double distance = squared_distance(p.size, size) + kSame;
     const double weight = 1 / (distance * distance);
     weights += weight;
     sum += weight * p.flops;

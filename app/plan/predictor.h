@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "app/job/job.h"
@@ -70,12 +71,8 @@ struct StepPrediction {
   double bubble() const;
 };
 
-// Training FLOPs per token of one part of the model. Attention counts its causal half.
-struct TokenFlops {
-  std::string part;
-  double flops = 0;
-};
-std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len);
+// Returns the name and the training FLOPs per token of each part of the model. Attention counts its causal half.
+std::vector<std::pair<std::string, double>> flops_by_part(const ModelConfig& model, int64_t seq_len);
 
 // Returns the mean number of tokens that a token attends to. document_length is the mean length of documents, as octavo
 // bench draws them (app/run/utilization.h), or 0 without a document mask.

@@ -1,7 +1,9 @@
 #include "app/plan/recorded_step.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
+#include <tuple>
 
 #include "app/run/training_state.h"
 #include "model/parameters/pipeline_stages.h"
@@ -16,44 +18,32 @@ constexpr int64_t kRecordedShards = 8;
 constexpr int kShardStream = 1;
 constexpr int kReplicaStream = 2;
 
-// Appends the entries of a record to a RecordedStep. Ops of the record become separate StepOps for each kind of stream
-// that they are queued on.
-class Appending {
- public:
-  Appending(const OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
+// Indices of StepOps by the op of the record, of_compute and of_shard.
+using KnownOps = std::map<std::tuple<size_t, bool, bool>, size_t>;
 
-  // Appends all entries. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced
-  // gradients.
-  void append(bool of_end) {
-    for (OpRecord::Entry entry : record_.entries()) {
-      if (entry.action == OpRecord::Action::kOp) entry.index = index_of(entry, of_end);
-      step_.entries.push_back(entry);
+// Moves the entries of a record to a step. Ops of the record become separate StepOps for each kind of stream that they
+// are queued on. At the end of a step (`of_end`), ops only process this rank's shard, such as the reduced gradients.
+void move_entries(OpRecord& record, bool of_end, KnownOps& known, RecordedStep& step) {
+  for (OpRecord::Entry entry : record.entries()) {
+    if (entry.action == OpRecord::Action::kOp) {
+      const Op& op = record.ops()[entry.index];
+      const bool of_compute = entry.stream == 0;
+      const bool of_shard = of_end || entry.stream == kReplicaStream ||
+                            (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
+      const auto [found, is_new] = known.try_emplace({entry.index, of_compute, of_shard}, step.ops.size());
+      if (is_new) {
+        step.ops.push_back({.op = op, .axis = op.axis, .of_compute = of_compute, .of_shard = of_shard});
+        step.ops.back().op.axis = "";
+      }
+      entry.index = found->second;
     }
-    step_.ranges = record_.ranges();
-    step_.streams = record_.streams();
-    step_.signals = record_.signals();
+    step.entries.push_back(entry);
   }
-
- private:
-  size_t index_of(const OpRecord::Entry& entry, bool of_end) {
-    const Op& op = record_.ops()[entry.index];
-    const bool of_shard = of_end || entry.stream == kReplicaStream ||
-                          (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
-    const size_t place = (entry.index * 2 + (entry.stream == 0 ? 1 : 0)) * 2 + (of_shard ? 1 : 0);
-    if (place >= known_.size()) known_.resize(4 * record_.ops().size(), kNone);
-    if (known_[place] == kNone) {
-      known_[place] = step_.ops.size();
-      step_.ops.push_back({.op = op, .axis = op.axis, .of_compute = entry.stream == 0, .of_shard = of_shard});
-      step_.ops.back().op.axis = "";
-    }
-    return known_[place];
-  }
-
-  static constexpr size_t kNone = SIZE_MAX;
-  const OpRecord& record_;
-  RecordedStep& step_;
-  std::vector<size_t> known_;  // Index of the StepOp by op of the record, stream and `of_shard`.
-};
+  step.ranges = record.ranges();
+  step.streams = record.streams();
+  step.signals = record.signals();
+  record.clear();
+}
 
 // Returns the entries of a micro-batch. Those that are queued together are one element.
 std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
@@ -68,22 +58,6 @@ std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, c
     if (splits) entries.push_back({{Kind::kBackwardWeights, micro_batch, chunk}});
   }
   return entries;
-}
-
-// Returns the share of the causal scores that attention computes. Without documents it is 1. A token that attends to A
-// tokens counts as 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
-double attended_share(int64_t seq_len, int64_t document_length) {
-  return (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
-}
-
-// Returns the job whose step is recorded: on the recorded mesh, and with at most the first, a middle and the last
-// micro-batch.
-Job recorded_job(const Job& job) {
-  Job recorded = with_mesh(job, {recorded_mesh(job), ""});
-  TrainingConfig& training = recorded.config.training;
-  const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
-  training.global_batch_size = micro_batches * training.micro_batch_size * recorded.mesh.shape.data();
-  return recorded;
 }
 
 }  // namespace
@@ -113,9 +87,12 @@ bool depends_on_shards(const Job& job) {
 }
 
 RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage) {
-  const Job recorded = recorded_job(job);
+  // At most the first, a middle and the last micro-batch are recorded.
+  const int64_t micro_batches = std::min(job.micro_batches(), kFirstMiddleLast);
+  Job recorded = with_mesh(job, {recorded_mesh(job), ""});
   const MeshShape& shape = recorded.mesh.shape;
-  const int64_t micro_batches = recorded.micro_batches();
+  TrainingConfig& training = recorded.config.training;
+  training.global_batch_size = micro_batches * training.micro_batch_size * shape.data();
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
   Stream stream = Stream::planned(job.place.multiprocessors, &record, job.place.device);
@@ -128,27 +105,26 @@ RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage)
 
   RecordedStep step;
   step.shards = shape.shards();
-  Appending appending(record, step);
-  const auto take = [&](bool of_end) {
-    appending.append(of_end);
-    record.clear();
-  };
+  KnownOps known;
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
     for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.place, i)) {
       step.begins.push_back(step.entries.size());
       queue_entries(state, {.number = 2}, entries);
-      take(false);
+      move_entries(record, false, known, step);
     }
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
   step.begins.push_back(step.entries.size());
   finish_step(state, {.number = 2});
-  take(true);
+  move_entries(record, true, known, step);
   step.document_length = document_length;
-  const double share = document_length > 0 ? attended_share(job.config.data.seq_len, document_length) : 1;
+  // Share of the causal scores that attention computes, 1 without documents. A token that attends to A tokens counts as
+  // 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
+  const int64_t seq_len = job.config.data.seq_len;
+  const double share = (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
   for (RecordedStep::StepOp& op : step.ops) {
     if (op.op.bound == OpBound::kAttentionForward || op.op.bound == OpBound::kAttentionBackward) op.op.flops *= share;
   }

@@ -146,7 +146,6 @@ class StepClock::Walk {
     double exposed_s = 0;
   };
 
-  void compute(size_t op, double times);
   void wait(int stream, const Place& place);
   void advance(Side& side, size_t length);
   void add(size_t op, double times, double takes_s, double exposed_s);
@@ -171,7 +170,7 @@ void StepClock::Walk::run(double middle_times) {
     switch (action) {
       case OpRecord::Action::kOp:
         if (stream == 0) {
-          compute(index, times);
+          add(index, times, op_times_[index].alone_s, op_times_[index].alone_s);
         } else {
           side.queue.push_back({index, times, side.ready_s, side.after});
         }
@@ -201,11 +200,6 @@ void StepClock::Walk::add(size_t op, double times, double takes_s, double expose
   sum.takes_s += times * takes_s;
   sum.exposed_s += times * exposed_s;
   now_s_ += exposed_s;
-}
-
-void StepClock::Walk::compute(size_t op, double times) {
-  const double seconds = op_times_[op].alone_s;
-  add(op, times, seconds, seconds);
 }
 
 void StepClock::Walk::wait(int stream, const Place& place) {
@@ -349,31 +343,24 @@ class Pipeline {
     double busy_s = 0;
   };
 
-  // Return whether an entry runs the first part of the model, which has no part before it, or the last one.
-  static bool is_first(size_t stage, const StepEntry& entry) { return stage == 0 && entry.chunk == 0; }
-  bool is_last(size_t stage, const StepEntry& entry) const {
-    return stage + 1 == stages_.size() && entry.chunk + 1 == step_.chunks;
-  }
-  // Return the link that an entry receives from or sends to, or null. Element i of activations_ and of gradients_ has
-  // what stage i sends.
-  Link* input(size_t stage, const StepEntry& entry) {
+  // Returns the link that an entry receives from (`is_input`) or sends to, or null if there is no part of the model
+  // before or after the part that the entry runs. Element i of activations_ and of gradients_ has what stage i sends.
+  Link* link(size_t stage, const StepEntry& entry, bool is_input) {
+    if (entry.kind == Kind::kBackwardWeights) return nullptr;
     const size_t stages = stages_.size();
-    if (entry.kind == Kind::kBackwardWeights) return nullptr;
-    if (entry.kind == Kind::kForward)
-      return is_first(stage, entry) ? nullptr : &activations_[(stage + stages - 1) % stages];
-    return is_last(stage, entry) ? nullptr : &gradients_[(stage + 1) % stages];
-  }
-  Link* output(size_t stage, const StepEntry& entry) {
-    if (entry.kind == Kind::kBackwardWeights) return nullptr;
-    if (entry.kind == Kind::kForward) return is_last(stage, entry) ? nullptr : &activations_[stage];
-    return is_first(stage, entry) ? nullptr : &gradients_[stage];
+    const bool is_forward = entry.kind == Kind::kForward;
+    const bool is_at_end = is_forward == is_input ? stage == 0 && entry.chunk == 0
+                                                  : stage + 1 == stages && entry.chunk + 1 == step_.chunks;
+    if (is_at_end) return nullptr;
+    const size_t neighbour = (is_forward ? stage + stages - 1 : stage + 1) % stages;
+    return &(is_forward ? activations_ : gradients_)[is_input ? neighbour : stage];
   }
 
   // Lets the transfer of an entry's input begin.
   void post(size_t s, size_t entry) {
     const Stage& stage = stages_[s];
     if (entry == stage.entries.size()) return;
-    if (Link* link = input(s, stage.entries[entry])) link->posted_s.push_back(stage.now_s);
+    if (Link* in = link(s, stage.entries[entry], true)) in->posted_s.push_back(stage.now_s);
   }
 
   // Begins the next entry. Returns false if its input has not arrived, or if there is none.
@@ -382,10 +369,10 @@ class Pipeline {
     if (stage.next == stage.entries.size()) return false;
     if (stage.runs) return true;
     const StepEntry& entry = stage.entries[stage.next];
-    if (Link* link = input(s, entry)) {
-      link->advance(step_.transfer_s);
-      if (link->ends_s.size() == link->taken) return false;
-      stage.now_s = std::max(stage.now_s, link->ends_s[link->taken++]);
+    if (Link* in = link(s, entry, true)) {
+      in->advance(step_.transfer_s);
+      if (in->ends_s.size() == in->taken) return false;
+      stage.now_s = std::max(stage.now_s, in->ends_s[in->taken++]);
     }
     post(s, stage.next + 1);
     const double seconds = step_.seconds(static_cast<int64_t>(s), entry);
@@ -399,11 +386,11 @@ class Pipeline {
   bool end(size_t s) {
     Stage& stage = stages_[s];
     const StepEntry& entry = stage.entries[stage.next];
-    if (Link* link = output(s, entry)) {
-      link->advance(step_.transfer_s);
-      if (link->ends_s.size() < link->sent_s.size()) return false;
-      if (!link->ends_s.empty()) stage.now_s = std::max(stage.now_s, link->ends_s.back());
-      link->sent_s.push_back(stage.now_s);
+    if (Link* out = link(s, entry, false)) {
+      out->advance(step_.transfer_s);
+      if (out->ends_s.size() < out->sent_s.size()) return false;
+      if (!out->ends_s.empty()) stage.now_s = std::max(stage.now_s, out->ends_s.back());
+      out->sent_s.push_back(stage.now_s);
     }
     stage.runs = false;
     ++stage.next;

@@ -77,8 +77,6 @@ void Goodput::roll_back(double steps_s) {
   seconds_[kRecovery] += lost;
 }
 
-double Goodput::wall_seconds() const { return earlier_wall_s_ + clocks_.since_launch(); }
-
 double Goodput::share() const {
   const double wall = wall_seconds();
   return wall > 0 ? seconds_[kSteps] / wall : 0;

@@ -14,11 +14,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-std::string nonfinite_name(double value) {
-  if (std::isnan(value)) return "nan";
-  return value > 0 ? "inf" : "-inf";
-}
-
 std::string format_rate(double rate) {
   return std::isfinite(rate) ? with_thousands_separators(std::llround(rate)) : "-";
 }
@@ -61,7 +56,7 @@ void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbe
       json[key] = value;
     } else {
       json[key] = nullptr;
-      nonfinite[key] = nonfinite_name(static_cast<double>(value));
+      nonfinite[key] = fmt::format("{}", unsigned_nan(static_cast<double>(value)));
     }
   });
 }
@@ -73,10 +68,6 @@ OrderedJson with_numbers(OrderedJson json, const Numbers& numbers) {
   add_numbers(json, nonfinite, numbers);
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json;
-}
-
-OrderedJson fp8_json(const Fp8TensorReport& report) {
-  return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
 }
 
 // Returns a label in Prometheus' text format, with \, " and newlines escaped.
@@ -194,7 +185,10 @@ std::string metrics_json(const MetricRow& row) {
   row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
     json[spec.key] = with_numbers(OrderedJson::object(), numbers);
   });
-  for (const Fp8TensorReport& report : row.fp8) json["fp8"].push_back(fp8_json(report));
+  for (const Fp8TensorReport& report : row.fp8) {
+    const OrderedJson names{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
+    json["fp8"].push_back(with_numbers(names, report));
+  }
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();
 }

@@ -1,8 +1,6 @@
 #include "app/records/metrics_writer.h"
 
-#include <cmath>
 #include <ctime>
-#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -113,9 +111,9 @@ std::vector<std::unique_ptr<MetricSink>> open_metric_sinks(const LoggingConfig& 
 }
 
 MetricsWriter::MetricsWriter(const std::string& dir, std::vector<std::unique_ptr<MetricSink>> sinks,
-                             std::optional<int64_t> resumes_after) {
+                             std::optional<int64_t> resumes_after)
+    : sinks_(std::move(sinks)) {
   if (resumes_after) repeated_ = find_repeated(dir, *resumes_after);
-  for (std::unique_ptr<MetricSink>& sink : sinks) sinks_.push_back({std::move(sink)});
 }
 
 bool MetricsWriter::is_repeated(const MetricRow& row) {
@@ -128,22 +126,22 @@ bool MetricsWriter::is_repeated(const MetricRow& row) {
 
 void MetricsWriter::write(const MetricRow& row) {
   const bool repeated = is_repeated(row);
-  for (auto& [sink, failing] : sinks_) {
+  for (const std::unique_ptr<MetricSink>& sink : sinks_) {
     sink->write(row, repeated);
     const bool fails = !sink->failure().empty();
-    if (fails && !failing) {
+    if (fails && !sink->was_failing) {
       log_warning("{}; {}", sink->failure(),
                   sink->kept() > 0 ? "its lines are kept in memory until it can be written"
                                    : "the next logged step tries again");
     }
-    if (!fails && failing) log_info("the metrics are written again, with all lines since then");
-    failing = fails;
+    if (!fails && sink->was_failing) log_info("the metrics are written again, with all lines since then");
+    sink->was_failing = fails;
   }
 }
 
 std::vector<std::string> MetricsWriter::end() {
   std::vector<std::string> lost;
-  for (const Sink& one : sinks_) one.sink->add_lost_lines(lost);
+  for (const std::unique_ptr<MetricSink>& sink : sinks_) sink->add_lost_lines(lost);
   return lost;
 }
 
@@ -160,17 +158,11 @@ bool MetricsHistory::diverges(const MetricsLine& line) {
   size_t next = 0;
   for (const char* key : {"loss", "grad_norm", "tokens"}) {
     const auto found = line.values.find(key);
-    const bool is_number = found != line.values.end() && found->is_number();
-    distinction[next++] = is_number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (found != line.values.end() && found->is_number()) distinction[next] = found->get<double>();
+    ++next;
   }
-  const auto before = lines_.lower_bound(line.step);
-  bool differs = false;
-  if (before != lines_.end() && before->first == line.step) {
-    for (size_t i = 0; i < distinction.size(); ++i) {
-      const double was = before->second[i];
-      differs = differs || (distinction[i] != was && !(std::isnan(distinction[i]) && std::isnan(was)));
-    }
-  }
+  const auto before = lines_.find(line.step);
+  const bool differs = before != lines_.end() && before->second != distinction;
   if (differs) lines_.erase(before, lines_.end());
   lines_.insert_or_assign(line.step, distinction);
   return differs;

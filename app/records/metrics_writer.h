@@ -33,6 +33,8 @@ class MetricSink {
   virtual std::string failure() const = 0;
   // Returns the number of steps that are only in memory.
   virtual int64_t kept() const { return 0; }
+
+  bool was_failing = false;  // Whether the last write failed. MetricsWriter warns when this changes.
 };
 
 // Opens the files that the config requests. Throws an InputError that names a file that cannot be opened.
@@ -53,13 +55,9 @@ class MetricsWriter {
   std::vector<std::string> end();
 
  private:
-  struct Sink {
-    std::unique_ptr<MetricSink> sink;
-    bool failing = false;
-  };
   bool is_repeated(const MetricRow& row);
 
-  std::vector<Sink> sinks_;
+  std::vector<std::unique_ptr<MetricSink>> sinks_;
   std::map<int64_t, nlohmann::json> repeated_;  // Distinguishing values of the lines after resumes_after, by step.
 };
 
@@ -87,7 +85,7 @@ class MetricsHistory {
   int64_t last_step() const { return lines_.empty() ? 0 : lines_.rbegin()->first; }
 
  private:
-  using Distinction = std::array<double, 3>;  // Values that distinguish two lines of a step. NaN if a value is absent.
+  using Distinction = std::array<std::optional<double>, 3>;  // Values that distinguish two lines of a step.
 
   std::map<int64_t, Distinction> lines_;
 };

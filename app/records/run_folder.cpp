@@ -9,9 +9,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "app/config/config_changes.h"
 #include "app/process/events.h"
@@ -37,13 +37,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::string> command_line() {
-  const std::string text = read_system_file("/proc/self/cmdline");
+  std::istringstream text(read_system_file("/proc/self/cmdline"));
   std::vector<std::string> words;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\0', begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (std::string word; std::getline(text, word, '\0');) words.push_back(word);
   return words;
 }
 

@@ -49,8 +49,6 @@ enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 
 
 std::string field_key(uint32_t field, Wire wire) { return varint(field << 3 | static_cast<uint32_t>(wire)); }
 
-std::string varint_field(uint32_t field, uint64_t value) { return field_key(field, Wire::kVarint) + varint(value); }
-
 template <typename T>
 std::string fixed_field(uint32_t field, T value) {
   return field_key(field, sizeof(T) == sizeof(uint64_t) ? Wire::kFixed64 : Wire::kFixed32) + raw(value);
@@ -92,7 +90,8 @@ void TensorBoardWriter::write(int64_t step, std::span<const Scalar> scalars) {
   for (const Scalar& scalar : scalars) {
     summary += bytes_field(1, bytes_field(1, scalar.tag) + fixed_field(2, static_cast<float>(scalar.value)));
   }
-  write_record(event_with_time() + varint_field(2, static_cast<uint64_t>(step)) + bytes_field(5, summary));
+  const std::string step_field = field_key(2, Wire::kVarint) + varint(static_cast<uint64_t>(step));
+  write_record(event_with_time() + step_field + bytes_field(5, summary));
 }
 
 void TensorBoardWriter::write_record(std::string_view event) {

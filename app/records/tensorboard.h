@@ -30,7 +30,6 @@ class TensorBoardWriter {
   // Throws an InputError if the file cannot be created.
   explicit TensorBoardWriter(const std::string& dir);
 
-  const std::string& path() const { return file_.path(); }
   // Writes all scalars of a step as one event with the current time.
   void write(int64_t step, std::span<const Scalar> scalars);
   AppendFile& file() { return file_; }

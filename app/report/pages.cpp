@@ -29,28 +29,21 @@ std::string_view embedded(std::string_view name) {
 std::string text_of(const nlohmann::json& document) {
   std::string text;
   for (const char c : document.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
-    if (c == '<') {
-      text += "\\u003c";
-    } else {
-      text += c;
-    }
+    text += c == '<' ? "\\u003c" : std::string(1, c);
   }
   return text;
 }
 
-const char* contents_name(Contents contents) {
-  constexpr const char* kNames[] = {"other", "weights", "gathered weights", "optimizer", "gradients", "activations"};
-  return kNames[static_cast<size_t>(contents)];
-}
-
 Json items_json(const std::vector<MemoryItem>& items) {
+  // Names in the order of Contents.
+  constexpr const char* kContents[] = {"other", "weights", "gathered weights", "optimizer", "gradients", "activations"};
   Json rows = Json::array();
   for (const MemoryItem& item : items) {
     rows.push_back({{"name", item.name},
                     {"count", item.count},
                     {"bytes", item.bytes},
                     {"lifetime", lifetime_name(item.lifetime)},
-                    {"contents", contents_name(item.contents)},
+                    {"contents", kContents[static_cast<size_t>(item.contents)]},
                     {"blocks", item.blocks}});
   }
   return rows;
@@ -77,8 +70,6 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
           {"left_out", timeline.left_out}};
 }
 
-constexpr double kPercent = 100;
-
 // Charts of the page that precede those of kMetrics.
 constexpr MetricSpec kFirstCharts[] = {
     {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
@@ -87,7 +78,7 @@ constexpr MetricSpec kFirstCharts[] = {
      .title = "Relative loss gap",
      .unit = "%",
      .note = "to the first run, smoothed",
-     .scale = kPercent},
+     .scale = 100},
 };
 // Charts of the page that follow those of kMetrics. Each chart of FP8 statistics has one curve per kind of tensor
 // (RunRecords::metrics).
@@ -97,14 +88,14 @@ constexpr MetricSpec kLastCharts[] = {
      .title = "FP8 saturation",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = kPercent,
+     .scale = 100,
      .from_zero = true},
     {.key = "fp8_flushed",
      .tag = "",
      .title = "FP8 flushed to zero",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = kPercent,
+     .scale = 100,
      .from_zero = true},
 };
 

@@ -1,10 +1,11 @@
 #include "app/report/run_records.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "app/config/config_node.h"
@@ -67,13 +68,6 @@ void add_line(RunRecords& run, double step, const json& line) {
   }
 }
 
-// Removes all values of `step` and later steps.
-void forget_from(RunRecords& run, double step) {
-  for (auto& [name, series] : run.metrics) {
-    while (!series.empty() && series.back().x >= step) series.pop_back();
-  }
-}
-
 void read_metrics(RunRecords& run) {
   const std::string path = run.dir + "/metrics.jsonl";
   CHECK_INPUT(is_directory_at(run.dir) && path_exists(path),
@@ -86,7 +80,9 @@ void read_metrics(RunRecords& run) {
     const std::optional<MetricsLine> line = parse_metrics_line(text);
     if (!line) continue;
     const auto step = static_cast<double>(line->step);
-    if (history.diverges(*line)) forget_from(run, step);
+    if (history.diverges(*line)) {  // The values of this step and of later steps no longer count.
+      for (auto& [name, series] : run.metrics) std::erase_if(series, [&](const Point& p) { return p.x >= step; });
+    }
     add_line(run, step, line->values);
     if (line->step == history.last_step()) run.last_line = text;
   }
@@ -128,34 +124,25 @@ std::vector<json> read_starts(const std::string& dir) {
   for (std::string line; file.read_line(line);) {
     const json start = json::parse(line, nullptr, false);
     if (!start.is_object()) continue;
-    starts.push_back({{"time", text_at(start, "time")},
-                      {"version", fmt::format("{} ({})", text_at(start, "version"), text_at(start, "commit"))},
-                      {"runs_on", text_at(start, "runs_on")},
-                      {"hosts", text_at(start, "hosts")},
-                      {"command", text_at(start, "command")}});
+    json& texts = starts.emplace_back();
+    for (const char* key : {"time", "runs_on", "hosts", "command"}) texts[key] = text_at(start, key);
+    texts["version"] = fmt::format("{} ({})", text_at(start, "version"), text_at(start, "commit"));
   }
   return starts;
 }
 
 std::string in_one_line(const ConfigNode& node) {
-  std::string text;
-  switch (node.kind) {
-    case ConfigNode::Kind::kNull:
-      return "null";
-    case ConfigNode::Kind::kScalar:
-      return node.text.empty() ? "\"\"" : node.text;
-    case ConfigNode::Kind::kList:
-      for (const ConfigNode& child : node.children) text += (text.empty() ? "" : ", ") + in_one_line(child);
-      return "[" + text + "]";
-    case ConfigNode::Kind::kMap:
-      for (size_t i = 0; i < node.children.size(); ++i) {
-        text += fmt::format("{}{}: {}", i == 0 ? "" : ", ", node.keys[i], in_one_line(node.children[i]));
-      }
-      return "{" + text + "}";
+  if (node.kind == ConfigNode::Kind::kNull) return "null";
+  if (node.kind == ConfigNode::Kind::kScalar) return node.text.empty() ? "\"\"" : node.text;
+  const bool is_map = node.kind == ConfigNode::Kind::kMap;
+  std::vector<std::string> items;
+  for (size_t i = 0; i < node.children.size(); ++i) {
+    items.push_back((is_map ? node.keys[i] + ": " : "") + in_one_line(node.children[i]));
   }
-  return text;
+  return fmt::format("{}{}{}", is_map ? '{' : '[', fmt::join(items, ", "), is_map ? '}' : ']');
 }
 
+// Adds the values of a config by full key name. Lists and the maps in them are written on one line.
 void add_values(const ConfigNode& map, const std::string& prefix, std::map<std::string, std::string>& values) {
   for (size_t i = 0; i < map.children.size(); ++i) {
     const std::string key = prefix + map.keys[i];
@@ -165,15 +152,6 @@ void add_values(const ConfigNode& map, const std::string& prefix, std::map<std::
       values[key] = in_one_line(map.children[i]);
     }
   }
-}
-
-// Returns the values in config.yaml by full key name. Lists and the maps in them are written on one line. Empty if the
-// file does not exist. Throws an InputError if it is not YAML.
-std::map<std::string, std::string> read_config_values(const std::string& dir) {
-  std::map<std::string, std::string> values;
-  const std::string path = dir + "/config.yaml";
-  if (path_exists(path)) add_values(node_from_file(path), "", values);
-  return values;
 }
 
 constexpr double kLossWindow = 20;  // Number of logged steps on each side that the smoothed loss averages over.
@@ -188,8 +166,6 @@ std::string steps_of(const RunRecords& run) {
   const std::string done = with_thousands_separators(run.last_step);
   return total > 0 ? fmt::format("{} of {}", done, with_thousands_separators(total)) : done;
 }
-
-std::string tokens_of(const Series& tokens) { return tokens.empty() ? kUnknown : number(tokens.back().y); }
 
 // Returns the loss that a report shows too.
 std::string loss_of(const Series& loss) {
@@ -221,32 +197,42 @@ std::string goodput_of(const nlohmann::ordered_json& goodput) {
   return text;
 }
 
-std::string warnings_of(const RunRecords& run) {
-  const LastWarnings warnings = last_warnings(run);
-  const size_t shown = warnings.newest.size();
-  std::string count = with_thousands_separators(static_cast<int64_t>(warnings.count));
-  if (shown < warnings.count) count += fmt::format(", the last {} of them:", shown);
+using Warnings = std::vector<const RunEvent*>;
+
+// Returns the warnings in the events of a run, in the order of their times.
+Warnings warnings_of(const RunRecords& run) {
+  Warnings warnings;
+  for (const RunEvent& event : run.events) {
+    if (event.kind == EventKind::kWarning) warnings.push_back(&event);
+  }
+  return warnings;
+}
+
+// Returns the newest warnings, at most five.
+std::span<const RunEvent* const> newest(const Warnings& warnings) {
+  return std::span(warnings).last(std::min<size_t>(warnings.size(), 5));
+}
+
+std::string describe(const Warnings& warnings) {
+  const auto shown = newest(warnings);
+  std::string count = with_thousands_separators(std::ssize(warnings));
+  if (shown.size() < warnings.size()) count += fmt::format(", the last {} of them:", shown.size());
   std::string text = row("warnings", count);
-  for (const RunEvent* event : warnings.newest)
-    text += fmt::format("  {}  {}\n", printable(event->time), printable(event->text));
+  for (const RunEvent* event : shown) text += fmt::format("  {}  {}\n", printable(event->time), printable(event->text));
   return text;
 }
 
 }  // namespace
 
 const Series& RunRecords::metric(const std::string& key) const {
+  static const Series kNone;
   const auto found = metrics.find(key);
-  return found != metrics.end() ? found->second : none;
+  return found != metrics.end() ? found->second : kNone;
 }
 
 int64_t RunRecords::total_steps() const {
   const auto found = config.find("training.steps");
-  int64_t total = 0;
-  if (found != config.end()) {
-    const std::string& text = found->second;
-    std::from_chars(text.data(), text.data() + text.size(), total);
-  }
-  return total;
+  return found != config.end() ? std::strtoll(found->second.c_str(), nullptr, 10) : 0;
 }
 
 RunRecords read_run(const std::string& dir) {
@@ -257,20 +243,9 @@ RunRecords read_run(const std::string& dir) {
   read_metrics(run);
   run.starts = read_starts(dir);
   run.events = read_events(dir);
-  run.config = read_config_values(dir);
+  const std::string config = dir + "/config.yaml";
+  if (path_exists(config)) add_values(node_from_file(config), "", run.config);
   return run;
-}
-
-LastWarnings last_warnings(const RunRecords& run) {
-  constexpr size_t kNewest = 5;
-  LastWarnings warnings;
-  for (const RunEvent& event : run.events) {
-    if (event.kind == EventKind::kWarning) warnings.newest.push_back(&event);
-  }
-  warnings.count = warnings.newest.size();
-  warnings.newest.erase(warnings.newest.begin(),
-                        warnings.newest.end() - static_cast<std::ptrdiff_t>(std::min(warnings.count, kNewest)));
-  return warnings;
 }
 
 std::vector<std::string> run_folders(const std::string& dir) {
@@ -298,9 +273,9 @@ OrderedJson describe_run(const RunRecords& run, const OrderedJson& goodput) {
     if (value.is_number()) description[key] = value;
   }
   if (const Series& loss = run.metric("loss"); !loss.empty()) description["last_loss"] = tail_mean(loss);
-  const LastWarnings warnings = last_warnings(run);
-  description["warnings"] = warnings.count;
-  for (const RunEvent* event : warnings.newest)
+  const Warnings warnings = warnings_of(run);
+  description["warnings"] = warnings.size();
+  for (const RunEvent* event : newest(warnings))
     description["last_warnings"].push_back({{"time", event->time}, {"text", event->text}});
   if (!goodput.is_null()) description["goodput"] = goodput;
   return description;
@@ -313,10 +288,11 @@ OrderedJson read_goodput(const std::string& dir) {
 
 std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodput) {
   const Series smoothed = smooth(run.metric("loss"), kLossWindow);
-  return row("run", printable(run.dir)) + row("steps", steps_of(run)) + row("tokens", tokens_of(run.metric("tokens"))) +
-         row("loss", loss_of(run.metric("loss"))) +
+  const Series& tokens = run.metric("tokens");
+  return row("run", printable(run.dir)) + row("steps", steps_of(run)) +
+         row("tokens", tokens.empty() ? kUnknown : number(tokens.back().y)) + row("loss", loss_of(run.metric("loss"))) +
          row("validation loss", validation_of(run.metric("validation_loss"), smoothed)) +
-         row("goodput", goodput_of(goodput)) + warnings_of(run);
+         row("goodput", goodput_of(goodput)) + describe(warnings_of(run));
 }
 
 }  // namespace octavo

@@ -24,7 +24,6 @@ struct RunRecords {
   std::map<std::string, std::string> config;  // Values as YAML or JSON by full key name. Empty without config.yaml.
   int64_t last_step = 0;
   std::string last_line = "{}";  // Newest line of metrics.jsonl for last_step.
-  Series none;                   // Empty series that metric() returns for an absent metric.
 
   // Returns the series of a metric, which is empty if there is none.
   const Series& metric(const std::string& key) const;
@@ -38,12 +37,6 @@ struct RunRecords {
 // metrics.jsonl or a file cannot be read.
 RunRecords read_run(const std::string& dir);
 
-struct LastWarnings {
-  size_t count = 0;                     // Number of warnings in the events of a run.
-  std::vector<const RunEvent*> newest;  // The newest warnings, at most five, in the order of their times.
-};
-LastWarnings last_warnings(const RunRecords& run);
-
 // Returns `dir` if it is the folder of a run, or else the folders in it that are, sorted by name. Throws an InputError
 // if there are none.
 std::vector<std::string> run_folders(const std::string& dir);
@@ -51,7 +44,7 @@ std::vector<std::string> run_folders(const std::string& dir);
 // Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.
 // step, loss, tokens and the other metrics of the last step come from its newest line. last_loss is the mean over the
 // last logged steps that reports show too (tail_mean). warnings is the number of warnings, and last_warnings has the
-// newest ones, if any. goodput is the content of goodput.json, if it is not
+// newest ones, at most five, if any. goodput is the content of goodput.json, if it is not
 // null.
 nlohmann::ordered_json describe_run(const RunRecords& run, const nlohmann::ordered_json& goodput);
 

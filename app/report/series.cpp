@@ -1,6 +1,5 @@
 #include "app/report/series.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -50,8 +49,6 @@ Series smooth(const Series& series, double window) {
   return smoothed;
 }
 
-double smoothing_window(size_t points) { return std::clamp(static_cast<double>(points) / 50, 1.0, 50.0); }
-
 Series relative_gap(const Series& series, const Series& base) {
   Series gap;
   auto next = base.begin();
@@ -75,8 +72,6 @@ double median_of(Series series) {
   std::nth_element(series.begin(), middle, series.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
   return middle->y;
 }
-
-size_t tail_points(const Series& series) { return std::clamp<size_t>(series.size() / 10, 1, 20); }
 
 double tail_mean(const Series& series) {
   if (series.empty()) return 0;

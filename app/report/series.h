@@ -1,6 +1,7 @@
 // Series of values over steps, and their reduction for charts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -23,7 +24,7 @@ Series smooth(const Series& series, double window);
 
 // Returns the smoothing window for a number of points: 1/50 of them, at least 1 and at most 50. A window of 1 changes
 // nothing.
-double smoothing_window(size_t points);
+inline double smoothing_window(size_t points) { return std::clamp(static_cast<double>(points) / 50, 1.0, 50.0); }
 
 // Returns (y - base) / base for the points of `series` within the range of `base`, which is interpolated linearly.
 Series relative_gap(const Series& series, const Series& base);
@@ -31,7 +32,7 @@ Series relative_gap(const Series& series, const Series& base);
 double median_of(Series series);
 
 // Returns the number of points in the last tenth of a series that is not empty, at least 1 and at most 20.
-size_t tail_points(const Series& series);
+inline size_t tail_points(const Series& series) { return std::clamp<size_t>(series.size() / 10, 1, 20); }
 // Returns the mean of these points. 0 if there are none.
 double tail_mean(const Series& series);
 

@@ -16,22 +16,23 @@ namespace {
 using nlohmann::json;
 
 MachineRates example() {
-  return {.name = "node7",
-          .device = "NVIDIA H200",
-          .gpu_memory_bytes = 150'000'000'000,
-          .multiprocessors = 132,
-          .product_flops = {{"bfloat16", 7e14}, {"fp8_tensorwise", 1.3e15}},
-          .products = {{"bfloat16", false, 8192, 8192, 8192, 7e14}, {"fp8_tensorwise", true, 8192, 4096, 512, 1.2e15}},
-          .attention = {1, 8192, 32, 8, 128, 6.4e14, 4.8e14},
-          .memory_bytes_per_s = 4.2e12,
-          .collectives = CollectiveRates{.ranks = 8,
-                                         .hosts = 1,
-                                         .bus_bytes_per_s = 3.2e11,
-                                         .latency_s = 2e-5,
-                                         .sizes = {{"all_gather", 268435456, 7.4e-4, 3.2e11}}},
-          .disk_write_bytes_per_s = 1.5e9,
-          .not_measured = {"collectives, taken from an H100"},
-          .versions = {{"nccl", "2.28.9"}}};
+  return {
+      .name = "node7",
+      .device = "NVIDIA H200",
+      .gpu_memory_bytes = 150'000'000'000,
+      .multiprocessors = 132,
+      .product_flops = {{"bfloat16", 7e14}, {"fp8_tensorwise", 1.3e15}},
+      .products = {{"bfloat16", false, {8192, 8192, 8192}, 7e14}, {"fp8_tensorwise", true, {8192, 4096, 512}, 1.2e15}},
+      .attention = {{1, 8192, 32, 8, 128}, 6.4e14, 4.8e14},
+      .memory_bytes_per_s = 4.2e12,
+      .collectives = CollectiveRates{.ranks = 8,
+                                     .hosts = 1,
+                                     .bus_bytes_per_s = 3.2e11,
+                                     .latency_s = 2e-5,
+                                     .sizes = {{"all_gather", 268435456, 7.4e-4, 3.2e11}}},
+      .disk_write_bytes_per_s = 1.5e9,
+      .not_measured = {"collectives, taken from an H100"},
+      .versions = {{"nccl", "2.28.9"}}};
 }
 
 std::string refusal(const json& file) {
@@ -121,7 +122,7 @@ TEST(MachineRates, SlowestAndFastestRanks) {
 
 TEST(MachineRates, RanksMustHaveMeasuredTheSame) {
   std::vector<MachineRates> ranks(2, example());
-  ranks[1].products[1].k = 1024;
+  ranks[1].products[1].size.k = 1024;
   EXPECT_THROW(slowest_of(ranks), Error);
 }
 

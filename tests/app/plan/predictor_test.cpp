@@ -97,7 +97,7 @@ TEST(Predictor, TensorParallel) {
 
 TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
   MachineRates machine = find_machine("h200");
-  machine.products = {{"bfloat16", false, 1024, 1024, 1024, 4e14}, {"bfloat16", false, 8192, 8192, 8192, 7e14}};
+  machine.products = {{"bfloat16", false, {1024, 1024, 1024}, 4e14}, {"bfloat16", false, {8192, 8192, 8192}, 7e14}};
   EXPECT_NEAR(product_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
   EXPECT_NEAR(product_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
   const double between = product_rate(machine, "bfloat16", false, {4096, 4096, 4096});
@@ -198,9 +198,9 @@ TEST(Predictor, FlopsByPart) {
   const ModelConfig model = model_preset("llama3_8b");
   double sum = 0;
   double attention = 0;
-  for (const TokenFlops& part : flops_by_part(model, 8192)) {
-    sum += part.flops;
-    if (part.part == "attention") attention = part.flops;
+  for (const auto& [part, flops_of_part] : flops_by_part(model, 8192)) {
+    sum += flops_of_part;
+    if (part == "attention") attention = flops_of_part;
   }
   // MFU counts all attention scores, and the norms among the parameters. A step computes only the causal half of the
   // scores, and recomputes it in backward.

@@ -63,9 +63,9 @@ TEST(RecordedStep, HasTheAttentionOfAllLayers) {
       const ModelFlops flops = model_flops(model, config.precision, 8192, attended_tokens(8192, document_length));
       const double attention = 12 * elements * kTokens - (flops.palm - flops.causal);
       EXPECT_NEAR((attention * 10 / 12 - 5 * elements) / recorded, 1, 1e-9) << uneven.property << document_length;
-      for (const TokenFlops& part : flops_by_part(model, 8192)) {
-        if (part.part != "attention" || has_documents) continue;
-        EXPECT_NEAR(part.flops * 5 / 7 / recorded, 1, 1e-9) << uneven.property;
+      for (const auto& [part, flops_of_part] : flops_by_part(model, 8192)) {
+        if (part != "attention" || has_documents) continue;
+        EXPECT_NEAR(flops_of_part * 5 / 7 / recorded, 1, 1e-9) << uneven.property;
       }
     }
   }

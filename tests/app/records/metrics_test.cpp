@@ -485,7 +485,7 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
 TEST_F(MetricsTest, EventFilesOfOneProcessDoNotMix) {
   const TensorBoardWriter first(dir_.string());
   const TensorBoardWriter second(dir_.string());
-  EXPECT_NE(first.path(), second.path());
+  EXPECT_NE(first.file().path(), second.file().path());
 }
 
 }  // namespace
