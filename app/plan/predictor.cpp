@@ -176,12 +176,12 @@ std::vector<std::pair<std::string, double>> flops_by_part(const ModelConfig& mod
   const double layers = as_double(model.num_layers);
   std::vector<std::pair<std::string, double>> parts;
   for (const LinearSpec& linear : block_linears(model)) {
-    parts.push_back({linear.names.forward, 6 * layers * as_double(linear.shape.in) * as_double(linear.shape.out)});
+    parts.emplace_back(linear.names.forward, 6 * layers * as_double(linear.shape.in) * as_double(linear.shape.out));
   }
   const SdpaShape attention = sdpa_shape(model, {1, seq_len, 1});
   const double causal = attention_forward_flops(attention) + attention_backward_flops(attention);
-  parts.push_back({"attention", layers * causal / as_double(seq_len)});
-  parts.push_back({"lm_head", 6 * as_double(model.hidden_size) * as_double(model.vocab_size)});
+  parts.emplace_back("attention", layers * causal / as_double(seq_len));
+  parts.emplace_back("lm_head", 6 * as_double(model.hidden_size) * as_double(model.vocab_size));
   return parts;
 }
 
