@@ -62,7 +62,8 @@ struct StoredDType {
 
 constexpr StoredDType kStoredDTypes[] = {
     {"F64", 8, cast_elements<double>},
-    {"F32", 4, cast_elements<float>},
+    {"F32", 4,
+     [](const std::byte* s, int64_t n, float* out) { std::copy_n(s, 4 * n, reinterpret_cast<std::byte*>(out)); }},
     {"F16", 2, [](const std::byte* s, int64_t n, float* out) { convert_elements<uint16_t>(s, n, out, half_to_float); }},
     {"BF16", 2, cast_elements<BFloat16>},
     {"F8_E4M3", 1},

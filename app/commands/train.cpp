@@ -163,8 +163,10 @@ Ended train(Session& session, StopSignals& signals) {
     const bool is_new = !training;
     const Job job = is_new ? resolve(session.config, LiveSite(session.runtime), start.progress)
                            : later_job(training->job(), session.config, start.progress);
-    group.agree([&] { check_fits(job); });
-    if (is_new) training.emplace(job, session);
+    if (is_new) {
+      group.agree([&] { check_fits(job); });
+      training.emplace(job, session);
+    }
     try {
       training->load(job, start);
       start.values = {};  // Frees the memory and the disk space of a checkpoint that the run may remove.

@@ -249,7 +249,9 @@ std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runti
   return divide_tensors(checkpoint_tensors(state, with_history), replicas.rank(), replicas.size());
 }
 
-std::vector<TensorPart> loaded_parts(TrainingState& state) {
+namespace {
+
+std::vector<TensorPart> parts_of(TrainingState& state) {
   std::vector<TensorPart> parts = parts_of(state.parameters, master_state(state.parameters), "");
   for (const OptimizerState& kept : state.optimizer.states()) {
     std::ranges::move(parts_of(state.parameters, kept, fmt::format("{}.", kept.name)), std::back_inserter(parts));
@@ -260,10 +262,12 @@ std::vector<TensorPart> loaded_parts(TrainingState& state) {
   return parts;
 }
 
+}  // namespace
+
 std::vector<TensorPart> loaded_parts(const Job& job, const Mesh& mesh) {
   Arena plan(mesh.stream().device());
   TrainingState state(job, mesh, plan);
-  return loaded_parts(state);
+  return parts_of(state);
 }
 
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream) {
@@ -274,7 +278,7 @@ void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream) {
   } catch (const DamagedCheckpoint&) {
     throw;
   } catch (const InputError&) {
-    checkpoint.verify(loaded_parts(state));
+    checkpoint.verify(parts_of(state));
     throw;
   }
 }

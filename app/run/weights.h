@@ -55,10 +55,8 @@ std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runti
 // (ProcessGroup::agree) and then publishes the weights (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
-// Returns the parts of a checkpoint that load_state() reads on this rank.
-std::vector<TensorPart> loaded_parts(TrainingState& state);
-// Returns the same parts before a TrainingState exists. The job may be a draft. The parts do not depend on any key that
-// a stage can change.
+// Returns the parts of a checkpoint that load_state() reads on this rank. The job may be a draft. The parts do not
+// depend on any key that a stage can change.
 std::vector<TensorPart> loaded_parts(const Job& job, const Mesh& mesh);
 
 }  // namespace octavo

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <span>
 
-#include "app/config/stages.h"
-#include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "app/process/events.h"
 #include "app/run/weights.h"
@@ -70,8 +68,8 @@ void Training::load(const Job& job, Start& start) {
   if (!damage.empty()) throw DamagedCheckpoint(damage);
   // A job that goes on where the last one ended also keeps what the JSON leaves out.
   if (start_.guard != step_guard_.to_json()) step_guard_.from_json(start_.guard);
-  for (const auto make : kObservers) {
-    if (is_first) observers_.push_back(make({config_, runtime_, state_, session_.checkpoints}));
+  if (is_first) {
+    for (const auto make : kObservers) observers_.push_back(make({config_, runtime_, state_, session_.checkpoints}));
   }
   publish_weights(state_);
   runtime_.stream().synchronize();

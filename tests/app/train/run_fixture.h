@@ -102,7 +102,7 @@ struct SavingProcess : RunProcess {
 
   TrainingModel model{job(), false, runtime};
   std::vector<CheckpointTensor> pieces = saved_tensors(model.state(), runtime);
-  std::vector<TensorPart> needed = loaded_parts(model.state());
+  std::vector<TensorPart> needed = loaded_parts(job(), runtime.mesh());
   // Marks the checkpoint as imported, so that no loader state is expected.
   nlohmann::json meta = {{"imported_from", "a test"}};
 };
