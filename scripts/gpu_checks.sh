@@ -3,7 +3,7 @@
 # compares the modes of activation checkpointing, measures the throughput, tests the collectives, and compares meshes of several
 # ranks with one GPU.
 #
-#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, ranks or bench.
+#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, runs, ranks or bench.
 #                                          The default is all of them.
 #
 #   BUILD=build          build folder
@@ -23,7 +23,7 @@ build="${BUILD:-build}"
 out="${OUT:-runs/gpu_checks}"
 gpu_tests='Gpu/*:*Parity*'
 checks=("$@")
-((${#checks[@]})) || checks=(build kernels memcheck golden training recompute ranks bench)
+((${#checks[@]})) || checks=(build kernels memcheck golden training recompute runs ranks bench)
 mkdir -p "$out"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -73,6 +73,12 @@ check_training() {
 
 # Checks, for each recipe, that all modes of activation checkpointing give the same bits.
 check_recompute() { run_tests app '*CheckpointingTest*'; }
+
+# Runs the end-to-end tests of resumption, stages, rollbacks, fallbacks and checkpoints in memory with runs on GPUs.
+check_runs() {
+  OCTAVO_TEST_DEVICE=cuda python3 tests/app/end_to_end_test.py "$build/octavo" ResumeTest CrashTest GuardsTest PrecisionGuardTest \
+    StagesTest InMemoryTest NonfiniteTest
+}
 
 # on_ranks N COMMAND... runs a command on N ranks with one GPU each. If there are fewer GPUs, the ranks share them: NCCL then
 # takes each rank for a separate host and uses TCP, which is slow.

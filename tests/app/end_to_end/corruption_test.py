@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from support import ALLOW_SCHEDULE, FAILED, HANG_S, checkpoint_tensors, checkpoints
+from support import ALLOW_SCHEDULE, DEVICE, FAILED, HANG_S, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
 LARGEST_MAPPING = 1 << 30  # In bytes. Larger memory mappings of a process are those of sanitizers.
@@ -76,6 +76,8 @@ class CorruptionTest(Corpus):
     STILL = {"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0}
 
     def start_and_corrupt(self, *overrides, ranks=3, victim=1):
+        if DEVICE != "cpu":
+            self.skipTest("needs weights in the memory of the process")
         config = self.config(
             self.corpus,
             training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "corruption_check_every": 5},

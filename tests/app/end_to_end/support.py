@@ -39,7 +39,7 @@ TINY_MODEL = {
     "num_layers": 2,
     "num_heads": 2,
     "num_kv_heads": 1,
-    "head_dim": 32,
+    "head_dim": 32 if DEVICE == "cpu" else 64,  # Attention within documents has no kernel for heads of 32 on GPUs.
     "vocab_size": 272,
     "rope_theta": 10000.0,
 }
@@ -203,7 +203,9 @@ class Scratch(unittest.TestCase):
         return {step: (entry["loss"], entry["grad_norm"]) for step, entry in self.metrics(log).items()}
 
     def assert_close(self, actual, expected, relative):
-        """Compares two dicts that map a step to (loss, grad_norm)."""
+        """Compares two dicts that map a step to (loss, grad_norm). GPUs compute in bfloat16, where another order of additions shows
+        in the third digit."""
+        relative = relative if DEVICE == "cpu" else max(relative, 2e-3)
         self.assertEqual(sorted(actual), sorted(expected))
         for step, values in expected.items():
             for got, wanted in zip(actual[step], values):
