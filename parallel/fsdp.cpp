@@ -168,14 +168,16 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     offset += elements;
   }
   if (!alone()) make_reductions(arena);
-  int64_t replica_elements = 0;
+  int64_t replica_bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
-    if (!rounds_over_replicas(u)) continue;
-    replica_elements = std::max(replica_elements, replica_terms_at_once(options_.units[u].shard_elements));
+    if (!sums_terms_of_replicas(u)) continue;
+    const FsdpUnit& unit = options_.units[u];
+    replica_bytes =
+        std::max(replica_bytes, replica_terms_at_once(unit.shard_elements) * dtype_bytes(unit.gradient_dtype));
   }
-  if (replica_elements == 0) return;
+  if (replica_bytes == 0) return;
   for (Tensor* tensor : {&replica_terms_, &replica_sums_}) {
-    *tensor = arena.allocate("gradients between replicas", DType::kBFloat16, {replica_elements}, Lifetime::kBlock);
+    *tensor = arena.allocate("gradients between replicas", DType::kUInt8, {replica_bytes}, Lifetime::kBlock);
   }
 }
 
@@ -190,7 +192,7 @@ void Fsdp::make_reductions(Arena& arena) {
     s.reduced = {.gradient = unit.tokens ? memory : as(memory, dtype, unit.shard_elements * options_.groups.size()),
                  .shard = s.gradient_shard,
                  .keeps = s.keeps_gradient,
-                 .as_terms = options_.groups.all_to_all_load == 1 && dtype == DType::kBFloat16,
+                 .as_terms = unit.in_rank_order || (options_.groups.all_to_all_load == 1 && dtype == DType::kBFloat16),
                  .ranks = options_.groups.shard,
                  .name = name(u)};
     if (unit.tokens) s.tokens = unit.tokens->make_reduction(s.reduced);
@@ -289,8 +291,9 @@ void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchP
   reduce(unit, place);
 }
 
-bool Fsdp::rounds_over_replicas(size_t unit) const {
-  return options_.groups.replicated() && options_.units[unit].gradient_dtype == DType::kBFloat16;
+bool Fsdp::sums_terms_of_replicas(size_t unit) const {
+  const FsdpUnit& u = options_.units[unit];
+  return options_.groups.replicated() && (u.in_rank_order || u.gradient_dtype == DType::kBFloat16);
 }
 
 // Sums the shard over replicas in chunks that fit into the buffers. Each replica receives the terms of its part of a
@@ -299,13 +302,13 @@ void Fsdp::sum_over_replicas(size_t unit) {
   Communicator& replicas = *options_.groups.replicate;
   Stream& stream = replica_transfers_;
   const Tensor& shard = states_[unit].gradient_shard;
-  if (!rounds_over_replicas(unit)) return replicas.all_reduce_sum(shard, stream, name(unit));
+  if (!sums_terms_of_replicas(unit)) return replicas.all_reduce_sum(shard, stream, name(unit));
   const int64_t elements = shard.numel();
   const int64_t step = replica_terms_at_once(elements);
   for (int64_t begin = 0; begin < elements; begin += step) {
     const Tensor chunk = shard.rows(begin, std::min(begin + step, elements));
-    const Tensor sums = replica_sums_.rows(0, step);
-    const Tensor terms = replica_terms_.rows(0, step);
+    const Tensor sums = as(replica_sums_, options_.units[unit].gradient_dtype, step);
+    const Tensor terms = as(replica_terms_, options_.units[unit].gradient_dtype, step);
     const Tensor values = sums.rows(0, chunk.numel());  // The elements after these are transferred but not used.
     const int64_t part = step / replicas.size();
     const Tensor mine = sums.rows(replicas.rank() * part, (replicas.rank() + 1) * part);

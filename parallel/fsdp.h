@@ -77,6 +77,9 @@ struct FsdpUnit {
   Tensor weight_shard;
   // Dtype in which the gradient is reduced, float32 or bfloat16. Sums are computed in float32.
   DType gradient_dtype = DType::kFloat32;
+  // Whether the terms of a sum are added in rank order. A reduce-scatter or all-reduce may choose the order by the
+  // place of an element, so terms that are equal at two places may otherwise have sums that differ in their last bits.
+  bool in_rank_order = false;
   // Ranges of the full unit that belong to no parameter, so no op writes their gradient. They are zero in
   // gradient_shard().
   std::vector<ElementRange> padding;
@@ -213,7 +216,7 @@ class Fsdp {
   void clear_padding(size_t unit);
   void sum_previous_over_replicas();
   void sum_over_replicas(size_t unit);
-  bool rounds_over_replicas(size_t unit) const;
+  bool sums_terms_of_replicas(size_t unit) const;
   int64_t replica_terms_at_once(int64_t shard_elements) const;
   bool alone() const { return options_.groups.size() == 1; }
 
@@ -226,7 +229,7 @@ class Fsdp {
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
   Tensor arrived_;  // Buffer of reduce_gradient().
-  // Buffers for bfloat16 gradients that are summed over replicas.
+  // Buffers for gradients whose terms are summed over replicas.
   Tensor replica_terms_, replica_sums_;
   Event shards_ready_;
   Event written_;  // Event after which the gradient is ready for its reduction.

@@ -14,7 +14,7 @@ namespace {
 int64_t terms_at_once(const ReducedUnit& unit) {
   constexpr int64_t kTermsBytes = int64_t{1} << 28;  // Limit of the memory for terms.
   constexpr int64_t kMultiple = 1 << 10;  // The result is a multiple of this, so that every rank's terms are aligned.
-  const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / unit.ranks->size();
+  const int64_t fitting = kTermsBytes / dtype_bytes(unit.gradient.dtype()) / unit.ranks->size();
   return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }
 
@@ -26,14 +26,14 @@ void sum_rank_terms(const ReducedUnit& unit, const Tensor& arrived, bool first, 
     const int64_t end = std::min(begin + step, elements);
     const Tensor terms(arrived.raw(), unit.gradient.dtype(), {(end - begin) * unit.ranks->size()});
     unit.ranks->all_to_all(terms, unit.gradient, begin, stream, unit.name);
-    sum_terms({.out = unit.shard.rows(begin, end), .terms = terms, .accumulate = !first}, stream);
+    sum_terms({.out = unit.shard.rows(begin, end), .terms = terms, .accumulate = !first && !unit.keeps}, stream);
   }
 }
 
 }  // namespace
 
 int64_t arrived_bytes(const ReducedUnit& unit) {
-  if (unit.keeps) return 0;
+  if (unit.keeps && !unit.as_terms) return 0;
   const int64_t elements = unit.as_terms ? terms_at_once(unit) * unit.ranks->size() : unit.shard.numel();
   return elements * dtype_bytes(unit.gradient.dtype());
 }

@@ -5,6 +5,7 @@
 //     full gradient rotates           one reduce-scatter per micro-batch, whose result is added to the slice
 //     it rotates in bfloat16 and      an all-to-all collects the terms of all ranks, which are summed in float32 in
 //     an all-to-all is cheap          rank order, so that no partial sum is rounded
+//     unit is summed in rank order    the same (FsdpUnit::in_rank_order)
 //     table read by tokens            the gradients of the tokens are sent instead of the table's (TokenReduction)
 //
 // Everything is queued on the given stream. Reductions are collectives of the group: every rank makes the same calls in
@@ -52,7 +53,7 @@ struct ReducedUnit {
   Tensor gradient;
   Tensor shard = {};   // [elements] float32: this rank's slice.
   bool keeps = false;  // Whether the full gradient is kept between micro-batches.
-  // The terms of all ranks are collected by an all-to-all and summed in float32.
+  // The terms of all ranks are collected by an all-to-all and summed in float32 in rank order.
   bool as_terms = false;
   Communicator* ranks = nullptr;
   const char* name = "";

@@ -90,8 +90,10 @@ void Optimizer::measure_gradients(Stream& stream) {
   mesh->shard().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
-  // Replicas diverge if they clip by norms that differ in their last bits.
-  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the replicas");
+  // Weights of which several ranks have copies diverge if their ranks clip by norms that differ in the last bits. The
+  // groups of an axis may add in different orders, so all take the largest sum. The ranks of a pipeline have one sum.
+  mesh->tensor().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
+  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
 }
 
 void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {

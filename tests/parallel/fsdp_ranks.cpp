@@ -1,4 +1,7 @@
-// Tests of the gradient sums over replicas of the model state (parallel/fsdp.h).
+// Tests of the gradient sums over replicas and shards of the model state (parallel/fsdp.h).
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -79,6 +82,55 @@ TEST_P(FsdpRanks, ReplicasSumBFloat16WithTwoRoundings) {
     }
     EXPECT_EQ(bytes_of(found[u]), bytes_of(expected)) << elements[u] << " elements";
     for (const std::string& other : group_.all_gather(bytes_of(found[u]))) EXPECT_TRUE(other == bytes_of(found[u]));
+  }
+}
+
+// The sums are those in rank order wherever an element lies, over replicas and over shards, whether or not the full
+// gradient is kept, and with several micro-batches.
+TEST_P(FsdpRanks, SumsInRankOrder) {
+  const std::unique_ptr<Communicator> world = make_communicator(group_, stream_);
+  constexpr int64_t kElements = 5003;
+  constexpr MicroBatchPlace kPlaces[] = {{.first = true, .last = false}, {.first = false, .last = true}};
+  for (const bool replicates : {false, true}) {
+    for (const int64_t gradient_slots : {2, 4}) {  // Four slots keep the gradients of all units.
+      const std::string name = fmt::format("replicates {}, {} slots", replicates, gradient_slots);
+      FsdpOptions options{.units = std::vector<FsdpUnit>(3),
+                          .pools = {{.name = "units", .weight_slots = 2, .gradient_slots = gradient_slots}},
+                          .groups = {}};
+      (replicates ? options.groups.replicate : options.groups.shard) = world.get();
+      for (FsdpUnit& unit : options.units) {
+        unit.name = "unit";
+        unit.shard_elements = kElements;
+        unit.in_rank_order = true;
+      }
+      Arena plan(stream_.device());
+      { const Fsdp planned(options, plan, stream_); }
+      Arena arena(stream_.device(), plan.used());
+      Fsdp fsdp(options, arena, stream_);
+      const int64_t full = fsdp.gradient(1).numel();
+      for (const MicroBatchPlace& place : kPlaces) {
+        std::vector<float> terms = terms_of(rank_, full);
+        // Ops add the terms of the second micro-batch to those of the first if the gradient is kept.
+        if (fsdp.begin_gradient(1, place)) std::ranges::transform(terms, terms.begin(), [](float x) { return x + x; });
+        stream_.copy(fsdp.gradient(1).raw(), terms.data(), fsdp.gradient(1).bytes());
+        stream_.synchronize();
+        fsdp.reduce(1, place);
+      }
+      fsdp.finish_reductions();
+      std::vector<float> found(kElements);
+      stream_.copy(found.data(), fsdp.gradient_shard(1).raw(), fsdp.gradient_shard(1).bytes());
+      stream_.synchronize();
+      std::vector<float> expected(kElements);
+      for (int rank = 0; rank < size_; ++rank) {
+        const std::vector<float> terms = terms_of(rank, full);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          expected[i] += terms[i + (full > kElements ? static_cast<size_t>(rank_ * kElements) : 0)];
+        }
+      }
+      // Both micro-batches have the same terms, so the sum of the step is exactly twice that of one.
+      for (float& value : expected) value *= 2;
+      EXPECT_EQ(bytes_of(found), bytes_of(expected)) << name;
+    }
   }
 }
 
