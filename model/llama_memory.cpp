@@ -209,8 +209,8 @@ LinearLayer Llama::make_linear(size_t layer, size_t i) {
 BlockActivations Llama::make_activations(size_t layer, int64_t slot, const std::vector<LinearLayer>& linears,
                                          Arena& arena) {
   const LayerSpec& spec = specs_[layer];
-  const auto of_linear = [&](const char* name) {
-    return linears[linear_of(name)].make_activations(slot, &shared_activations_, arena);
+  const auto of_linear = [&](const char* name, const KeptOperands& kept) {
+    return linears[linear_of(name)].make_activations(slot, kept, &shared_activations_, arena);
   };
   return {local_,
           options_.shape,

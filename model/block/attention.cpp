@@ -16,15 +16,17 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   norm.h = memory.get(Activation::kBlockInput, "h0", compute, {share, config.hidden_size});
   norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
   norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
-  norm.linear = memory.of_linear("qkv");
   projected = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
   qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
                        : projected;
+  // Backward no longer reads `projected` when it computes the gradient of qkv.
+  norm.linear = memory.of_linear(
+      "qkv", {.x = memory.norm_if_kept(norm.out), .d_y = memory.if_kept(Activation::kOutput, projected)});
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
   const int64_t chunks = shape.context.chunks();
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
                    {chunks * shape.micro_batch_size, config.num_heads, shape.seq_len / chunks});
-  o = memory.of_linear("o");
+  o = memory.of_linear("o", {.x = memory.if_kept(Activation::kOutput, attention), .d_y = {}});
   recomputes_rotation =
       config.qk_norm && memory.recompute && made_in(Activation::kRotated, *memory.recompute) == BlockPass::kBackward;
 }

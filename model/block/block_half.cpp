@@ -9,7 +9,7 @@ Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
 }
 
 Tensor ActivationMemory::norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const {
-  if (reads_norms && keeps(Activation::kNormInput)) {
+  if (keeps_norms()) {
     return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
   }
   // All norms share one tensor, unless the recomputation of a block makes both before backward reads them.

@@ -46,16 +46,21 @@ struct ActivationMemory {
   DType compute;
   std::optional<Recompute> recompute;  // None in inference, where nothing is saved.
   bool reads_norms;                    // Whether weight gradients read the outputs of norms, and not LinearInput.
-  std::function<LinearActivations(const char* name)> of_linear;  // Returns the tensors of a linear of the block.
+  // Returns the tensors of a linear of the block.
+  std::function<LinearActivations(const char* name, const KeptOperands& kept)> of_linear;
   SharedActivations& shared;
   Arena& arena;
 
   Tensor get(Activation kind, const char* name, DType dtype, std::initializer_list<int64_t> shape) const;
   // Returns memory for the output of the norm `name`, which is the input of `linear`.
   Tensor norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const;
+  // Return the tensor if it has its own memory, and an undefined tensor otherwise.
+  Tensor if_kept(Activation kind, const Tensor& tensor) const { return keeps(kind) ? tensor : Tensor(); }
+  Tensor norm_if_kept(const Tensor& norm) const { return keeps_norms() ? norm : Tensor(); }
 
  private:
   bool keeps(Activation kind) const { return recompute && made_in(kind, *recompute) == BlockPass::kForward; }
+  bool keeps_norms() const { return reads_norms && keeps(Activation::kNormInput); }
 };
 
 // Activations of the norm of a half.

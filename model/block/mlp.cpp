@@ -11,9 +11,10 @@ MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shap
   norm.h = memory.get(Activation::kOutput, "h1", compute, {share, config.hidden_size});
   norm.rstd = memory.get(Activation::kOutput, "rstd2", DType::kFloat32, {share});
   norm.out = memory.norm("norm2", "gate_up", {share, config.hidden_size});
-  norm.linear = memory.of_linear("gate_up");
   gate_up = memory.get(Activation::kOutput, "gate_up", compute, {shape.tokens(), 2 * config.intermediate_size});
-  down = memory.of_linear("down");
+  norm.linear = memory.of_linear(
+      "gate_up", {.x = memory.norm_if_kept(norm.out), .d_y = memory.if_kept(Activation::kOutput, gate_up)});
+  down = memory.of_linear("down", {});
 }
 
 Mlp::Mlp(const HalfParts& parts, const Tensor& swiglu)

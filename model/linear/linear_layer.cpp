@@ -80,7 +80,8 @@ LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const Precisio
   }
 }
 
-LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const {
+LinearActivations LinearLayer::make_activations(int64_t in_flight, const KeptOperands& kept, SharedActivations* shared,
+                                                Arena& arena) const {
   const LinearOptions& o = options_;
   LinearActivations a;
   if (casts_.has_amaxes) {
@@ -92,7 +93,7 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, SharedActivat
   if (training) {
     const bool own = o.saves_operands || o.input_pass == BlockPass::kForward;
     a.input = allocate_input(own ? nullptr : shared, arena);
-    if (o.saves_operands) a.saved = allocate_saved(a.input, arena);
+    if (o.saves_operands) a.saved = allocate_saved(a.input, kept, arena);
   } else if (!casts_.fp8 && divides(Divided::kOutputs)) {
     a.input.gathered = exchange();
   }
@@ -119,17 +120,21 @@ LinearInput LinearLayer::allocate_input(SharedActivations* shared, Arena& arena)
   return {.columns = {}, .gathered = allocate(name + " of all ranks", o.precision.compute, {s.tokens, s.in})};
 }
 
-WeightGradientOperands LinearLayer::allocate_saved(const LinearInput& input, Arena& arena) const {
+WeightGradientOperands LinearLayer::allocate_saved(const LinearInput& input, const KeptOperands& kept,
+                                                   Arena& arena) const {
   const LinearOptions& o = options_;
   const LinearShape& s = o.spec.shape;
   const std::string name = fmt::format("activations {} saved", o.spec.names.forward);
-  WeightGradientOperands saved{.d_y_columns = {}, .x_columns = input.columns, .d_y = {}, .x = input.gathered};
+  WeightGradientOperands saved{.d_y_columns = {}, .x_columns = input.columns, .d_y = kept.d_y, .x = input.gathered};
   if (casts_.fp8) {
     saved.d_y_columns = allocate_operand(name + " gradient", o.precision.gradient_format, traits(o.recipe).activations,
                                          s.out, s.tokens, arena, Lifetime::kStep);
     return saved;
   }
-  saved.d_y = arena.allocate(name + " gradient", o.precision.compute, {s.tokens, s.out}, Lifetime::kStep);
+  if (!saved.d_y.defined()) {
+    saved.d_y = arena.allocate(name + " gradient", o.precision.compute, {s.tokens, s.out}, Lifetime::kStep);
+  }
+  if (!saved.x.defined()) saved.x = kept.x;
   if (!saved.x.defined()) {
     saved.x = arena.allocate(name + " input", o.precision.compute, {s.tokens, s.in}, Lifetime::kStep);
   }
@@ -360,13 +365,12 @@ void LinearLayer::backward(const LinearActivations& a, const LinearBackward& arg
   observe_result();
 }
 
-// In FP8 the operands already lie in a.saved. Without FP8, backward overwrites the tensors, so they are copied. A
-// gathered x is not overwritten, because it lies in memory of this layer and micro-batch.
+// In FP8 the operands already lie in a.saved. Without FP8, tensors that a later op overwrites are copied.
 void LinearLayer::save_operands(const LinearActivations& a, const WeightGradientOperands& operands,
                                 Stream& stream) const {
   CHECK(options_.saves_operands, "no memory to save the operands of a weight gradient");
   if (casts_.fp8) return;
-  stream.copy(a.saved.d_y, operands.d_y);
+  if (operands.d_y.raw() != a.saved.d_y.raw()) stream.copy(a.saved.d_y, operands.d_y);
   if (operands.x.raw() != a.saved.x.raw()) stream.copy(a.saved.x, operands.x);
 }
 

@@ -101,6 +101,14 @@ enum class WeightGradient : uint8_t {
   kSave,   // Saves its operands in LinearActivations::saved. backward_weights() computes it later.
 };
 
+// Tensors of a micro-batch in flight that hold x and d_y without FP8 until backward_weights() has read them, so that
+// they need no copy: no op after backward() overwrites x, and d_y is written there, or copied to memory that no op
+// reads any more. Both may be undefined.
+struct KeptOperands {
+  Tensor x;    // [tokens, in]
+  Tensor d_y;  // [tokens, out]
+};
+
 // The tensors of a linear for one micro-batch in flight.
 struct LinearActivations {
   LinearInput input;
@@ -164,8 +172,9 @@ class LinearLayer {
   explicit LinearLayer(const LinearOptions& options);
 
   // Allocates the tensors of the micro-batch in flight with number `in_flight`. LinearInput lies in `shared` if a later
-  // pass than the forward makes it, and if `shared` is not null.
-  LinearActivations make_activations(int64_t in_flight, SharedActivations* shared, Arena& arena) const;
+  // pass than the forward makes it, and if `shared` is not null. WeightGradient::kSave copies what is not in `kept`.
+  LinearActivations make_activations(int64_t in_flight, const KeptOperands& kept, SharedActivations* shared,
+                                     Arena& arena) const;
 
   // Return the work of the producer of x before forward or recompute_input, and of the producer of d_y before backward.
   // All linears cast into the same memory, so no other linear may be called between the producer and this linear.
@@ -224,7 +233,7 @@ class LinearLayer {
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   void agree(const Tensor& maximum, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
-  WeightGradientOperands allocate_saved(const LinearInput& input, Arena& arena) const;
+  WeightGradientOperands allocate_saved(const LinearInput& input, const KeptOperands& kept, Arena& arena) const;
   void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;
   void compute_weight_gradient(const WeightGradientOperands& operands, bool accumulate, Stream& stream) const;
   void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;

@@ -3,6 +3,7 @@
 #include "model/architecture/activation_checkpointing.h"
 
 #include <cstring>
+#include <set>
 #include <string>
 
 #include "model/architecture/block_spec.h"
@@ -179,6 +180,26 @@ TEST_P(RecipeTest, BackwardInTwoPartsGivesTheSameBits) {
   }
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kSelective, false, mixed), expected)) << "mixed, selective";
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull, false, weights_last), expected)) << "weights last, full";
+}
+
+// Backward in two parts copies what a later op overwrites. Activations that a block shares with others are copied too.
+TEST(ActivationCheckpointingTest, BackwardInTwoPartsCopiesOnlyWhatIsOverwritten) {
+  const auto copies = [](const ActivationCheckpointing& mode) {
+    LlamaOptions options = options_of({.name = "", .compute = DType::kBFloat16}, mode);
+    options.splits_backward = true;
+    const Arena plan = TinyLlama::plan(options);
+    std::set<std::string> names;
+    for (const Arena::Item& item : plan.items()) {
+      if (item.name.find(" saved ") != std::string::npos) names.insert(item.name.substr(std::strlen("activations ")));
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  EXPECT_EQ(copies(kNone), "down saved gradient, down saved input, o saved gradient");
+  EXPECT_EQ(copies(kSelective),
+            "down saved gradient, down saved input, gate_up saved input, o saved gradient, qkv saved input");
+  EXPECT_EQ(copies(kFull),
+            "down saved gradient, down saved input, gate_up saved gradient, gate_up saved input, o saved gradient, "
+            "o saved input, qkv saved gradient, qkv saved input");
 }
 
 TEST_P(RecipeTest, WarmingUpLeavesNoTrace) {

@@ -141,7 +141,7 @@ class OneLinear {
                 .index = 0,
                 .scratch = &scratch_,
                 .tensor = nullptr}),
-        activations_(layer_.make_activations(0, nullptr, arena_)) {
+        activations_(layer_.make_activations(0, {}, nullptr, arena_)) {
     reserve();
     Array weight(DType::kFloat32, {kLinear.out, kLinear.in});
     for (int64_t i = 0; i < weight.size(); ++i) weight.set(i, std::sin(static_cast<double>(i)));

@@ -145,7 +145,7 @@ class TestedLayer {
                 .scratch = &scratch_,
                 .tensor = &group_,
                 .saves_operands = use.splits}),
-        activations_(layer_.make_activations(0, nullptr, arena_)) {
+        activations_(layer_.make_activations(0, {}, nullptr, arena_)) {
     const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, shape_, DType::kFloat32, stream_);
     workspace_.resize(static_cast<size_t>(bytes));
     stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
