@@ -36,7 +36,7 @@ struct MeshShape {
 };
 
 // Value of a key that is true, false or auto. With auto a run decides by its available memory
-// (app/memory/memory_choice.h).
+// (app/resolve/memory_choice.h).
 enum class AutoBool : uint8_t { kAuto, kTrue, kFalse };
 constexpr AutoBool auto_bool(bool value) { return value ? AutoBool::kTrue : AutoBool::kFalse; }
 
@@ -56,7 +56,7 @@ struct ParallelConfig {
   // Number of ranks that shard the state. -1: all ranks that the other axes leave.
   int64_t data_parallel_shard = -1;
   // Number of replicas of the state. -1: all remaining ranks if data_parallel_shard is given; if both are -1, the run
-  // chooses both (app/memory/mesh_choice.h).
+  // chooses both (app/resolve/mesh_choice.h).
   int64_t data_parallel_replicate = -1;
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;
@@ -80,7 +80,7 @@ struct ParallelConfig {
   MeshShape mesh_shape(int64_t ranks) const;
   // Returns whether the sizes, which must be positive or -1, multiply to `ranks`.
   bool suits(int64_t ranks) const;
-  // Returns whether the run chooses the number of replicas (app/memory/mesh_choice.h).
+  // Returns whether the run chooses the number of replicas (app/resolve/mesh_choice.h).
   bool chooses_replicas() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
   // Returns whether a run on GPUs registers its memory with NCCL.
   bool registers_memory(const MeshShape& mesh, bool one_machine) const;

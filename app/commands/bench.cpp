@@ -7,9 +7,9 @@
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
-#include "app/memory/memory_advice.h"
-#include "app/memory/mesh_choice.h"
-#include "app/memory/resolve.h"
+#include "app/resolve/memory_advice.h"
+#include "app/resolve/mesh_choice.h"
+#include "app/resolve/resolve.h"
 #include "app/run/step_trace.h"
 #include "core/error.h"
 #include "core/files/json_input.h"

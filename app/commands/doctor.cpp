@@ -25,7 +25,7 @@ struct DoctorArguments {
   bool json = false;
   bool quick = false;      // Only check what is known without measuring.
   int ranks_per_node = 0;  // Number of ranks of a future run, one per GPU. 0 if not given.
-  std::string save;        // Machine file to write (app/plan/machine_rates.h). Empty if none.
+  std::string save;        // Machine file to write (app/predict/machine_rates.h). Empty if none.
   // Directory whose write speed is measured. With --quick, it must exist or it must be possible to create it.
   std::string disk = ".";
 };

@@ -4,7 +4,7 @@
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
-#include "app/memory/inference.h"
+#include "app/resolve/inference.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

@@ -13,7 +13,7 @@
 #include "app/commands/import_export.h"
 #include "app/inputs/same_files.h"
 #include "app/inputs/tokenizer_source.h"
-#include "app/memory/inference.h"
+#include "app/resolve/inference.h"
 #include "app/text/sampling.h"
 #include "app/text/text_stream.h"
 #include "app/text/tokenizer.h"

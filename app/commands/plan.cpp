@@ -4,11 +4,11 @@
 
 #include "app/commands/commands.h"
 #include "app/config/stages.h"
-#include "app/memory/memory_advice.h"
-#include "app/memory/mesh_choice.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
 #include "app/report/pages.h"
+#include "app/resolve/memory_advice.h"
+#include "app/resolve/mesh_choice.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
@@ -65,7 +65,7 @@ Plan largest_plan(const Config& config, const PlanTarget& target) {
 
 // Writes the page even if the plan does not fit.
 void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
-  const StepTimeline timeline = step_timeline(plan.job, *target.machine, target.cluster, target.document_length);
+  const StepTimeline timeline = step_timeline(plan.job, *target.machine, target.network, target.document_length);
   write_output_file(path, kMemoryPage, memory_page(plan, timeline));
 }
 
@@ -116,11 +116,11 @@ void add_plan(CommandLine& line) {
       ->default_str("the memory of the machine's GPU");
   plan->add_option("--machine", target.machine, "rates: h200, h100 or a FILE that octavo doctor --save wrote")
       ->default_str("plan.machine of the config");
-  plan->add_option("--gpus-per-node", target.cluster.gpus_per_node, "number of GPUs per node, which NVLink connects")
+  plan->add_option("--gpus-per-node", target.gpus_per_node, "number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20));
-  plan->add_option("--network-gbps", target.cluster.network_gbps, "network bandwidth of each GPU in Gbit/s")
+  plan->add_option("--network-gbps", target.network.gbps, "network bandwidth of each GPU in Gbit/s")
       ->check(number(1e-6, 1e9));
-  plan->add_option("--network-latency-us", target.cluster.network_latency_us,
+  plan->add_option("--network-latency-us", target.network.latency_us,
                    "latency of one hop between nodes in microseconds")
       ->check(number(0, 1e9));
   plan->add_option("--document-length", target.document_length,

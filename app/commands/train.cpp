@@ -22,17 +22,17 @@
 #include "app/inputs/same_files.h"
 #include "app/job/progress.h"
 #include "app/log/start_screen.h"
-#include "app/memory/memory_advice.h"
-#include "app/memory/mesh_choice.h"
-#include "app/memory/resolve.h"
-#include "app/plan/machine_rates.h"
 #include "app/plan/plan_search.h"
-#include "app/plan/predictor.h"
+#include "app/predict/machine_rates.h"
+#include "app/predict/predictor.h"
 #include "app/process/exit_codes.h"
 #include "app/process/host_memory.h"
 #include "app/process/signals.h"
 #include "app/records/metrics_writer.h"
 #include "app/records/run_folder.h"
+#include "app/resolve/memory_advice.h"
+#include "app/resolve/mesh_choice.h"
+#include "app/resolve/resolve.h"
 #include "app/text/tokenizer.h"
 #include "app/train/resume.h"
 #include "app/train/training_loop.h"
@@ -80,9 +80,9 @@ void check_data(const Config& config, ProcessGroup& group) {
 
 // Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of
 // the machine.
-std::string predicted_time(const Job& job, const MachineRates& machine, const Cluster& cluster, int64_t samples) {
+std::string predicted_time(const Job& job, const MachineRates& machine, const NetworkRates& network, int64_t samples) {
   try {
-    const StepPrediction step = predict_step(job, machine, cluster);
+    const StepPrediction step = predict_step(job, machine, network);
     const double seconds =
         step.step_s * static_cast<double>(samples) / static_cast<double>(job.config.training.global_batch_size);
     std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
@@ -95,7 +95,7 @@ std::string predicted_time(const Job& job, const MachineRates& machine, const Cl
                   : fmt::format(" (range unknown, not measured: {})", fmt::join(range->not_measured, ", "));
     }
     if (!job.place.one_node()) {
-      text += fmt::format(", and an assumed {:g} Gbit/s per GPU between machines", cluster.network_gbps);
+      text += fmt::format(", and an assumed {:g} Gbit/s per GPU between machines", network.gbps);
     }
     return text;
   } catch (const std::exception& error) {  // Ignored, because a run does not need the prediction.
@@ -118,7 +118,7 @@ std::string describe_time(const Job& job, const Runtime& runtime, int64_t sample
   const std::string gpu = gpu_info(runtime.gpu()).name;
   const std::optional<MachineRates> machine = find_machine_of(gpu);
   if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
-  return predicted_time(job, *machine, {.gpus_per_node = job.place.ranks_per_node}, samples);
+  return predicted_time(job, *machine, {}, samples);
 }
 
 void log_start(const Job& job, Session& session, Training& training) {
@@ -315,7 +315,7 @@ void start(const Config& run, const Job& job, const Progress& progress, const Pl
                       .step = step,
                       .tokens = progress.tokens,
                       .time = target.machine
-                                  ? predicted_time(job, *target.machine, target.cluster, samples_left(config, step))
+                                  ? predicted_time(job, *target.machine, target.network, samples_left(config, step))
                                   : time_on_cpu()});
   }
   const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
@@ -379,7 +379,7 @@ void add_train(CommandLine& line) {
       ->default_str("as octavo plan")
       ->needs(dry_run);
   train
-      ->add_option("--gpus-per-node", target.cluster.gpus_per_node,
+      ->add_option("--gpus-per-node", target.gpus_per_node,
                    "with --dry-run: number of GPUs per node, which NVLink connects")
       ->check(integer(1, 1 << 20))
       ->needs(dry_run);

@@ -1,5 +1,5 @@
 // Job is one stage of a run with everything decided. A job is a value that never changes. resolve()
-// (app/memory/resolve.h) makes it, and plans, dry runs, benchmarks and runs read it.
+// (app/resolve/resolve.h) makes it, and plans, dry runs, benchmarks and runs read it.
 #pragma once
 
 #include <string>

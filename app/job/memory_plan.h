@@ -1,4 +1,4 @@
-// The memory that a job needs on a rank, item by item (app/memory/plan_memory.h), and the memory that there is.
+// The memory that a job needs on a rank, item by item (app/resolve/plan_memory.h), and the memory that there is.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "app/config/config_names.h"
-#include "app/memory/memory_choice.h"
-#include "app/memory/mesh_choice.h"
+#include "app/resolve/memory_choice.h"
+#include "app/resolve/mesh_choice.h"
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/format.h"

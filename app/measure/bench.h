@@ -8,9 +8,9 @@
 
 #include "app/job/job.h"
 #include "app/measure/rates.h"
-#include "app/memory/training_model.h"
 #include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
+#include "app/resolve/training_model.h"
 #include "core/profiler.h"
 #include "core/table.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/measure/doctor_facts.h"
-#include "app/plan/machine_rates.h"
+#include "app/predict/machine_rates.h"
 
 namespace octavo {
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <random>
 
-#include "app/plan/predictor.h"
+#include "app/predict/predictor.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/files/output_file.h"

@@ -1,12 +1,12 @@
-// Measures the rates of this device and machine, for `octavo bench --ops` and `octavo doctor`. app/plan/machine_rates.h
-// defines each rate.
+// Measures the rates of this device and machine, for `octavo bench --ops` and `octavo doctor`.
+// app/predict/machine_rates.h defines each rate.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "app/plan/machine_rates.h"
+#include "app/predict/machine_rates.h"
 #include "core/profiler.h"
 #include "core/stream.h"
 #include "model/architecture/precision.h"

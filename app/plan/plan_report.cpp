@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "app/config/config_names.h"
-#include "app/memory/mesh_choice.h"
+#include "app/resolve/mesh_choice.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"

@@ -10,11 +10,11 @@
 
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
-#include "app/memory/memory_choice.h"
-#include "app/memory/mesh_choice.h"
-#include "app/memory/resolve.h"
-#include "app/plan/machine_rates.h"
+#include "app/predict/machine_rates.h"
 #include "app/process/setting.h"
+#include "app/resolve/memory_choice.h"
+#include "app/resolve/mesh_choice.h"
+#include "app/resolve/resolve.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -64,7 +64,7 @@ class Search {
   Search(const StageConfig& config, const PlanTarget& target, double at_most_s)
       : config_(config),
         target_(target),
-        predictor_(*target.machine, target.cluster, target.document_length),
+        predictor_(*target.machine, target.network, target.document_length),
         at_most_s_(at_most_s) {
     MeshShape mesh = configured_mesh(config.parallel);
     chunks_ = {2, 4, std::max<int64_t>(config.parallel.pipeline_chunks, 2)};
@@ -267,11 +267,11 @@ PlanTarget find_target(const TargetArguments& arguments, const Config& config, P
               "--document-length needs documents, and data.document_mask is false");
   PlanTarget target;
   target.document_length = arguments.document_length;
-  target.cluster = arguments.cluster;
+  target.network = arguments.network;
   target.place.ranks = arguments.gpus > 0     ? arguments.gpus
                        : config.plan.gpus > 0 ? config.plan.gpus
                                               : configured_mesh(config.parallel).ranks();
-  target.place.ranks_per_node = arguments.cluster.gpus_per_node;
+  target.place.ranks_per_node = arguments.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const bool is_given = !arguments.machine.empty();
   const std::string& name = is_given ? arguments.machine : config.plan.machine;
@@ -309,7 +309,7 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 
 Plan make_plan(const StageConfig& stage, const MeshChoice& mesh, const PlanTarget& target) {
   Plan plan{.job = resolve(stage, target.place, mesh), .prediction = {}};
-  if (target.machine) plan.prediction = predict_step(plan.job, *target.machine, target.cluster, target.document_length);
+  if (target.machine) plan.prediction = predict_step(plan.job, *target.machine, target.network, target.document_length);
   return plan;
 }
 

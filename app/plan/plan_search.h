@@ -9,7 +9,7 @@
 
 #include "app/inputs/run_config.h"
 #include "app/job/job.h"
-#include "app/plan/predictor.h"
+#include "app/predict/predictor.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
@@ -18,17 +18,18 @@ namespace octavo {
 struct PlanTarget {
   Place place;
   std::optional<MachineRates> machine;  // Rates of the machine. Without them only the memory is planned.
-  Cluster cluster;
+  NetworkRates network;
   int64_t document_length = 0;  // Mean length of documents for predictions. 0 means no document mask.
 };
 
 // Options and config of a plan or dry run.
 struct TargetArguments {
   ConfigArguments config;
-  int64_t gpus = 0;        // Number of GPUs. 0 means plan.gpus.
-  std::string gpu_memory;  // Text such as "80GiB". Empty means the memory of the machine's GPU.
-  std::string machine;     // Name in machines/, or path of a machine file. Empty means plan.machine.
-  Cluster cluster;
+  int64_t gpus = 0;           // Number of GPUs. 0 means plan.gpus.
+  int64_t gpus_per_node = 8;  // Number of GPUs per node.
+  std::string gpu_memory;     // Text such as "80GiB". Empty means the memory of the machine's GPU.
+  std::string machine;        // Name in machines/, or path of a machine file. Empty means plan.machine.
+  NetworkRates network;
   int64_t document_length = 0;  // Mean length of a document in tokens. 0 means no document mask.
 };
 

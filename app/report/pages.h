@@ -9,7 +9,7 @@
 #include <string>
 
 #include "app/plan/plan_search.h"
-#include "app/plan/step_clock.h"
+#include "app/predict/step_clock.h"
 #include "app/report/run_records.h"
 #include "core/files/output_file.h"
 

@@ -5,7 +5,7 @@
 
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
-#include "app/memory/resolve.h"
+#include "app/resolve/resolve.h"
 #include "app/run/weights.h"
 #include "app/train/resume.h"
 

@@ -4,7 +4,7 @@
 //
 //     Session                 lasts as long as the process: ranks and streams, log, checkpoints, goodput
 //     Training                lasts as long as a stage
-//       TrainingModel         one arena, and the layout of the state in it (app/memory/training_model.h)
+//       TrainingModel         one arena, and the layout of the state in it (app/resolve/training_model.h)
 //         TrainingState       the model, its optimizer and batch, whose tensors are in the arena
 //       Loader, Validator, StepGuard, StateSnapshot, StepLog
 //     TrainingLoop            lasts as long as a job, which ends with its stage, a rollback or a change of precision

@@ -115,7 +115,7 @@ constexpr Activation linear_input(Producer producer, LinearPrecision recipe) {
 // The activation_checkpointing section of the config.
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
-  Mode mode = Mode::kAuto;  // kAuto chooses a mode by the memory of the device (app/memory/memory_choice.h).
+  Mode mode = Mode::kAuto;  // kAuto chooses a mode by the memory of the device (app/resolve/memory_choice.h).
   double ratio = 1.0;       // Share of the blocks that mode block recomputes. Other modes ignore it.
 };
 

@@ -49,7 +49,7 @@ TEST(PipelinePlans, BestMeshes) {
   for (const TableRow& row : documented_table("plan.md", "| model, GPUs |")) {
     const char* config = row[0].starts_with("405B") ? "llama3_405b_512gpu.yaml" : "llama3_70b_8gpu.yaml";
     const auto gpus = static_cast<int64_t>(number_in(row[0].substr(row[0].find(' '))));
-    const PlanTarget target = gpus_of("h100", gpus, {.network_gbps = number_in(row[1])});
+    const PlanTarget target = gpus_of("h100", gpus, {.gbps = number_in(row[1])});
     const Plan without = best_plan(config, target, false);
     const Plan with = best_plan(config, target, true);
     const StepPrediction& p = with.prediction.value();

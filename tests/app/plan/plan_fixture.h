@@ -9,18 +9,16 @@
 #include <vector>
 
 #include "app/config/config_check.h"
-#include "app/memory/resolve.h"
-#include "app/plan/machine_rates.h"
 #include "app/plan/plan_search.h"
+#include "app/predict/machine_rates.h"
+#include "app/resolve/resolve.h"
 #include "core/files/input_file.h"
 
 namespace octavo {
 
 // Returns GPUs of a machine, as `octavo plan --gpus N --machine NAME` plans for them.
-inline PlanTarget gpus_of(const std::string& machine, int64_t gpus, const Cluster& cluster = {}) {
-  PlanTarget target{.place = {.ranks = gpus, .ranks_per_node = cluster.gpus_per_node},
-                    .machine = find_machine(machine),
-                    .cluster = cluster};
+inline PlanTarget gpus_of(const std::string& machine, int64_t gpus, const NetworkRates& network = {}) {
+  PlanTarget target{.place = {.ranks = gpus}, .machine = find_machine(machine), .network = network};
   target.place.multiprocessors = static_cast<int>(target.machine->multiprocessors);
   target.place.memory_bytes = target.machine->gpu_memory_bytes;
   return target;

@@ -1,7 +1,7 @@
 // Tests that the configs in configs/ are nearly as fast as the best plan that `octavo plan --search` finds for them.
 #include <filesystem>
 
-#include "app/memory/mesh_choice.h"
+#include "app/resolve/mesh_choice.h"
 #include "tests/app/plan/plan_fixture.h"
 
 namespace octavo::presets_test {

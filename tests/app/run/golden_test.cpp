@@ -12,7 +12,7 @@
 #include <map>
 
 #include "app/config/config_check.h"
-#include "app/memory/resolve.h"
+#include "app/resolve/resolve.h"
 #include "app/run/weights.h"
 #include "app/train/training_loop.h"
 #include "checkpoint/checkpoint.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "app/config/config_check.h"
-#include "app/memory/resolve.h"
+#include "app/resolve/resolve.h"
 #include "app/run/training_state.h"
 #include "core/error.h"
 #include "kernels/attention/sdpa.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "app/memory/resolve.h"
-#include "app/memory/training_model.h"
+#include "app/resolve/resolve.h"
+#include "app/resolve/training_model.h"
 #include "app/run/weights.h"
 
 namespace octavo {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "app/memory/resolve.h"
+#include "app/resolve/resolve.h"
 #include "app/run/weights.h"
 #include "app/train/training.h"
 #include "data/tokens/token_writer.h"
