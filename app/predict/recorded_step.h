@@ -34,7 +34,7 @@ struct RecordedStep {
   size_t middle_begin = 0;
   size_t middle_end = 0;
   int64_t shards = 1;           // Number of shards that the step was recorded with.
-  int64_t ranks_per_node = 1;   // Copy of Place::ranks_per_node.
+  int64_t ranks_per_node = 8;   // Copy of Place::ranks_per_node.
   int64_t document_length = 0;  // Mean number of tokens of a document. 0 without documents.
 };
 

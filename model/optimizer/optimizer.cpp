@@ -91,9 +91,9 @@ void Optimizer::measure_gradients(Stream& stream) {
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   // Weights of which several ranks have copies diverge if their ranks clip by norms that differ in the last bits. The
-  // groups of an axis may add in different orders, so all take the largest sum. The ranks of a pipeline have one sum.
-  mesh->tensor().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
-  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
+  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken.
+  if (mesh->shape().pipeline > 1) mesh->tensor().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm");
+  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the replicas");
 }
 
 void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {
