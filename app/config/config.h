@@ -72,6 +72,8 @@ struct CheckpointConfig {
   bool async = true;
   bool in_memory = false;
   int64_t in_memory_every = 50;
+  std::string command = {};         // Empty: none (app/run/checkpoint_command.h).
+  double command_timeout_s = 3600;  // 0: no limit.
   std::string resume = "auto";
   std::vector<KeyClass> allow_changes = {};  // Classes of keys that a resumed run may change.
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "app/config/stages.h"
@@ -19,7 +20,8 @@ RunActions::RunActions(Session& session, Training& training, PrecisionComparison
       loader_state_(training.start().loader_state),
       good_(training.start()) {}
 
-std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step) {
+std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& facts, int64_t step,
+                                           const StopSignals& signals) {
   say(actions.notice, facts, step);
   if (const std::string lost = cut_short(facts); !lost.empty() && group_.is_root())
     log_event(EventKind::kWarning, step, "step {}: the signal cuts short {}", step, lost);
@@ -44,7 +46,7 @@ std::optional<Outcome> RunActions::perform(const Actions& actions, const Facts& 
       give_up(step);
     case Next::kStop:
     case Next::kDone:
-      return end_job(actions.next == Next::kStop, step);
+      return end_job(actions.next == Next::kStop, step, signals);
   }
   if (actions.save != Save::kNone || session_.has_accounted()) training_.results().start();
   return std::nullopt;
@@ -84,6 +86,7 @@ void RunActions::save(Save which, int64_t step) {
     case Save::kOnDisk:
     case Save::kFinal:
       training_.log().flush();
+      if (which != Save::kInMemory) session_.set_saved_loss(last_loss_);
       training_.save(progress_after(step), which);
   }
 }
@@ -166,18 +169,20 @@ Outcome RunActions::return_to_fp8(int64_t step) {
   return {.ended = Ended::kFallback, .next = std::move(start)};
 }
 
-Outcome RunActions::end_job(bool stopped, int64_t step) {
+Outcome RunActions::end_job(bool stopped, int64_t step, const StopSignals& signals) {
+  const int64_t stage = training_.config().stage.number;
+  const bool is_last = stage == std::ssize(session_.config.stages);
   session_.checkpoints.finish();
   session_.memory_checkpoints.free();
   account_final_save();
+  if (stopped || is_last) await_command(signals);
   if (group_.is_root()) {
     write_goodput(true);
     for (std::string& lost : training_.log().end()) session_.lost_lines.push_back(std::move(lost));
     log_event(EventKind::kNote, 0, session_.goodput->report());
   }
   if (stopped) return {.ended = Ended::kStopped};
-  const int64_t stage = training_.config().stage.number;
-  if (stage == std::ssize(session_.config.stages)) return {.ended = Ended::kDone};
+  if (is_last) return {.ended = Ended::kDone};
   group_.agree([&] {
     CHECK(session_.checkpoints.saved_step() == step,
           "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
@@ -191,6 +196,22 @@ Outcome RunActions::end_job(bool stopped, int64_t step) {
     start.values = std::move(*last);
   });
   return {.ended = Ended::kStage, .next = std::move(start)};
+}
+
+// Waits for the commands of the last checkpoints, and logs what they print in rows that repeat the last step. A run
+// that a signal stops does not wait.
+void RunActions::await_command(const StopSignals& signals) {
+  if (session_.config.checkpoint.command.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  while (group_.all_reduce_max(session_.poll_command() ? 1 : 0) != 0) {
+    if (group_.all_reduce_max(signals.requested() ? 1 : 0) != 0) {
+      if (session_.checkpoint_command) session_.checkpoint_command->end("a signal stops the run");
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  while (session_.add_evaluation(last_row_)) training_.log().report(last_row_);
+  session_.account(Goodput::kValidation, begin);
 }
 
 void RunActions::account_final_save() {

@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "app/process/signals.h"
+#include "app/records/metric_row.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/session.h"
@@ -23,12 +26,15 @@ class RunActions {
 
   // Performs the actions after `step`. Returns the outcome of the job if they end it, or nothing if it continues.
   // Throws an AgreedError if the run gives up.
-  std::optional<Outcome> perform(const Actions& actions, const Facts& facts, int64_t step);
+  std::optional<Outcome> perform(const Actions& actions, const Facts& facts, int64_t step, const StopSignals& signals);
 
   // Records that the state after `step`, the last judged step, is the state to save if the run gives up.
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
   // Sets the loader state that belongs to the state of the run after the last judged step.
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
+  // Records the row of the last logged step, and the loss of the last step.
+  void set_last_row(const MetricRow& row) { last_row_ = row; }
+  void set_last_loss(double loss) { last_loss_ = loss; }
   // Records the current time as the end of the last step.
   void note_result() { last_result_ = std::chrono::steady_clock::now(); }
   void write_goodput(bool end);
@@ -41,7 +47,8 @@ class RunActions {
   Outcome roll_back_to_checkpoint(int64_t spike);
   Outcome fall_back_to_bfloat16();
   Outcome return_to_fp8(int64_t step);
-  Outcome end_job(bool stopped, int64_t step);
+  Outcome end_job(bool stopped, int64_t step, const StopSignals& signals);
+  void await_command(const StopSignals& signals);
   // Adds the time since the last step, except what Session::account() has added, to the time of saving.
   void account_final_save();
   // Returns the progress after `step`, the last judged step.
@@ -53,6 +60,8 @@ class RunActions {
   ProcessGroup& group_;
   nlohmann::json loader_state_;  // Loader state after the last judged step.
   Progress good_;                // Progress before the steps that were skipped in a row.
+  MetricRow last_row_;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   std::chrono::steady_clock::time_point last_result_ = std::chrono::steady_clock::now();
 };
 

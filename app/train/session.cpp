@@ -74,10 +74,30 @@ void Session::claim_folder(const Progress& start) {
   }
 }
 
+bool Session::poll_command() {
+  if (!checkpoint_command) return false;
+  if (std::exchange(commanded_saves_, checkpoints.completed_saves()) != checkpoints.completed_saves()) {
+    checkpoint_command->start(checkpoints.saved_step(), *checkpoints.last_path(), saved_loss_);
+  }
+  return checkpoint_command->poll();
+}
+
+bool Session::add_evaluation(MetricRow& row) {
+  std::optional<CheckpointCommand::Numbers> numbers;
+  if (checkpoint_command) numbers = checkpoint_command->next_numbers();
+  if (!numbers) return false;
+  row.set("evaluation_step", static_cast<double>(numbers->step));
+  row.set("evaluation", std::move(numbers->values));
+  return true;
+}
+
 void Session::begin(const Progress& start) {
   folder.open();
   checkpoints.set_other_runs_aside();
   memory_checkpoints.begin();
+  if (runtime.group().is_root() && !config.checkpoint.command.empty()) {
+    checkpoint_command.emplace(config.checkpoint, config.logging.dir);
+  }
   goodput.emplace(config.logging.dir, continues() && runtime.group().is_root(), start.steps_s);
 }
 

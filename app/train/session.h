@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,7 +27,9 @@
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
 #include "app/records/goodput.h"
+#include "app/records/metric_row.h"
 #include "app/records/run_folder.h"
+#include "app/run/checkpoint_command.h"
 #include "app/run/disk_checkpoints.h"
 #include "app/run/memory_checkpoints.h"
 #include "app/train/state_snapshot.h"
@@ -81,6 +84,12 @@ class Session {
   // Opens the files of the folder, moves checkpoints of other runs aside, begins the checkpoints in memory, and begins
   // to measure the goodput. Called once everything else that may refuse the run has passed. A collective.
   void begin(const Progress& start);
+  // Runs checkpoint.command for a checkpoint that is newly complete. Returns whether this rank runs a command.
+  bool poll_command();
+  // Adds to a row what a command has printed of which no row has told yet. Returns whether there was something.
+  bool add_evaluation(MetricRow& row);
+  // Sets the loss that the command is told: that of the step whose state is being saved.
+  void set_saved_loss(double loss) { saved_loss_ = loss; }
   // Returns whether begin() was called. Errors after that are not those of input.
   bool has_begun() const { return goodput.has_value(); }
   // Returns whether a job that begins at this time continues the metrics that the folder has.
@@ -93,7 +102,8 @@ class Session {
   RunFolder folder;
   DiskCheckpoints checkpoints;
   MemoryCheckpoints memory_checkpoints;
-  std::optional<Goodput> goodput;  // Created by begin().
+  std::optional<CheckpointCommand> checkpoint_command;  // On rank 0, if there is one. Created by begin().
+  std::optional<Goodput> goodput;                       // Created by begin().
   // On rank 0, sentences about lines of log files that stages could not write.
   std::vector<std::string> lost_lines;
 
@@ -104,7 +114,9 @@ class Session {
   const std::vector<TensorPart>
       needed_;                    // Parts of a checkpoint that this rank loads, whatever the stage and precision are.
   bool verifies_newest_ = false;  // Whether the newest checkpoint is verified before its state is loaded.
-  double accounted_s_ = 0;        // Time between steps that account() has added, in seconds.
+  double saved_loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t commanded_saves_ = 0;  // Number of saves for which checkpoint.command was started.
+  double accounted_s_ = 0;       // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

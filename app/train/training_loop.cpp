@@ -18,7 +18,7 @@ TrainingLoop::TrainingLoop(Session& session, Training& training)
 
 Outcome TrainingLoop::run(StopSignals& signals) {
   training_.results().start();
-  std::optional<Outcome> outcome = resume();
+  std::optional<Outcome> outcome = resume(signals);
   for (int64_t step = training_.start().step + 1; !outcome; ++step) {
     const Due due = due_after(step);
     queue_step(step, signals);
@@ -31,6 +31,7 @@ Outcome TrainingLoop::run(StopSignals& signals) {
     std::optional<Step> newest = finish_steps(step, waits);
     // If this step is still in flight, nothing is due after it and no rank requests anything, because the loop would
     // have waited for it otherwise. So there is nothing to decide, and the next step is queued.
+    session_.poll_command();
     if (training_.results().pending() > 0) {
       if (newest) report(*newest, false);
       training_.poll_saves();
@@ -46,17 +47,17 @@ Outcome TrainingLoop::run(StopSignals& signals) {
     report(*newest, due.last || due.validation || facts.requests.stop);
     compare_replicas(facts, step);
     const Actions actions = decide(facts);
-    outcome = actions_.perform(actions, facts, step);
+    outcome = actions_.perform(actions, facts, step, signals);
     requests_ = {};
     session_.checkpoints.set_postponed(actions.save_postponed);
   }
   return std::move(*outcome);
 }
 
-std::optional<Outcome> TrainingLoop::resume() {
+std::optional<Outcome> TrainingLoop::resume(const StopSignals& signals) {
   const int64_t step = training_.start().step;
   const Facts facts{.due = due_after_loading(due_after(step), step)};
-  return actions_.perform(decide(facts), facts, step);
+  return actions_.perform(decide(facts), facts, step, signals);
 }
 
 Due TrainingLoop::due_after(int64_t step) const {
@@ -104,6 +105,7 @@ std::optional<Step> TrainingLoop::finish_steps(int64_t step, bool all) {
 Step TrainingLoop::pop_step() {
   Step step = training_.pop_step();
   actions_.note_result();
+  actions_.set_last_loss(step.loss());
   const double lost_ms = std::min(step.data_lost_ms, step.step_ms);
   goodput_.add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
   goodput_.add(Goodput::kData, lost_ms / 1e3);
@@ -195,6 +197,8 @@ void TrainingLoop::report(const Step& step, bool always) {
   MetricRow row = step.row;
   row.set("goodput", goodput_.share());
   row.set("wall_s", goodput_.wall_seconds());
+  session_.add_evaluation(row);
+  actions_.set_last_row(row);
   training_.log().report(std::move(row));
   if (session_.runtime.group().is_root()) actions_.write_goodput(false);
 }

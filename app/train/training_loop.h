@@ -25,7 +25,7 @@ class TrainingLoop {
 
  private:
   // Does what is still to be done at the step whose state the job has loaded.
-  std::optional<Outcome> resume();
+  std::optional<Outcome> resume(const StopSignals& signals);
   // Returns the work that the config requests after a step.
   Due due_after(int64_t step) const;
   void queue_step(int64_t step, StopSignals& signals);

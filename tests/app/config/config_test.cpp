@@ -70,7 +70,7 @@ parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 
            pipeline_parallel: 3, pipeline_layers: [1, 2, 1], pipeline_schedule: zero_bubble, pipeline_chunks: 2}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
-             in_memory_every: 7, allow_changes: [schedule, data],
+             in_memory_every: 7, command: 'echo "$OCTAVO_STEP" ${HOME}', command_timeout_s: 60, allow_changes: [schedule, data],
              resume: ck/step_00000011}
 logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, slow_rank_every: 7, color: never, trace: {step: 9}}
 plan: {gpus: 8, machine: h100}
@@ -169,6 +169,8 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.checkpoint.keep_every, 33);
   EXPECT_EQ(config.checkpoint.max_failed_saves, 5);
   EXPECT_FALSE(config.checkpoint.async);
+  EXPECT_EQ(config.checkpoint.command, "echo \"$OCTAVO_STEP\" ${HOME}") << "the shell replaces variables";
+  EXPECT_EQ(config.checkpoint.command_timeout_s, 60);
   EXPECT_EQ(config.checkpoint.resume, "ck/step_00000011");
   EXPECT_EQ(config.logging.every, 13);
   EXPECT_EQ(config.logging.dir, "logs");

@@ -1,0 +1,78 @@
+// Runs checkpoint.command, a shell command, on rank 0's machine for each complete checkpoint while the run continues.
+// The command is given
+//
+//   OCTAVO_CHECKPOINT   absolute path of the checkpoint
+//   OCTAVO_STEP         its step
+//   OCTAVO_LOSS         training loss of that step, or "nan" if it is not known
+//   OCTAVO_RUN          absolute path of the run's folder, which is also the working directory
+//
+// and none of the variables by which MPI and Slurm identify the process, so that it can start programs of its own. One
+// command runs at a time. A checkpoint that is complete while a command runs waits for it, and if another follows,
+// only the newer one is kept. Output goes to RUN/checkpoint_commands/step_00000500.log. If the last line of the output
+// that is a JSON object has numbers, these are metrics (app/run/metric_table.h, "evaluation").
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/config/config.h"
+
+namespace octavo {
+
+// Returns the numbers in the last line of `output` that is a JSON object. A number in a nested object has the keys of
+// all levels in its name, with "/" between them.
+std::vector<std::pair<std::string, double>> numbers_in(const std::string& output);
+
+class CheckpointCommand {
+ public:
+  // Numbers that a command has printed about a checkpoint.
+  struct Numbers {
+    int64_t step = 0;
+    std::vector<std::pair<std::string, double>> values = {};
+  };
+
+  CheckpointCommand(const CheckpointConfig& config, const std::string& run_folder);
+  // Ends a command that still runs.
+  ~CheckpointCommand();
+  CheckpointCommand(const CheckpointCommand&) = delete;
+  CheckpointCommand& operator=(const CheckpointCommand&) = delete;
+
+  // Runs the command for a complete checkpoint, at once or after the one that runs. Does nothing without a command.
+  void start(int64_t step, const std::filesystem::path& checkpoint, double loss);
+  // Logs the end of a command as an event, ends a command whose time is over, and starts the next one. Returns whether
+  // a command runs. Never waits.
+  bool poll();
+  // Ends the command that runs, and forgets the one that waits.
+  void end(const std::string& reason);
+  // Returns what the first command has printed of which this was not returned yet, if there is one.
+  std::optional<Numbers> next_numbers();
+
+ private:
+  struct Job {
+    int64_t step = 0;
+    std::filesystem::path checkpoint = {};
+    double loss = 0;
+  };
+  void spawn(const Job& job);
+  void finish(int status);
+
+  const std::string command_;
+  const double timeout_s_;
+  const std::filesystem::path folder_;
+  pid_t pid_ = -1;  // Process group of the command that runs. -1: none.
+  Job running_ = {};
+  std::optional<Job> waiting_ = {};
+  std::chrono::steady_clock::time_point began_ = {};
+  bool timed_out_ = false;
+  std::deque<Numbers> numbers_ = {};
+};
+
+}  // namespace octavo
