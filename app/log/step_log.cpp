@@ -163,10 +163,15 @@ void StepLog::report(MetricRow row) {
   for (const auto& [name, loss] : row.by_dataset("validation_loss_by_dataset"))
     losses.push_back(fmt::format("{} {:.4f}", name, unsigned_nan(loss)));
   if (!losses.empty()) log_info("validation_loss of {}", fmt::join(losses, ", "));
+  reported_ = row;
   queue_.post([this, row = std::move(row)]() mutable {
     set_energy(row);
     metrics_->write(row);
   });
+}
+
+void StepLog::report_again(const std::function<bool(MetricRow&)>& add) {
+  while (reported_ && add(*reported_)) queue_.post([this, row = *reported_] { metrics_->write(row); });
 }
 
 // Sets the energy metrics of rank 0's GPU since the previous row. The first row opens the counters. Runs on the thread

@@ -65,6 +65,8 @@ class StepLog {
   // Reports a step, with means over the steps since the last reported one. Not a collective; does nothing on ranks that
   // do not write.
   void report(MetricRow row);
+  // Writes the last reported step to the files once more for as long as `add` adds something to its row.
+  void report_again(const std::function<bool(MetricRow&)>& add);
   // Queues `work` for the thread that writes files. Files are written by a thread, because a write can take seconds
   // while a checkpoint fills the disk. If `work` throws, the first error is logged as a warning. Does nothing on ranks
   // that do not write.
@@ -87,9 +89,10 @@ class StepLog {
   const BatchSchedule batches_;
   const Runtime& runtime_;
   Console* console_;
-  int64_t gpu_bytes_ = 0;    // Total memory of the GPU. 0 on the CPU.
-  MetricInterval interval_;  // Steps since the last reported one.
-  int64_t samples_ = 0;      // Number of samples in these steps.
+  int64_t gpu_bytes_ = 0;              // Total memory of the GPU. 0 on the CPU.
+  MetricInterval interval_;            // Steps since the last reported one.
+  int64_t samples_ = 0;                // Number of samples in these steps.
+  std::optional<MetricRow> reported_;  // Row of the last reported step.
   Smoothed loss_;
   Smoothed token_s_;                                            // Time per token, over the tokens of all ranks.
   MetricRow progress_;                                          // Row of the last step, with smoothed loss and rates.

@@ -210,7 +210,7 @@ void RunActions::await_command(const StopSignals& signals) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  while (session_.add_evaluation(last_row_)) training_.log().report(last_row_);
+  training_.log().report_again([&](MetricRow& row) { return session_.add_evaluation(row); });
   session_.account(Goodput::kValidation, begin);
 }
 

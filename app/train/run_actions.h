@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "app/process/signals.h"
-#include "app/records/metric_row.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/session.h"
@@ -32,8 +31,7 @@ class RunActions {
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
   // Sets the loader state that belongs to the state of the run after the last judged step.
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
-  // Records the row of the last logged step, and the loss of the last step.
-  void set_last_row(const MetricRow& row) { last_row_ = row; }
+  // Records the loss of the last step.
   void set_last_loss(double loss) { last_loss_ = loss; }
   // Records the current time as the end of the last step.
   void note_result() { last_result_ = std::chrono::steady_clock::now(); }
@@ -60,7 +58,6 @@ class RunActions {
   ProcessGroup& group_;
   nlohmann::json loader_state_;  // Loader state after the last judged step.
   Progress good_;                // Progress before the steps that were skipped in a row.
-  MetricRow last_row_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   std::chrono::steady_clock::time_point last_result_ = std::chrono::steady_clock::now();
 };

@@ -198,7 +198,6 @@ void TrainingLoop::report(const Step& step, bool always) {
   row.set("goodput", goodput_.share());
   row.set("wall_s", goodput_.wall_seconds());
   session_.add_evaluation(row);
-  actions_.set_last_row(row);
   training_.log().report(std::move(row));
   if (session_.runtime.group().is_root()) actions_.write_goodput(false);
 }

@@ -30,7 +30,8 @@ TEST(MetricTable, NamesStayTheSame) {
             "skipped_steps events/skipped_steps\n"
             "loss_z events/loss_z\ngrad_norm_z events/grad_norm_z\nslowdown events/slowdown\n"
             "validation_loss validation/loss\nloss_by_dataset train/loss_by_dataset\n"
-            "validation_loss_by_dataset validation\nepochs data/epochs\n");
+            "validation_loss_by_dataset validation\nevaluation_step evaluation_step\nevaluation evaluation\n"
+            "epochs data/epochs\n");
 }
 
 TEST(MetricRow, EveryMetricIsInAllItsFormats) {

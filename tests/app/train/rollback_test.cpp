@@ -20,8 +20,9 @@ class RollbackTest : public RunTest {
   static void roll_back(SteppedJob& job) {
     PrecisionComparison comparison(job.training);
     RunActions actions(job.process.session, job.training, comparison);
+    const StopSignals signals(job.process.session.runtime.group());
     std::optional<Outcome> outcome =
-        actions.perform({.next = Next::kToCheckpoint}, {.requests = {.spike = job.step}}, job.step);
+        actions.perform({.next = Next::kToCheckpoint}, {.requests = {.spike = job.step}}, job.step, signals);
     EXPECT_EQ(outcome->ended, Ended::kRollback);
     job.go_on(std::move(*outcome->next));
   }
