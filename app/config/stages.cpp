@@ -207,6 +207,15 @@ std::vector<StageConfig> stage_configs(const Config& run, const std::vector<Samp
   return stages;
 }
 
+int64_t sample_after(const Config& run, int64_t steps, const std::vector<SampleRange>& rolled_back) {
+  const StageConfig stage = std::move(stage_configs(run, rolled_back)[stage_of_step(run, steps)]);
+  const BatchSchedule batches = stage.training.batch_schedule();
+  std::vector<SampleRange> skip = stage.data.skip;
+  skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
+  return end_of_samples(skip, stage.data.origin.sample,
+                        batches.samples(steps) - batches.samples(stage.stage.steps_before));
+}
+
 StageConfig config_of_step(const Config& run, int64_t step) {
   return std::move(stage_configs(run)[stage_of_step(run, step)]);
 }

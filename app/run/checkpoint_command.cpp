@@ -1,13 +1,15 @@
 #include "app/run/checkpoint_command.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -24,11 +26,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kFolder = "checkpoint_commands";
+constexpr int kMaxDepth = 16;  // Numbers in objects that are nested deeper are not read.
 
 void add_numbers(const nlohmann::json& object, const std::string& prefix,
                  std::vector<std::pair<std::string, double>>& numbers) {
   for (const auto& [key, value] : object.items()) {
+    if (std::ranges::any_of(key, [](unsigned char c) { return std::iscntrl(c) != 0; })) continue;
     if (value.is_object()) add_numbers(value, prefix + key + "/", numbers);
     if (value.is_number()) numbers.emplace_back(prefix + key, value.get<double>());
   }
@@ -36,8 +39,24 @@ void add_numbers(const nlohmann::json& object, const std::string& prefix,
 
 // Returns the environment of the command: that of this process without its place in MPI and Slurm, and `added`.
 std::vector<std::string> environment_with(std::vector<std::string> added) {
-  constexpr std::string_view kPlaces[] = {"OMPI_COMM", "OMPI_MCA_ess", "OMPI_MCA_orte",     "PMIX",
-                                          "PMI_",      "SLURM_",       "OCTAVO_CHECKPOINT="};
+  constexpr std::string_view kPlaces[] = {"OMPI_COMM",
+                                          "OMPI_UNIVERSE",
+                                          "OMPI_FIRST_RANKS",
+                                          "OMPI_APP_CTX",
+                                          "OMPI_NUM_APP",
+                                          "OMPI_FILE_LOCATION",
+                                          "OMPI_ARGV",
+                                          "OMPI_MCA_ess",
+                                          "OMPI_MCA_orte",
+                                          "OMPI_MCA_pmix",
+                                          "OMPI_MCA_initial_wdir",
+                                          "PMIX",
+                                          "PMI_",
+                                          "SLURM_",
+                                          "OCTAVO_CHECKPOINT=",
+                                          "OCTAVO_STEP=",
+                                          "OCTAVO_LOSS=",
+                                          "OCTAVO_RUN="};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     if (std::ranges::none_of(kPlaces, [&](std::string_view place) { return text.starts_with(place); })) {
@@ -55,14 +74,17 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Starts a command in a process group of its own, without blocked signals. Returns its process id, or -1 and errno.
-pid_t spawn_shell(const std::string& command, const fs::path& output, std::vector<std::string> environment) {
+// Starts a command in `folder` and in a process group of its own, without blocked signals or open files. Returns its
+// process id, or -1 and errno.
+pid_t spawn_shell(const std::string& command, const fs::path& folder, const fs::path& output,
+                  std::vector<std::string> environment) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  posix_spawn_file_actions_addchdir_np(&files, output.parent_path().parent_path().c_str());
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawn_file_actions_addchdir_np(&files, folder.c_str());
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -83,9 +105,15 @@ pid_t spawn_shell(const std::string& command, const fs::path& output, std::vecto
   return error == 0 ? pid : -1;
 }
 
-std::string content_of(const fs::path& path) {
+// Returns the last MiB of a file.
+std::string end_of(const fs::path& path) {
+  constexpr uintmax_t kBytes = 1 << 20;
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (!error && size > kBytes) file.seekg(static_cast<std::streamoff>(size - kBytes));
   std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
+  text << file.rdbuf();
   return text.str();
 }
 
@@ -95,7 +123,8 @@ std::vector<std::pair<std::string, double>> numbers_in(const std::string& output
   std::vector<std::pair<std::string, double>> numbers;
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json found = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto is_shallow = [](int depth, nlohmann::json::parse_event_t, const auto&) { return depth <= kMaxDepth; };
+    const nlohmann::json found = nlohmann::json::parse(line, is_shallow, /*allow_exceptions=*/false);
     if (!found.is_object()) continue;
     numbers.clear();
     add_numbers(found, "", numbers);
@@ -103,43 +132,56 @@ std::vector<std::pair<std::string, double>> numbers_in(const std::string& output
   return numbers;
 }
 
-CheckpointCommand::CheckpointCommand(const CheckpointConfig& config, const std::string& run_folder)
-    : command_(config.command), timeout_s_(config.command_timeout_s), folder_(fs::absolute(run_folder) / kFolder) {}
+CheckpointCommand::CheckpointCommand(const Config& config)
+    : command_(config.checkpoint.command),
+      timeout_s_(config.checkpoint.command_timeout_s),
+      checkpoints_(fs::absolute(config.checkpoint.dir)),
+      run_(fs::absolute(config.logging.dir)) {}
 
 CheckpointCommand::~CheckpointCommand() { end("the run ended"); }
 
-void CheckpointCommand::start(int64_t step, const fs::path& checkpoint, double loss) {
-  if (command_.empty()) return;
+fs::path CheckpointCommand::output_of(int64_t step) const {
+  return run_ / "checkpoint_commands" / (step_directory_name(step) + ".log");
+}
+
+void CheckpointCommand::set_loss(int64_t step, double loss) { losses_[step] = loss; }
+
+void CheckpointCommand::start(int64_t step) {
   if (waiting_) {
-    log_event(EventKind::kWarning, waiting_->step,
+    log_event(EventKind::kWarning, *waiting_,
               "checkpoint.command does not run for step {}, because that of step {} still runs and step {} is saved",
-              waiting_->step, running_.step, step);
+              *waiting_, running_, step);
   }
-  waiting_ = Job{step, fs::absolute(checkpoint), loss};
+  waiting_ = step;
   poll();
 }
 
-void CheckpointCommand::spawn(const Job& job) {
-  running_ = job;
+void CheckpointCommand::spawn(int64_t step) {
+  running_ = step;
   timed_out_ = false;
   began_ = std::chrono::steady_clock::now();
+  const fs::path output = output_of(step);
+  const auto loss = losses_.find(step);
   std::error_code error;
-  fs::create_directories(folder_, error);
-  pid_ = spawn_shell(
-      command_, folder_ / (step_directory_name(job.step) + ".log"),
-      environment_with({"OCTAVO_CHECKPOINT=" + job.checkpoint.string(), fmt::format("OCTAVO_STEP={}", job.step),
-                        fmt::format("OCTAVO_LOSS={}", job.loss), "OCTAVO_RUN=" + folder_.parent_path().string()}));
+  fs::create_directories(output.parent_path(), error);
+  pid_ =
+      spawn_shell(command_, run_, output,
+                  environment_with({"OCTAVO_CHECKPOINT=" + (checkpoints_ / step_directory_name(step)).string(),
+                                    fmt::format("OCTAVO_STEP={}", step),
+                                    fmt::format("OCTAVO_LOSS={}", loss == losses_.end() ? std::nan("") : loss->second),
+                                    "OCTAVO_RUN=" + run_.string()}));
+  losses_.erase(losses_.begin(), losses_.upper_bound(step));
   if (pid_ >= 0) return;
-  log_event(EventKind::kWarning, job.step, "checkpoint.command cannot be started for step {}: {}", job.step,
+  log_event(EventKind::kWarning, step, "checkpoint.command cannot be started for step {}: {}", step,
             std::strerror(errno));
 }
 
 bool CheckpointCommand::poll() {
   if (pid_ >= 0) {
-    int status = 0;
-    const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-    if (ended == pid_ || (ended < 0 && errno != EINTR)) {
-      finish(status);
+    siginfo_t info{};
+    const int error = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (info.si_pid == pid_ || (error != 0 && errno != EINTR)) {
+      finish();
     } else if (timeout_s_ > 0 &&
                std::chrono::steady_clock::now() - began_ > std::chrono::duration<double>(timeout_s_)) {
       timed_out_ = true;
@@ -151,9 +193,9 @@ bool CheckpointCommand::poll() {
 }
 
 // Background processes that the command has left behind are ended too.
-void CheckpointCommand::finish(int status) {
-  ::kill(-std::exchange(pid_, -1), SIGKILL);
-  const fs::path output = folder_ / (step_directory_name(running_.step) + ".log");
+void CheckpointCommand::finish() {
+  const int status = kill_group();
+  const fs::path output = output_of(running_);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   const std::string how = timed_out_ ? fmt::format("was ended after checkpoint.command_timeout_s ({:g} s)", timeout_s_)
                           : WIFEXITED(status)
@@ -161,12 +203,12 @@ void CheckpointCommand::finish(int status) {
                               : fmt::format("was killed by signal {} after {:.1f} s", WTERMSIG(status), seconds);
   const bool failed = timed_out_ || status != 0;
   std::vector<std::pair<std::string, double>> values =
-      failed ? std::vector<std::pair<std::string, double>>() : numbers_in(content_of(output));
+      failed ? std::vector<std::pair<std::string, double>>() : numbers_in(end_of(output));
   std::string text;
   for (const auto& [name, value] : values) text += fmt::format("  {} {:g}", name, value);
-  log_event(failed ? EventKind::kWarning : EventKind::kNote, running_.step, "checkpoint.command of step {} {}; {}{}",
-            running_.step, how, output.string(), text);
-  if (!values.empty()) numbers_.push_back({running_.step, std::move(values)});
+  log_event(failed ? EventKind::kWarning : EventKind::kNote, running_, "checkpoint.command of step {} {}; {}{}",
+            running_, how, output.string(), text);
+  if (!values.empty()) numbers_.push_back({running_, std::move(values)});
 }
 
 std::optional<CheckpointCommand::Numbers> CheckpointCommand::next_numbers() {
@@ -176,19 +218,25 @@ std::optional<CheckpointCommand::Numbers> CheckpointCommand::next_numbers() {
   return numbers;
 }
 
+// Ends the command and its processes. Returns its status (waitpid).
+int CheckpointCommand::kill_group() {
+  int status = 0;
+  ::kill(-pid_, SIGKILL);
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return status;
+}
+
 void CheckpointCommand::end(const std::string& reason) {
   if (waiting_) {
-    log_event(EventKind::kWarning, waiting_->step, "checkpoint.command does not run for step {}, because {}",
-              waiting_->step, reason);
+    log_event(EventKind::kWarning, *waiting_, "checkpoint.command does not run for step {}, because {}", *waiting_,
+              reason);
   }
   waiting_.reset();
   if (pid_ < 0) return;
-  ::kill(-pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  pid_ = -1;
-  log_event(EventKind::kWarning, running_.step, "checkpoint.command of step {} was ended, because {}", running_.step,
-            reason);
+  kill_group();
+  log_event(EventKind::kWarning, running_, "checkpoint.command of step {} was ended, because {}", running_, reason);
 }
 
 }  // namespace octavo

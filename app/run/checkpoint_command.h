@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,14 +40,16 @@ class CheckpointCommand {
     std::vector<std::pair<std::string, double>> values = {};
   };
 
-  CheckpointCommand(const CheckpointConfig& config, const std::string& run_folder);
+  explicit CheckpointCommand(const Config& config);
   // Ends a command that still runs.
   ~CheckpointCommand();
   CheckpointCommand(const CheckpointCommand&) = delete;
   CheckpointCommand& operator=(const CheckpointCommand&) = delete;
 
-  // Runs the command for a complete checkpoint, at once or after the one that runs. Does nothing without a command.
-  void start(int64_t step, const std::filesystem::path& checkpoint, double loss);
+  // Sets the loss of a step whose state is about to be saved.
+  void set_loss(int64_t step, double loss);
+  // Runs the command for the complete checkpoint of a step, at once or after the one that runs.
+  void start(int64_t step);
   // Logs the end of a command as an event, ends a command whose time is over, and starts the next one. Returns whether
   // a command runs. Never waits.
   bool poll();
@@ -56,20 +59,19 @@ class CheckpointCommand {
   std::optional<Numbers> next_numbers();
 
  private:
-  struct Job {
-    int64_t step = 0;
-    std::filesystem::path checkpoint = {};
-    double loss = 0;
-  };
-  void spawn(const Job& job);
-  void finish(int status);
+  void spawn(int64_t step);
+  void finish();
+  int kill_group();
+  std::filesystem::path output_of(int64_t step) const;
 
   const std::string command_;
   const double timeout_s_;
-  const std::filesystem::path folder_;
-  pid_t pid_ = -1;  // Process group of the command that runs. -1: none.
-  Job running_ = {};
-  std::optional<Job> waiting_ = {};
+  const std::filesystem::path checkpoints_;  // checkpoint.dir
+  const std::filesystem::path run_;          // logging.dir
+  pid_t pid_ = -1;                           // Process group of the command that runs. -1: none.
+  int64_t running_ = 0;                      // Step of the command that runs.
+  std::optional<int64_t> waiting_ = {};
+  std::map<int64_t, double> losses_ = {};  // Losses of steps whose command has not started.
   std::chrono::steady_clock::time_point began_ = {};
   bool timed_out_ = false;
   std::deque<Numbers> numbers_ = {};

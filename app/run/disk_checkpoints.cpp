@@ -246,8 +246,8 @@ void DiskCheckpoints::attempt(const std::function<void()>& work) {
 // Logs the completed save with the time of the slowest rank.
 void DiskCheckpoints::report_saved() {
   failed_saves_ = 0;
-  ++completed_saves_;
   saved_step_ = saving_step_;
+  completed_.push_back(saved_step_);
   const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
   const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
   if (!runtime_.group().is_root()) return;

@@ -103,8 +103,8 @@ class DiskCheckpoints {
   void complete_pending_save();
   // Returns the step of the last complete checkpoint that this run saved or resumed. 0 if there is none.
   int64_t saved_step() const { return saved_step_; }
-  // Returns how many saves of this run are complete.
-  int64_t completed_saves() const { return completed_saves_; }
+  // Returns the steps of the saves that were completed since the last call, in order. Not a collective.
+  std::vector<int64_t> take_completed() { return std::exchange(completed_, {}); }
   // Returns the path of that checkpoint, or nothing if there is none.
   std::optional<std::filesystem::path> last_path() const;
   // Returns the path of that checkpoint for messages, or "none".
@@ -133,7 +133,7 @@ class DiskCheckpoints {
   int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, summed over all ranks.
   int64_t saving_step_ = 0;
   int64_t saved_step_ = 0;
-  int64_t completed_saves_ = 0;
+  std::vector<int64_t> completed_;  // Steps that take_completed() returns.
   bool postponed_ = false;
   bool is_final_ = false;     // Whether the last save is the final save of the run.
   int64_t failed_saves_ = 0;  // Number of failed saves in a row.

@@ -9,6 +9,8 @@
 
 #include "app/config/config_changes.h"
 #include "app/inputs/same_files.h"
+#include "app/job/job.h"
+#include "app/job/progress.h"
 #include "app/process/events.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -63,12 +65,54 @@ void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
             step, schedule_of(now, step + 1).lr, step + 1);
 }
 
+bool allows(const Config& config, KeyClass changes) {
+  return std::ranges::find(config.checkpoint.allow_changes, changes) != config.checkpoint.allow_changes.end();
+}
+
+// Throws an InputError if a later stage would begin elsewhere than after the samples that the run has read, because the
+// config has other batch sizes or another data.skip in the steps that are done. Does not apply to data that begins
+// elsewhere by data.resume_from_sample or checkpoint.allow_changes.
+void check_samples_read(const Config& run, const Progress& progress, const std::string& path) {
+  const nlohmann::json& state = progress.loader_state;
+  const StageSpan next = config_of_step(run, progress.step + 1).stage;
+  const bool begins_later = next.number < std::ssize(run.stages) || next.steps_before == progress.step;
+  if (run.stages.empty() || !begins_later || state.is_null() || allows(run, KeyClass::kData)) return;
+  if (run.data.resume_from_sample || !state.value("resumed_from_sample", nlohmann::json()).is_null()) return;
+  // Samples that are skipped may count as read or not.
+  const auto settled = [&](int64_t sample) {
+    std::vector<SampleRange> skip = config_of_step(run, std::max<int64_t>(progress.step, 1)).data.skip;
+    skip.insert(skip.end(), progress.rolled_back.begin(), progress.rolled_back.end());
+    return end_of_samples(skip, sample, 1) - 1;
+  };
+  const int64_t read = state.value("next_sample", int64_t{0});
+  const int64_t stated = progress.step == 0 ? 0 : sample_after(run, progress.step, progress.rolled_back);
+  CHECK_INPUT(
+      settled(read) == settled(stated),
+      "{}: the next stage would begin at the wrong sample, because {} samples are read and this config reads {} "
+      "in the {} steps that are done; give other batch sizes or another data.skip only under `stages`, in the "
+      "items of later stages",
+      path, read, stated, progress.step);
+}
+
+// Throws an InputError if the run is in a fallback to bfloat16 that the config ends before its last step.
+void check_fallback(const Config& run, const Progress& progress, const std::string& path) {
+  const bool ends = progress.step < progress.bfloat16_until && uses_fp8(run.precision) && !has_precision_guard(run);
+  CHECK_INPUT(!ends || allows(run, KeyClass::kPrecision),
+              "{}: the run computes in bfloat16 until step {}, because FP8 differed from it too much, and "
+              "precision.guard.every=0 would end this after step {}; keep the guard, or give "
+              "checkpoint.allow_changes=[precision]",
+              path, progress.bfloat16_until, progress.step);
+}
+
 }  // namespace
 
 void check_may_resume(const Config& run, const Checkpoint& checkpoint, bool logs) {
   check_same_model(checkpoint.model_config(), run.model, checkpoint.path().string());
   check_initial_weights(run, checkpoint);
   check_changes(run, checkpoint, logs);
+  const Progress progress = progress_of(checkpoint);
+  check_samples_read(run, progress, checkpoint.path().string());
+  check_fallback(run, progress, checkpoint.path().string());
 }
 
 LoaderOptions loader_options(const StageConfig& config, int64_t steps_done) {
@@ -92,8 +136,7 @@ std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& o
     for (const std::string& sentence : loader->stream().modified_since(state)) log_warning("{}", sentence);
     return loader;
   } catch (const OtherData& error) {
-    const std::vector<KeyClass>& allowed = config.checkpoint.allow_changes;
-    if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {
+    if (!allows(config, KeyClass::kData)) {
       throw InputError(fmt::format(
           "{}; with checkpoint.allow_changes=[data] the run continues with the current data from its beginning",
           error.what()));

@@ -86,7 +86,7 @@ void RunActions::save(Save which, int64_t step) {
     case Save::kOnDisk:
     case Save::kFinal:
       training_.log().flush();
-      if (which != Save::kInMemory) session_.set_saved_loss(last_loss_);
+      if (session_.checkpoint_command) session_.checkpoint_command->set_loss(step, last_loss_);
       training_.save(progress_after(step), which);
   }
 }

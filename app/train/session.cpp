@@ -75,10 +75,9 @@ void Session::claim_folder(const Progress& start) {
 }
 
 bool Session::poll_command() {
+  const std::vector<int64_t> saved = checkpoints.take_completed();
   if (!checkpoint_command) return false;
-  if (std::exchange(commanded_saves_, checkpoints.completed_saves()) != checkpoints.completed_saves()) {
-    checkpoint_command->start(checkpoints.saved_step(), *checkpoints.last_path(), saved_loss_);
-  }
+  for (const int64_t step : saved) checkpoint_command->start(step);
   return checkpoint_command->poll();
 }
 
@@ -96,7 +95,7 @@ void Session::begin(const Progress& start) {
   checkpoints.set_other_runs_aside();
   memory_checkpoints.begin();
   if (runtime.group().is_root() && !config.checkpoint.command.empty()) {
-    checkpoint_command.emplace(config.checkpoint, config.logging.dir);
+    checkpoint_command.emplace(config);
   }
   goodput.emplace(config.logging.dir, continues() && runtime.group().is_root(), start.steps_s);
 }

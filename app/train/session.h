@@ -14,7 +14,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -88,8 +87,6 @@ class Session {
   bool poll_command();
   // Adds to a row what a command has printed of which no row has told yet. Returns whether there was something.
   bool add_evaluation(MetricRow& row);
-  // Sets the loss that the command is told: that of the step whose state is being saved.
-  void set_saved_loss(double loss) { saved_loss_ = loss; }
   // Returns whether begin() was called. Errors after that are not those of input.
   bool has_begun() const { return goodput.has_value(); }
   // Returns whether a job that begins at this time continues the metrics that the folder has.
@@ -114,9 +111,7 @@ class Session {
   const std::vector<TensorPart>
       needed_;                    // Parts of a checkpoint that this rank loads, whatever the stage and precision are.
   bool verifies_newest_ = false;  // Whether the newest checkpoint is verified before its state is loaded.
-  double saved_loss_ = std::numeric_limits<double>::quiet_NaN();
-  int64_t commanded_saves_ = 0;  // Number of saves for which checkpoint.command was started.
-  double accounted_s_ = 0;       // Time between steps that account() has added, in seconds.
+  double accounted_s_ = 0;        // Time between steps that account() has added, in seconds.
 };
 
 }  // namespace octavo

@@ -47,8 +47,4 @@ bool has_kv_copies(const ModelConfig& config, int64_t size) {
   return num_local_kv_heads(config, size) * size > config.num_kv_heads;
 }
 
-bool kv_copies_move(const ModelConfig& config, int64_t size) {
-  return has_kv_copies(config, size) && num_local_kv_heads(config, size) > 1;
-}
-
 }  // namespace octavo

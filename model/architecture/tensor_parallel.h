@@ -62,7 +62,5 @@ struct KvHead {
 std::vector<KvHead> local_kv_heads(const ModelConfig& config, TensorRank tensor);
 // Returns whether any kv head has copies.
 bool has_kv_copies(const ModelConfig& config, int64_t size);
-// Returns whether copies of a kv head may be at different places among the kv heads of their ranks.
-bool kv_copies_move(const ModelConfig& config, int64_t size);
 
 }  // namespace octavo

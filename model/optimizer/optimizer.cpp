@@ -90,10 +90,13 @@ void Optimizer::measure_gradients(Stream& stream) {
   mesh->shard().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
-  // Weights of which several ranks have copies diverge if their ranks clip by norms that differ in the last bits. The
-  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken.
-  if (mesh->shape().pipeline > 1) mesh->tensor().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm");
-  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the replicas");
+  // Weights of which several ranks have copies diverge if these ranks clip by norms that differ in the last bits. The
+  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken:
+  // over all ranks if ranks that are no replicas of each other have copies of kv heads or of a tied table.
+  const ParameterLayout& layout = parameters_->layout();
+  const bool has_copies = mesh->shape().pipeline > 1 || has_kv_copies(layout.config(), layout.tensor().size);
+  (has_copies ? mesh->world() : mesh->replicate())
+      .all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
 }
 
 void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {

@@ -138,7 +138,7 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
          .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
          .gradient_dtype = unit.layer >= 0 ? precision.exchanged_gradients() : DType::kFloat32,
          // Copies of a kv head have equal terms, and stay equal if these have equal sums.
-         .in_rank_order = unit.layer >= 0 && kv_copies_move(layout.config(), layout.tensor().size),
+         .in_rank_order = unit.layer >= 0 && has_kv_copies(layout.config(), layout.tensor().size),
          .padding = padding_of(layout, u, (shard_begin_[u + 1] - shard_begin_[u]) * groups.size()),
          .tokens = table && u == ParameterLayout::kEmbedding ? std::optional(token_unit(*table)) : std::nullopt,
          .pool = pool_of(unit)});

@@ -22,11 +22,11 @@ class CheckpointCommandTest(Corpus):
         )
         return self.train(config, *overrides, ranks=ranks, **options)
 
-    def events(self):
-        return [json.loads(line) for line in (self.dir / "log/events.jsonl").read_text().splitlines()]
+    def events(self, log="log"):
+        return [json.loads(line) for line in (self.dir / log / "events.jsonl").read_text().splitlines()]
 
-    def about_commands(self):
-        return [event for event in self.events() if event["text"].startswith("checkpoint.command")]
+    def about_commands(self, log="log"):
+        return [event for event in self.events(log) if event["text"].startswith("checkpoint.command")]
 
     def output(self, step):
         return (self.dir / f"log/checkpoint_commands/step_{step:08d}.log").read_text()
@@ -61,6 +61,22 @@ class CheckpointCommandTest(Corpus):
         self.assertEqual([name for name in names if name.startswith(("OMPI_COMM", "PMIX", "PMI_"))], [])
         self.assertIn("PATH", names)
 
+    def test_may_start_mpi_programs(self):
+        self.run_with("mpirun -n 2 --oversubscribe echo started", steps=5, ranks=2)
+        self.assertEqual(self.output(5), "started\nstarted\n")
+
+    def test_variables_of_the_run_are_not_those_of_its_caller(self):
+        os.environ["OCTAVO_STEP"] = os.environ["OCTAVO_LOSS"] = os.environ["OCTAVO_RUN"] = "wrong"
+        self.addCleanup(lambda: [os.environ.pop(f"OCTAVO_{name}") for name in ("STEP", "LOSS", "RUN")])
+        self.run_with('echo "$OCTAVO_STEP $OCTAVO_RUN $OCTAVO_LOSS"', steps=5)
+        self.assertEqual(self.output(5).split()[:2], ["5", str((self.dir / "log").resolve())])
+        self.assertNotIn("wrong", self.output(5))
+
+    def test_output_of_any_kind_harms_nothing(self):
+        self.run_with("head -c 3000000 /dev/zero; echo; head -c 400000 /dev/zero | tr '\\0' '['; echo; "
+                      "for i in $(seq 100000); do printf '{\"a\":'; done; echo; echo '{\"ok\": 1}'", steps=5)
+        self.assertEqual(self.metrics()[5]["evaluation"], {"ok": 1})
+
     def test_its_time_is_limited(self):
         began = time.monotonic()
         self.run_with("echo before; sleep 1000 & sleep 1000", "checkpoint.command_timeout_s=1", steps=5)
@@ -70,13 +86,17 @@ class CheckpointCommandTest(Corpus):
         self.assertEqual(self.output(5), "before\n")
 
     def test_a_slow_command_leaves_checkpoints_out_and_says_so(self):
-        result = self.run_with("sleep 1; echo '{\"a\": 1}'", "checkpoint.every=1", steps=12)
-        events = self.about_commands()
-        ran = [event["step"] for event in events if "ended with exit code 0" in event["text"]]
-        left_out = [event["step"] for event in events if "does not run for step" in event["text"]]
-        self.assertEqual(sorted(ran + left_out), list(range(1, 13)), result.out)
-        self.assertEqual(ran[-1], 12)
-        self.assertTrue(left_out)
+        for is_async in ("false", "true"):
+            with self.subTest(is_async=is_async):
+                result = self.run_with("sleep 1; echo '{\"a\": 1}'", "checkpoint.every=1", f"checkpoint.async={is_async}",
+                                       f"checkpoint.dir=saved_{is_async}", f"logging.dir=log_{is_async}", steps=12)
+                events = self.about_commands(f"log_{is_async}")
+                ran = [event["step"] for event in events if "ended with exit code 0" in event["text"]]
+                left_out = [event["step"] for event in events if "does not run for step" in event["text"]]
+                saved = [event["step"] for event in self.events(f"log_{is_async}") if event["event"] == "checkpoint"]
+                self.assertEqual(sorted(ran + left_out), saved, result.out)
+                self.assertEqual(ran[-1], 12)
+                self.assertTrue(left_out)
 
     def test_a_signal_does_not_wait_for_it(self):
         config = self.config(

@@ -11,7 +11,7 @@ OUTLIER = 1e6
 
 
 class PrecisionGuardTest(Corpus):
-    def guarded(self, *overrides, log="log", ranks=1, recipe="fp8_delayed", **guard):
+    def guarded(self, *overrides, log="log", ranks=1, recipe="fp8_delayed", code=0, **guard):
         config = self.config(
             self.corpus,
             training={"steps": 24, "global_batch_size": 4, "micro_batch_size": 2},
@@ -19,7 +19,7 @@ class PrecisionGuardTest(Corpus):
             checkpoint={"dir": f"{log}_checkpoints", "every": 0},
             logging={"dir": log},
         )
-        return self.train(config, *overrides, ranks=ranks)
+        return self.train(config, *overrides, ranks=ranks, code=code)
 
     def test_a_comparison_changes_nothing(self):
         self.guarded(log="plain")
@@ -52,6 +52,8 @@ class PrecisionGuardTest(Corpus):
         constant = "optimizer.schedule=constant"
         self.guarded(constant, log="whole", **guard)
         self.guarded(constant, "training.steps=14", log="cut", **guard)
+        refused = self.guarded(constant, "precision.guard.every=0", log="cut", code=2, **guard)
+        self.assertIn("the run computes in bfloat16 until step 18", refused.err)
         self.guarded(constant, log="cut", **guard)
         self.assertEqual(self.losses("cut"), self.losses("whole"))
         manifest = json.loads((self.dir / "cut_checkpoints/step_00000014/manifest.json").read_text())

@@ -4,7 +4,7 @@ import json
 import shutil
 
 from resume_test import Resuming
-from support import text_documents, write_megatron
+from support import DONE, text_documents, write_megatron
 
 
 class BatchSizeWarmupTest(Resuming):
@@ -74,6 +74,15 @@ class StagesTest(Resuming):
                 self.assert_same_run(reference, log, f"{log}_checkpoints", first=step + 1)
             else:
                 self.assert_close(self.losses(log), {s: reference[0][s] for s in range(step + 1, 11)}, 1e-5)
+
+    def test_a_later_stage_begins_where_the_run_stopped_reading(self):
+        config = self.stages()
+        self.train(config, "checkpoint.every=1", "checkpoint.keep=0")
+        at = lambda step: (f"checkpoint.resume=checkpoints/step_{step:08}", "checkpoint.dir=moved", "logging.dir=moved_log")
+        smaller = ("training.global_batch_size=4", "checkpoint.allow_changes=[schedule]")
+        for step, overrides in ((2, smaller), (2, ["data.skip=[[0, 16]]"]), (4, smaller)):
+            self.assertRegex(self.refused("train", config, *at(step), *overrides), "would begin at (the wrong )?sample")
+        self.assertEqual(self.train(config, *at(2)).code, DONE)
 
     def test_a_damaged_checkpoint_leads_to_an_earlier_stage(self):
         config = self.stages()

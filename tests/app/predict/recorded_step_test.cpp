@@ -44,6 +44,20 @@ TEST(RecordedStep, HasTheMatmulsOfAllMicroBatches) {
   EXPECT_EQ(sum_of(step, &Op::flops, "lm_head"), tokens * 2 * 4096 * 128256);
 }
 
+// The terms of copies of kv heads are collected and added in rank order (FsdpUnit::in_rank_order).
+TEST(RecordedStep, CollectsTheTermsOfBlocksWithCopiesOfKvHeads) {
+  for (const int64_t kv_heads : {6, 3}) {
+    const Config config =
+        load_four_layers(8, fmt::format("training.global_batch_size=8 precision.linear=bfloat16 model.hidden_size=384 "
+                                        "model.num_heads=6 model.num_kv_heads={} parallel.tensor_parallel=2",
+                                        kv_heads));
+    const RecordedStep step = record(config, 8);
+    const bool collects = sum_of(step, &Op::bytes, "all_to_all", "shard") > 0;
+    EXPECT_EQ(collects, kv_heads == 3);
+    EXPECT_EQ(sum_of(step, &Op::bytes, "reduce_scatter", "shard") > 0, true) << "of the head";
+  }
+}
+
 // Utilization and the FLOPs by part are formulas, and the record has the attention of each layer. With A tokens to
 // attend to, a token costs 12 A FLOPs per layer and element of all heads in utilization. Its backward costs 5 (2 A - 1)
 // in the record.
