@@ -454,6 +454,16 @@ Json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType
   return json;
 }
 
+void check_describes(const Json& hf_config, const ModelConfig& model, const std::string& model_path) {
+  const Json read = shape_to_json<Json>(parse_hf_config(hf_config, kHfConfigName));
+  for_each_field(model, [&](const auto& field, const auto& value) {
+    const Json ours = shape_to_json<Json>(value);
+    CHECK_INPUT(read.at(field.name) == ours,
+                "{}: its model.{} is {}, expected {}: Hugging Face's config.json cannot describe another model",
+                model_path, field.name, ours.dump(), read.at(field.name).dump());
+  });
+}
+
 Json make_generation_config(const HfMetadata& metadata) {
   if (metadata.generation_config.is_object()) return metadata.generation_config;
   Json json = {

@@ -53,4 +53,8 @@ HfMetadata hf_metadata_of(const nlohmann::json& meta, int64_t step);
 nlohmann::json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
 nlohmann::json make_generation_config(const HfMetadata& metadata);
 
+// Throws an InputError that names the first field of the model that a reader of this config.json would get wrong, such
+// as a field that config.json has no key for.
+void check_describes(const nlohmann::json& hf_config, const ModelConfig& model, const std::string& model_path);
+
 }  // namespace octavo

@@ -325,6 +325,9 @@ ExportReport export_hf(const std::string& model, const std::string& hf_dir, cons
       "{}: is a run folder, a checkpoint or a directory of checkpoints, expected a directory of its own for the "
       "exported model",
       hf_dir);
+  const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
+  const Json config = make_hf_config(checkpoint.model_config(), metadata, options.dtype);
+  check_describes(config, checkpoint.model_config(), checkpoint.path().string());
   std::error_code error;
   fs::create_directories(dir, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
@@ -333,8 +336,7 @@ ExportReport export_hf(const std::string& model, const std::string& hf_dir, cons
   report.step = checkpoint.step();
   report.parameters = checkpoint.model_config().num_parameters();
   export_weights(checkpoint, dir, options, report);
-  const HfMetadata metadata = hf_metadata_of(checkpoint.meta(), checkpoint.step());
-  write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, options.dtype));
+  write_json_file(dir / kHfConfigName, config);
   write_json_file(dir / kGenerationConfigName, make_generation_config(metadata));
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
   export_tokenizer(checkpoint, metadata, dir, report);

@@ -111,8 +111,13 @@ def run_octavo(*line):
 
 
 def refuse_what_differs(values):
-    for key, same in (("model.qk_norm", False), ("optimizer.type", "adamw"), ("parallel.context_parallel", 1),
-                      ("parallel.pipeline_parallel", 1), ("training.z_loss", 0), ("optimizer.ema_decay", 0)):
+    expected = {"optimizer.type": "adamw", "parallel.context_parallel": 1, "parallel.pipeline_parallel": 1, "training.z_loss": 0,
+                "optimizer.ema_decay": 0}
+    # Fields of the model that PyTorch's model does not have, such as qk_norm, must be false or 0.
+    known = (*Shape.__dataclass_fields__, "preset", "init_from")
+    expected |= {key: type(value)() for key, value in values.items()
+                 if key.startswith("model.") and key.removeprefix("model.") not in known}
+    for key, same in expected.items():
         if values.get(key, same) != same:
             raise Refused(f"{key} is {values[key]}, expected {same}: the PyTorch model of the comparison has no other")
     if values["model.tie_word_embeddings"] and values["parallel.tensor_parallel"] > 1:

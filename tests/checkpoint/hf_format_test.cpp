@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
+#include "model/architecture/model_fields.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -118,6 +119,27 @@ TEST(HfFormat, WritesWhatBothVersionsRead) {
     EXPECT_EQ(both.at("model_type"), config.qk_norm ? "qwen3" : "llama");
     EXPECT_EQ(both.contains("use_sliding_window"), config.qk_norm);
   }
+}
+
+// Every field of one of the two models differs from its default, so a field that config.json does not describe fails
+// the test.
+TEST(HfFormat, DescribesEveryField) {
+  const ModelConfig llama{512, 384, 3, 8, 2, 32, 40, 7.0, RopeScaling{16, 2, 3, 64}, 1e-3, true};
+  ModelConfig qwen = llama;
+  qwen.qk_norm = true;
+  const Json defaults = shape_to_json<Json>(ModelConfig());
+  for_each_field(qwen, [&](const auto& field, const auto& value) {
+    EXPECT_NE(shape_to_json<Json>(value), defaults.at(field.name)) << field.name;
+  });
+  for (const ModelConfig& model : {llama, qwen}) {
+    const Json json = make_hf_config(model, {}, DType::kFloat32);
+    EXPECT_EQ(parse_hf_config(json, "config.json"), model);
+    check_describes(json, model, "checkpoint");
+  }
+  Json other = make_hf_config(llama, {}, DType::kFloat32);
+  other.erase("tie_word_embeddings");
+  expect_mentions(message_of<InputError>([&] { check_describes(other, llama, "checkpoint"); }),
+                  {"checkpoint: its model.tie_word_embeddings is true, expected false"});
 }
 
 // transformers 4 reads rope_scaling, transformers 5 reads rope_parameters, so a config.json with both is accepted only

@@ -108,9 +108,10 @@ using Ops = std::set<std::tuple<std::string, double, double, std::string>>;
 // A model with two micro-batches in flight whose work is recorded instead of running.
 class RecordedLlama {
  public:
-  explicit RecordedLlama(const UnevenLayers& uneven) {
+  explicit RecordedLlama(const UnevenLayers& uneven, bool recomputes_all = false) {
     LlamaOptions options{.config = model_of(4), .shape = kShape, .precision = {}, .in_flight = {2}};
     uneven.change(options.config, options.precision, options.checkpointing);
+    if (recomputes_all) options.checkpointing = {.mode = Mode::kFull};
     layout_.emplace(options.config);
     parameters_.emplace(*layout_, options.precision, ShardingOptions(), options.mode, nullptr, arena_, stream_);
     llama_.emplace(options, *parameters_, arena_, stream_);
@@ -124,18 +125,19 @@ class RecordedLlama {
 
   // Returns all ops since the last call.
   Ops take_ops() {
-    const Ops ops = ops_of("");
+    const Ops ops = ops_of({});
     record_.clear();
     return ops;
   }
-  // Returns the ops within ranges of a name, such as "block 1". All ops are within "".
-  Ops ops_of(const std::string& range) const {
+  // Returns the ops that are within a range of each name, such as "backward" and "block 1".
+  Ops ops_of(const std::vector<std::string>& names) const {
     Ops ops;
     std::vector<std::string> open;
     for (const OpRecord::Entry& entry : record_.entries()) {
       if (entry.action == OpRecord::Action::kBegin) open.push_back(record_.ranges()[entry.index]);
       if (entry.action == OpRecord::Action::kEnd) open.pop_back();
-      const bool counts = range.empty() || std::find(open.begin(), open.end(), range) != open.end();
+      const bool counts =
+          std::ranges::all_of(names, [&](const auto& name) { return std::ranges::find(open, name) != open.end(); });
       if (entry.action != OpRecord::Action::kOp || !counts) continue;
       const Op& op = record_.ops()[entry.index];
       ops.emplace(op.name, op.flops, op.bytes, op.precision);
@@ -172,8 +174,26 @@ TEST(LayerSpecs, EveryPropertyChangesTheOpsOfALayer) {
   for (const UnevenLayers& uneven : kUnevenLayers) {
     RecordedLlama model(uneven);
     model.run_step();
-    EXPECT_GT(model.ops_of("block 1").size(), 10u);
-    EXPECT_NE(model.ops_of("block 1"), model.ops_of("block 2")) << uneven.property;
+    EXPECT_GT(model.ops_of({"block 1"}).size(), 10u);
+    EXPECT_NE(model.ops_of({"block 1"}), model.ops_of({"block 2"})) << uneven.property;
+  }
+}
+
+TEST(LayerSpecs, RecomputationRunsTheOpsOfForward) {
+  for (const UnevenLayers& uneven : kUnevenLayers) {
+    RecordedLlama model(uneven, true);
+    model.run_step();
+    for (const char* block : {"block 1", "block 2"}) {
+      const Ops backward = model.ops_of({"backward", block});
+      size_t recomputed = 0;
+      for (const auto& op : model.ops_of({"forward", block})) {
+        const std::string& name = std::get<0>(op);
+        if (name != "qkv" && name != "sdpa_forward" && name != "gate_up") continue;
+        EXPECT_TRUE(backward.contains(op)) << uneven.property << ": " << name << " in " << block;
+        ++recomputed;
+      }
+      EXPECT_EQ(recomputed, 3u) << uneven.property;
+    }
   }
 }
 

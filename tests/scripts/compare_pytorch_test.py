@@ -75,6 +75,8 @@ class ComparePyTorchTest(ScratchTest):
                                  (["activation_checkpointing.mode=block"], "activation_checkpointing.mode is block")):
             with self.subTest(overrides):
                 self.assertIn(words, self.compare("--dry-run", "config.yaml", *overrides, rc=2))
+        with self.assertRaisesRegex(comparing_settings.Refused, "model.new is 3, expected 0"):
+            comparing_settings.refuse_what_differs({"model.new": 3})
         self.assertIn("there is no option --foo", self.compare("--foo", "config.yaml", rc=2))
         if not Path("/dev/nvidiactl").exists():
             self.assertIn("no GPU", self.compare("config.yaml", "device=cuda", rc=2))

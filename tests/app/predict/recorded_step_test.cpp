@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "app/predict/predictor.h"
@@ -58,9 +60,18 @@ TEST(RecordedStep, CollectsTheTermsOfBlocksWithCopiesOfKvHeads) {
   }
 }
 
+// Returns the FLOPs of each kind of op with this bound, times a factor.
+std::set<int64_t> kinds_of(const RecordedStep& step, OpBound bound, double factor) {
+  std::set<int64_t> flops;
+  for (const RecordedStep::StepOp& op : step.ops) {
+    if (op.op.bound == bound) flops.insert(std::llround(op.op.flops * factor));
+  }
+  return flops;
+}
+
 // Utilization and the FLOPs by part are formulas, and the record has the attention of each layer. With A tokens to
 // attend to, a token costs 12 A FLOPs per layer and element of all heads in utilization. Its backward costs 5 (2 A - 1)
-// in the record.
+// in the record, and its forward 2 (2 A - 1).
 TEST(RecordedStep, HasTheAttentionOfAllLayers) {
   constexpr double kTokens = 8192;
   for (const UnevenLayers& uneven : kUnevenLayers) {
@@ -71,12 +82,17 @@ TEST(RecordedStep, HasTheAttentionOfAllLayers) {
       ActivationCheckpointing checkpointing{.mode = ActivationCheckpointing::Mode::kNone};
       uneven.change(config.model, config.precision, checkpointing);
       const ModelConfig& model = config.model;
-      const RecordedStep step = record_step(job_on(config, 1, {}, checkpointing), document_length);
+      const Job job = job_on(config, 1, {}, checkpointing);
+      const RecordedStep step = record_step(job, document_length);
       const double recorded = sum_of(step, &Op::flops, "sdpa_backward") / kTokens;
+      EXPECT_EQ(kinds_of(step, OpBound::kAttentionForward, 5), kinds_of(step, OpBound::kAttentionBackward, 2))
+          << uneven.property << document_length;
       const double elements = static_cast<double>(model.num_layers * model.attention_width());
       const ModelFlops flops = model_flops(model, config.precision, 8192, attended_tokens(8192, document_length));
       const double attention = 12 * elements * kTokens - (flops.palm - flops.causal);
       EXPECT_NEAR((attention * 10 / 12 - 5 * elements) / recorded, 1, 1e-9) << uneven.property << document_length;
+      const StepPrediction p = predict_step(job, find_machine("h200"), {}, document_length);
+      EXPECT_NEAR(p.use.mfu_causal / p.use.mfu, flops.causal / flops.palm, 1e-9) << uneven.property << document_length;
       for (const auto& [part, flops_of_part] : flops_by_part(model, 8192)) {
         if (part != "attention" || has_documents) continue;
         EXPECT_NEAR(flops_of_part * 5 / 7 / recorded, 1, 1e-9) << uneven.property;
