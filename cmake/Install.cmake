@@ -12,7 +12,7 @@ file(GLOB octavo_scripts CONFIGURE_DEPENDS scripts/*.py)
 list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fetch_flash_attention|fp8_loss_parity|make_golden)\\.py$")
 install(PROGRAMS ${octavo_scripts} scripts/launch_mpirun.sh scripts/launch_slurm.sh DESTINATION ${octavo_share}/scripts)
 install(FILES scripts/common.sh scripts/launching.sh scripts/requirements.txt DESTINATION ${octavo_share}/scripts)
-install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}/scripts PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY scripts/converting scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}/scripts PATTERN __pycache__ EXCLUDE)
 
 install(FILES README.md CHANGELOG.md LICENSE THIRD_PARTY_NOTICES.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})

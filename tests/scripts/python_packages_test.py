@@ -76,7 +76,8 @@ case "$1 $2" in *zstandard*) exit 1 ;; "-c "*) exit 0 ;; *) echo started ;; esac
     def test_scripts_that_lack_a_package_say_so(self):
         metrics = self.write("metrics.jsonl", '{"step": 1, "loss": 2}\n')
         for script, arguments, package in (("plot_metrics.py", [metrics, "--output", "loss.png"], "matplotlib"),
-                                           ("check_export.py", [self.root], "torch"), ("wandb_sync.py", [self.root], "wandb")):
+                                           ("check_export.py", [self.root], "torch"),
+                                           ("import_checkpoint.py", [self.root], "torch"), ("wandb_sync.py", [self.root], "wandb")):
             result = subprocess.run([sys.executable, "-S", ROOT / "scripts" / script, *arguments], capture_output=True, text=True,
                                     env=os.environ | {"OCTAVO_PYTHON": "/nowhere/python3"})
             if (ROOT / ".deps/venv").exists() and result.returncode == 0:

@@ -1,0 +1,136 @@
+"""Reads and writes checkpoints of torch.distributed.checkpoint: a folder with .metadata and *.distcp.
+
+.metadata is a pickle, and a pickle can run any program. So it is read by an unpickler that knows only the classes of such metadata, and the
+values in the other files are read with weights_only.
+"""
+
+import io
+import math
+import os
+import pickle
+from collections import OrderedDict
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+
+import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import filesystem, metadata
+
+from tokenizing.errors import InputError
+
+FILE = "__0_0.distcp"
+METADATA_CLASSES = ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
+                    "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")
+
+
+class MetadataUnpickler(pickle.Unpickler):
+    """Accepts the classes of a checkpoint's metadata only."""
+
+    def find_class(self, module, name):
+        if module == metadata.__name__ and name in METADATA_CLASSES:
+            return getattr(metadata, name)
+        if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
+            return getattr(torch, name)
+        if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath"):  # The path at which the checkpoint was saved.
+            return PurePath
+        known = {(filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo, ("collections", "OrderedDict"): OrderedDict,
+                 ("torch.serialization", "_get_layout"): torch.serialization._get_layout}
+        if (module, name) not in known:
+            raise InputError(f"its pickle names {module}.{name}, which no metadata of a checkpoint has, so nothing was executed")
+        return known[module, name]
+
+
+@contextmanager
+def described(where):
+    """Turns whatever a damaged file raises into an InputError that begins with `where`."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # Pickles and archives that are damaged raise errors of any class.
+        reason = str(error).strip().splitlines()
+        raise InputError(f"{where}: {reason[0] if reason else type(error).__name__}") from error
+
+
+class TorchCheckpoint:
+    """A checkpoint that is open for reading. Each call of a method reads what it returns from the files."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        path = self.folder / ".metadata"
+        if not path.is_file():
+            raise InputError(f"{folder}: has no .metadata, expected a complete checkpoint of torch.distributed.checkpoint")
+        with described(path), path.open("rb") as file:
+            found = MetadataUnpickler(file).load()
+            if type(found) is not metadata.Metadata or not all(isinstance(name, str) for name in found.state_dict_metadata):
+                raise InputError("is not the metadata of a checkpoint")
+            self.entries, self.places = dict(found.state_dict_metadata), dict(found.storage_data)
+
+    def names(self):
+        return self.entries.keys()
+
+    def shape(self, name):
+        """Returns the shape of a tensor, or None for another value."""
+        with described(f"{self.folder}: {name}"):
+            entry = self.entries[name]
+            return tuple(entry.size) if isinstance(entry, metadata.TensorStorageMetadata) else None
+
+    def value(self, name):
+        """Returns a value that is not a tensor, or a tensor with one element as a number."""
+        if self.shape(name) is not None:
+            return self.tensor(name).item()
+        with described(f"{self.folder}: {name}"):
+            return self.load(metadata.MetadataIndex(name))
+
+    def tensor(self, name):
+        """Returns a tensor of floating-point numbers in float32, or one number of any dtype. Elements that no file has are NaN."""
+        with described(f"{self.folder}: {name}"):
+            entry = self.entries[name]
+            tensor = torch.full(entry.size, math.nan)
+            for chunk in entry.chunks:
+                part = self.load(metadata.MetadataIndex(name, chunk.offsets))
+                if not part.is_floating_point() and part.dim():
+                    raise InputError(f"is {part.dtype}, expected floating-point numbers")
+                if part.shape != chunk.sizes:
+                    raise InputError(f"a part is {list(part.shape)}, but .metadata says {list(chunk.sizes)}")
+                place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
+                tensor[place].copy_(part)
+            return tensor
+
+    def load(self, index):
+        place = self.places.get(index)
+        if place is None:
+            raise InputError(f".metadata names no file with its part at {index.offset}")
+        if place.transform_descriptors:
+            raise InputError(f"is stored with {place.transform_descriptors}, expected plain storage")
+        if Path(place.relative_path).name != place.relative_path:
+            raise InputError(f"is in {place.relative_path!r}, expected a file in the folder of the checkpoint")
+        with (self.folder / place.relative_path).open("rb") as file:
+            file.seek(place.offset)
+            content = file.read(place.length)
+        if len(content) < place.length:
+            raise InputError(f"{place.relative_path} ends before byte {place.offset + place.length}, so it is truncated")
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def save(folder, state, read):
+    """Writes a checkpoint into an empty folder. `read(name)` returns the values of a tensor that is on the device meta in the state dict.
+
+    dcp.save() keeps all tensors of a file in memory until the file is complete. This function makes the same files with one tensor in memory.
+    """
+    planner = dcp.DefaultSavePlanner()
+    planner.set_up_planner(state, is_coordinator=True)
+    (plan,), saved = planner.create_global_plan([planner.create_local_plan()])
+    saved.storage_data, saved.storage_meta = {}, metadata.StorageMeta()
+    with (folder / FILE).open("wb") as file:
+        for item in planner.finish_plan(plan).items:
+            begin, value = file.tell(), planner.resolve_data(item)
+            if isinstance(value, torch.Tensor):
+                torch.save(read(item.index.fqn) if value.is_meta else value, file)
+            else:
+                file.write(value.getbuffer())
+            saved.storage_data[item.index] = filesystem._StorageInfo(FILE, begin, file.tell() - begin)
+        file.flush()
+        os.fsync(file.fileno())
+    with (folder / ".metadata").open("wb") as file:
+        pickle.dump(saved, file)
