@@ -90,7 +90,7 @@ guard() {
     left=$((${#late} ? left - 1 : patience))
     if ((left < 0)); then
       if ((limit)); then
-        echo "$LAUNCHER: mpirun is killed, because it has not ended within $((limit + patience)) s" >&2
+        echo "mpirun has not ended within $((limit + patience)) s and is killed" >&2
       else
         echo "$LAUNCHER: mpirun is killed, because it has not ended within $patience s after a rank or the connection to a node" >&2
       fi
@@ -122,7 +122,8 @@ answers() {
   local reason
   # shellcheck disable=SC2086  # meant to be split into words
   reason="$(guarded 25 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true 2>&1)" || {
-    echo "$LAUNCHER: $1 does not answer and is left out of this start: $(grep -m 1 '^[[:alnum:]]' <<<"$reason")" >&2
+    reason="$(grep -m 1 '^[[:alnum:]]' <<<"$reason")" || true
+    echo "$LAUNCHER: $1 does not answer and is left out of this start: $reason" >&2
     return 1
   }
 }
@@ -208,7 +209,8 @@ trap '' HUP PIPE
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
 # Copies the standard error of mpirun, except for Open MPI's paragraphs about an end of a rank that octavo explains itself: a rank that
-# returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. Messages about a crashed rank stay. If nobody
+# returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. A paragraph about daemons that did not start
+# appears when the connection to a node of a run is lost, so it is omitted, too. Messages about a crashed rank stay. If nobody
 # reads the copy any more, the function still reads, so that mpirun does not fail. It ignores signals, which are meant for mpirun, and ends
 # when mpirun ends.
 filter_messages() {
@@ -217,7 +219,7 @@ filter_messages() {
   /^-{74}$/ {
     N
     /\n-{74}$/ { P; D }
-    /\n(Primary job +terminated normally, but|[a-z]+ detected that one or more processes exited with non-zero|[a-z]+ noticed that process rank .* exited on signal 10 )/ {
+    /\n(Primary job +terminated normally, but|[a-z]+ detected that one or more processes exited with non-zero|[a-z]+ noticed that process rank .* exited on signal 10 |ORTE was unable to reliably start one or more daemons)/ {
       :paragraph
       N
       /\n-{74}$/! b paragraph
