@@ -96,7 +96,8 @@ class TwoHostsTest(Launched):
                 else:
                     ssh = self.hosts.dir / "bin/ssh"
                     ssh.write_text(ssh.read_text().replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=ask"))
-                result = self.finish(self.launch(1, config, where="host0"))
+                start = self.start_on(1, "train", config) if path else self.launch(1, config, "--no-check", where="host0")
+                result = self.finish(start)
                 self.assertRegex(result.err, said)
                 self.assertEqual(result.code, code, result.err)
                 if path:
