@@ -8,11 +8,12 @@
 #
 #   --no-check          disables the check
 #   --restarts N        restarts a run that dies (a rank is killed, exit code 1) from its newest checkpoint, up to N times in
-#                       total and up to 3 times in a row without a new checkpoint. Exit codes 0, 2 and 3 are final. If nothing
-#                       can be started on a node of HOSTFILE, the node is left out until it answers again.
+#                       total and up to 3 times in a row without a new checkpoint. Exit codes 0 and 3 are final, and 2 at the first
+#                       start. A node of HOSTFILE on which nothing can be started within 30 s is named and left out until it answers.
 #
 #   NPROC=8             processes per node (default: the number of GPUs of this machine)
 #   HOSTFILE=hosts      file with one line per node, such as "node1 slots=8" (default: this machine only)
+#   NODES=4             number of nodes to use, the first of HOSTFILE that answer (default: all). The others replace lost nodes
 #   OCTAVO=build/octavo program, at the same path on every node (default: that of this checkout or installation)
 #   MPIRUN_ARGS="..."   further arguments of mpirun
 #
@@ -23,6 +24,9 @@
 # After SIGTERM, SIGUSR1 or Ctrl-C to this script the run saves a checkpoint, however long that takes, and the exit code is 3. mpirun
 # itself would kill its ranks 2 seconds after such a signal. But it passes SIGUSR1 on to the ranks on all nodes, so the script
 # sends SIGUSR1. A second Ctrl-C ends the run at once. SIGHUP and a closed standard output do not end it.
+#
+# mpirun waits forever for a node that has failed. So the script kills mpirun 30 s after a rank or an ssh process on this machine has
+# ended. An ssh process ends if its node has not answered for 60 s. OMPI_MCA_plm_rsh_agent="ssh OPTIONS" replaces the options of ssh.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -32,12 +36,21 @@ source "$OCTAVO_ROOT/scripts/launching.sh"
 (($#)) || refuse "no config is given, expected launch_mpirun.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]"
 
 octavo="$(find_octavo)"
+octavo_name="${octavo##*/}"
 [[ -x "$octavo" ]] || refuse "$octavo is not there: build it first (cmake --preset default && cmake --build --preset default), or set OCTAVO"
 command -v mpirun >/dev/null || refuse "mpirun is not on PATH: install Open MPI (apt-get install openmpi-bin)"
 per_node="${NPROC:-$(count_gpus)}"
 [[ "$per_node" =~ ^[0-9]{1,4}$ ]] || refuse "NPROC is $per_node, expected a number of processes per node"
 per_node=$((10#$per_node))
 ((per_node > 0)) || refuse "no GPU is found; NPROC=2 starts two ranks on the CPU"
+[[ "${NODES:-1}" =~ ^[1-9][0-9]{0,4}$ ]] || refuse "NODES is $NODES, expected a number of nodes of HOSTFILE"
+
+# ssh asks no questions, and ends if its node does not answer. mpirun itself starts the ssh processes of all nodes, and they last as long as
+# the run, so that guard() sees them. Open MPI 5 does not keep them.
+export OMPI_MCA_plm_rsh_agent="${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4}"
+export OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_orte_leave_session_attached=1
+ssh_name=""
+if [[ "$(readlink -f "$(command -v mpirun)")" == *orterun ]]; then ssh_name=ssh; fi  # Open MPI 4
 
 # Writes the nodes of HOSTFILE that are not excluded (scripts/launching.sh) to $hostfile, and sets `nodes` to their number.
 choose_nodes() {
@@ -54,15 +67,71 @@ choose_nodes() {
   printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
 }
 
-# Succeeds if mpirun can start a process on the node named $1 within 30 s.
-answers() {
-  # shellcheck disable=SC2086  # meant to be split into words
-  timeout 30 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true </dev/null >/dev/null 2>&1
+# Waits until mpirun with the process number $1 has ended, and then ends what it has left on this machine. Kills mpirun if one of these
+# conditions has lasted for $3 seconds: a rank or an ssh process that mpirun has started on this machine has ended, this script has ended,
+# this function has got SIGTERM, or $2 seconds have passed (0 means no limit).
+guard() {
+  local mpirun="$1" limit="$2" patience="$3" waited=0 left="$3" told="" late child name
+  local -a children=()
+  local -A seen=()  # Its keys are the ranks and ssh processes.
+  trap '' INT USR1
+  trap 'told=yes' TERM
+  while kill -0 "$mpirun" 2>/dev/null; do
+    read -ra children -d '' < <(cat /proc/"$mpirun"/task/*/children 2>/dev/null) || true
+    late="$told"
+    for child in "${children[@]}"; do
+      { read -r name <"/proc/$child/comm"; } 2>/dev/null || continue
+      if [[ "$name" == "${octavo_name:0:15}" || "$name" == "$ssh_name" ]]; then seen[$child]=yes; fi
+    done
+    for child in "${!seen[@]}"; do
+      [[ " ${children[*]} " == *" $child "* ]] || late=yes
+    done
+    if ((limit && waited >= limit)) || ! kill -0 $$ 2>/dev/null; then late=yes; fi
+    left=$((${#late} ? left - 1 : patience))
+    if ((left < 0)); then
+      if ((limit)); then
+        echo "mpirun has not ended within $((limit + patience)) s and is killed" >&2
+      else
+        echo "$LAUNCHER: mpirun is killed, because it has not ended within $patience s after a rank or the connection to a node" >&2
+      fi
+      kill -KILL "$mpirun" 2>/dev/null || true
+      break
+    fi
+    waited=$((waited + 1))
+    sleep 1 2>/dev/null
+  done
+  kill -KILL "${children[@]}" 2>/dev/null || true
 }
 
-# Removes the $nodes in $hostfile that do not answer. Asks 32 nodes at a time.
+# guarded LIMIT_S COMMAND... runs a command with mpirun that should take at most LIMIT_S seconds.
+guarded() {
+  local limit="$1" code=0 mpirun guard
+  shift
+  "$@" </dev/null &
+  mpirun=$!
+  guard "$mpirun" "$limit" 5 >/dev/null &
+  guard=$!
+  disown "$guard"
+  wait "$mpirun" 2>/dev/null || code=$?
+  kill -KILL "$guard" 2>/dev/null || true
+  return "$code"
+}
+
+# Succeeds if mpirun can start a process on the node named $1 within 30 s. Otherwise names the node and the first line of the reason.
+answers() {
+  local reason
+  # shellcheck disable=SC2086  # meant to be split into words
+  reason="$(guarded 25 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true 2>&1)" || {
+    reason="$(grep -m 1 '^[[:alnum:]]' <<<"$reason")" || true
+    echo "$LAUNCHER: $1 does not answer and is left out of this start: $reason" >&2
+    return 1
+  }
+}
+
+# Removes the $nodes in $hostfile that do not answer, and those that NODES leaves as spares. Asks 32 nodes at a time. Fails if no node
+# answers, and also at the first start if too few nodes answer.
 leave_out_lost_nodes() {
-  local name answered
+  local name answered wanted="${NODES:-$nodes}"
   local -a names=() asked=()
   mapfile -t names < <(awk '{ print $1 }' "$hostfile")
   answered="$(mktemp)"
@@ -76,14 +145,14 @@ leave_out_lost_nodes() {
     fi
   done
   wait "${asked[@]}" || true
-  for name in "${names[@]}"; do
-    grep -Fqx -- "$name" "$answered" || echo "$LAUNCHER: $name does not answer and is left out of this start" >&2
-  done
-  nodes="$(sort -u "$answered" | grep -c .)" || true
-  awk 'NR == FNR { answered[$1]; next } $1 in answered' "$answered" "$hostfile" >"$answered.left"
+  awk -v wanted="$wanted" 'NR == FNR { answered[$1]; next } $1 in answered && used++ < wanted' "$answered" "$hostfile" >"$answered.left"
   mv "$answered.left" "$hostfile"
   rm -f "$answered"
-  ((nodes)) || die "no node of $HOSTFILE answers"
+  nodes="$(grep -c . "$hostfile")" || true
+  ((nodes >= wanted || (nodes && starts > 1))) || {
+    echo "$LAUNCHER: $nodes of $wanted nodes answer, so the run is not started" >&2
+    return 1
+  }
 }
 
 # make_command RANKS sets the array `command` to mpirun with that number of ranks on each of these nodes.
@@ -104,7 +173,7 @@ trap 'rm -f "$hostfile"' EXIT
 
 stopping=""
 reminders=""
-mpirun=""
+mpirun="" guard=""
 # mpirun ignores the signal while it starts the ranks, so the signal is sent again from the background. The ranks take repeated
 # signals as one request.
 request_stop() {
@@ -128,7 +197,7 @@ on_signal() {
     echo "launch_mpirun.sh: SIG$1: the ranks are told to save a checkpoint and end" >&2
     request_stop
   elif [[ "$1" == INT ]] && ((SECONDS - stopping >= 2)); then
-    kill -TERM "$mpirun" 2>/dev/null || true
+    kill -TERM "$mpirun" "$guard" 2>/dev/null || true
   fi
 }
 trap 'on_signal TERM' TERM
@@ -140,7 +209,8 @@ trap '' HUP PIPE
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
 # Copies the standard error of mpirun, except for Open MPI's paragraphs about an end of a rank that octavo explains itself: a rank that
-# returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. Messages about a crashed rank stay. If nobody
+# returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. A paragraph about daemons that did not start
+# appears when the connection to a node of a run is lost, so it is omitted, too. Messages about a crashed rank stay. If nobody
 # reads the copy any more, the function still reads, so that mpirun does not fail. It ignores signals, which are meant for mpirun, and ends
 # when mpirun ends.
 filter_messages() {
@@ -149,7 +219,7 @@ filter_messages() {
   /^-{74}$/ {
     N
     /\n-{74}$/ { P; D }
-    /\n(Primary job +terminated normally, but|[a-z]+ detected that one or more processes exited with non-zero|[a-z]+ noticed that process rank .* exited on signal 10 )/ {
+    /\n(Primary job +terminated normally, but|[a-z]+ detected that one or more processes exited with non-zero|[a-z]+ noticed that process rank .* exited on signal 10 |ORTE was unable to reliably start one or more daemons)/ {
       :paragraph
       N
       /\n-{74}$/! b paragraph
@@ -162,13 +232,13 @@ run_once() {
   local code=0 messages filter
   choose_nodes "$@"
   starts=$((starts + 1))
-  if [[ -n "${HOSTFILE:-}" ]] && ((starts > 1)); then leave_out_lost_nodes; fi
+  if [[ -n "${HOSTFILE:-}" ]]; then leave_out_lost_nodes || return 1; fi
   if [[ -n "$stopping" ]]; then return 3; fi
   if [[ -n "$check_first" ]]; then
     make_check "$octavo" "$per_node" "$@"
     command=()  # A single rank on this machine starts without mpirun, which is faster.
     if [[ -n "${HOSTFILE:-}" ]]; then make_command 1; fi
-    check_nodes "${command[@]}" "${check[@]}" || code=$?
+    check_nodes guarded 300 "${command[@]}" "${check[@]}" || code=$?
     if [[ -n "$stopping" ]]; then return 3; fi
     ((code == 0)) || return "$code"
   fi
@@ -177,14 +247,19 @@ run_once() {
   filter=$!
   "${own_session[@]}" "${command[@]}" "$octavo" train "$@" 2>&"$messages" {messages}>&- &
   mpirun=$!
+  guard "$mpirun" 0 30 {messages}>&- >/dev/null &
+  guard=$!
+  disown "$guard"
   exec {messages}>&-
   # Handles a request to stop that arrived before mpirun existed.
   if [[ -n "$stopping" ]]; then request_stop; fi
   # A signal to this script interrupts `wait`, so `wait` is repeated until mpirun has ended. The last `wait` returns its status.
-  while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
-  wait "$mpirun" || code=$?
+  while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" 2>/dev/null || true; done
+  wait "$mpirun" 2>/dev/null || code=$?
   mpirun=""  # The process number may be reused by now.
   while kill -0 "$filter" 2>/dev/null; do wait "$filter" || true; done
+  kill -KILL "$guard" 2>/dev/null || true
+  guard=""
   return "$code"
 }
 

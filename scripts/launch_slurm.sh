@@ -7,7 +7,7 @@
 # run is not started. --no-check disables the check.
 #
 # With --restarts, a run that dies (a rank is killed, exit code 1) is restarted on the same nodes from its newest checkpoint, up
-# to N times in total and up to 3 times in a row without a new checkpoint. Exit codes 0, 2 and 3 are final.
+# to N times in total and up to 3 times in a row without a new checkpoint. Exit codes 0 and 3 are final, and 2 at the first start.
 #
 # When a tenth of the job's time is left, and at most ten minutes, the ranks get SIGTERM. Octavo then saves a checkpoint and ends
 # with exit code 3, and the job requeues itself if it has written a new checkpoint. A job that Slurm requeues because a node

@@ -4,7 +4,7 @@
 #
 # Options before the config: `--no-check` disables the check of the nodes. `--restarts N` allows N restarts in total, and
 # $MAX_IDLE_RESTARTS in a row without a newer checkpoint than at the failed start, so that a run that always fails ends. Exit
-# codes 0 (done), 2 (bad input) and 3 (stopped by a signal after saving) are final. 1 and the codes of a killed rank are not.
+# codes 0 (done) and 3 (stopped by a signal after saving) are final, and so is 2 (bad input) at the first start.
 
 MAX_IDLE_RESTARTS=3
 restarts=0
@@ -126,11 +126,12 @@ run_with_restarts() {
     # A run that failed after its last checkpoint, for example because lines of its metrics are lost, has nothing left to do when it is
     # started again, but it has failed nevertheless.
     if ((status == 0 && failed == 1)) && [[ "$(newest_checkpoint "$octavo" "$@")" == "$before" ]]; then status=1 restarts=$done; fi
-    case "$status" in 0 | 2 | 3) return ;; esac
+    # A restart may end with 2 because a lost node still holds the lock of the run, or because too few nodes are left for its batch.
+    if ((status == 0 || status == 3 || (status == 2 && done == 0))); then return; fi
     failed=$status
     ((restarts)) || return 0
     cause="exit code $status"
-    if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
+    if ((status > 128)) && kill -l $((status - 128)) >/dev/null 2>&1; then cause="SIG$(kill -l $((status - 128)))"; fi
     if [[ -n "${stopping:-}" ]]; then
       ((status > 128 && done < restarts)) || return 0
       status=3

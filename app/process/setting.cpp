@@ -11,6 +11,8 @@
 
 #include "app/config/config_check.h"
 #include "app/process/cores.h"
+#include "build_config.h"
+#include "core/commit.h"
 #include "core/error.h"
 #include "core/files/checksum.h"
 #include "core/log.h"
@@ -131,7 +133,7 @@ Setting observe_setting(Config config, ProcessGroup& group) {
     gpu = gpu_info(choose_gpu(group));
     check_gpu(gpu, config.precision);
   });
-  check_same_settings(group, settings(config));
+  check_same_settings(group, fmt::format("program {} commit {}\n", kVersion, build_commit()) + settings(config));
   if (place.device == Device::kCuda) {
     check_own_gpu(group, gpu.uuid, fmt::format("GPU {} ({})", gpu.pci_bus_id, gpu.name));
     place.multiprocessors = gpu.multiprocessors;

@@ -30,6 +30,7 @@ class LaunchersTest(ScratchTest):
         self.refuse("launch_mpirun.sh", "c.yaml", mentions="NPROC is two", NPROC="two")
         self.refuse("launch_mpirun.sh", "c.yaml", mentions="/nowhere/octavo is not there: build it", NPROC="1", OCTAVO="/nowhere/octavo")
         self.refuse("launch_mpirun.sh", "c.yaml", mentions="HOSTFILE is nowhere", NPROC="1", HOSTFILE="nowhere")
+        self.refuse("launch_mpirun.sh", "c.yaml", mentions="NODES is 0", NPROC="1", NODES="0")
 
     def test_slurm(self):
         self.refuse("launch_slurm.sh", "c.yaml", mentions="not a Slurm job: submit it with sbatch")
@@ -71,7 +72,7 @@ class StandIn(ScratchTest):
                              OMPI_MCA_mca_base_env_list="A=1").communicate()
         lines = out.splitlines()
         passed = {lines[i + 1] for i, line in enumerate(lines) if line == "-x"}
-        self.assertLessEqual({"NCCL_DEBUG", "UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl"}, passed)
+        self.assertLessEqual({"NCCL_DEBUG", "UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl", "OMPI_MCA_plm_rsh_agent"}, passed)
         self.assertNotIn("OTHER_UCX_", passed)
         self.assertNotIn("OMPI_MCA_mca_base_env_list", passed, "mpirun refuses -x beside it")
 
@@ -85,6 +86,19 @@ class StandIn(ScratchTest):
                 _, err = process.communicate()
                 self.assertEqual(process.returncode, expected, err)
                 self.assertIn("restart 1 of 2", err)
+
+    def test_an_mpirun_that_does_not_end_is_killed(self):
+        """This mpirun ignores SIGTERM and waits forever, although its rank has ended. The pauses of the launcher are short."""
+        (self.root / "bin").mkdir()
+        for name, text in (("sleep", "read -rt 0.05 <> <(:)\n"), ("octavo", "[[ $1 != train ]] || read -rt 0.5 <> <(:)\n")):
+            (self.root / "bin" / name).write_text(f"#!/bin/bash\n{text}")
+            (self.root / "bin" / name).chmod(0o755)
+        hangs = 'trap "" TERM USR1\nwhile [[ $1 != train ]]; do program="$1"; shift; done\n"$program" train & wait\nwhile :; do read -rt 1 <> <(:); done'
+        process = self.launch(hangs, "--restarts", "1", OCTAVO=str(self.root / "bin/octavo"))
+        _, err = process.communicate()
+        self.assertEqual(process.returncode, 137, err)
+        self.assertEqual(err.count("mpirun is killed, because it has not ended within 30 s"), 2, err)
+        self.assertIn("the run ended by SIGKILL: restart 1 of 1", err)
 
     def test_signals_make_the_ranks_save(self):
         for name in ("SIGUSR1", "SIGTERM", "SIGINT"):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 from corruption_test import flip_bits, rank_pid
 from resume_test import Resuming
@@ -16,7 +17,7 @@ class Hosts(Resuming):
 
     def start_hosts(self, count, link=None):
         try:
-            self.hosts = SimulatedHosts(count, link)
+            self.hosts = SimulatedHosts(count, link, [self.root, Path(os.environ["OCTAVO"]).parent])
         except NotPermitted as error:
             self.skipTest(f"namespaces are not allowed here: {error}")
         self.addCleanup(self.hosts.close)
@@ -104,12 +105,14 @@ class ManyHostsMemoryTest(Hosts):
 
 
 class LaunchedHosts(Hosts):
-    def launch(self, ranks, config, *options):
-        """Starts the launcher outside the hosts, with all of them in its hostfile."""
+    def launch(self, ranks, config, *arguments, where="head", nodes=None, variables=None):
+        """Starts the launcher on a host, or outside the hosts, with all of them in its hostfile."""
         (self.dir / "hosts").write_text("# of a rack\n" + "".join(f"{name} slots={ranks}\n" for name in self.hosts.names))
-        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts",
-                     "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())}
-        line = [*self.hosts.enter(), str(ROOT / "scripts/launch_mpirun.sh"), *options, str(config)]
+        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts", "NODES": str(nodes or len(self.hosts.names)),
+                     "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())} | (variables or {})
+        options = [word for word in arguments if "=" not in word]
+        overrides = [word for word in arguments if "=" in word]
+        line = [*self.hosts.enter(where), str(ROOT / "scripts/launch_mpirun.sh"), *options, str(config), *overrides]
         return self.start_line(line, None, variables, start_new_session=True)
 
 

@@ -17,11 +17,15 @@ class Restarted(Signalled):
     SECTIONS = {"training": {"steps": STEPS, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"},
                 "checkpoint": {"every": 5, "async": True, "keep": 2}}
 
-    def launch(self, script, *arguments, ranks=2, variables=None):
-        """Starts a launcher script whose pauses take a quarter of their time."""
+    def short_pauses(self):
+        """Returns the variables with which the pauses of a launcher take a quarter of their time."""
         self.write_program("sleep", f'printf -v seconds %d.%03d $(($1 / {PACE})) $(($1 % {PACE} * 1000 / {PACE}))\n'
                                     f'exec {shutil.which("sleep")} "$seconds"\n')
-        variables = AT_ONCE | {"PATH": f"{self.dir}:{os.environ['PATH']}", "NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
+        return {"PATH": f"{self.dir}:{os.environ['PATH']}"}
+
+    def launch(self, script, *arguments, ranks=2, variables=None):
+        """Starts a launcher script whose pauses take a quarter of their time."""
+        variables = AT_ONCE | self.short_pauses() | {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
         return self.start_line([ROOT / "scripts" / script, *map(str, arguments)], None, variables, start_new_session=True)
 
     def kill_a_rank(self, process, after, directory="checkpoints"):
