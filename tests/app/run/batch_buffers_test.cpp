@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "app/plan/predictor.h"
+#include "app/predict/predictor.h"
 
 namespace octavo::batch_buffers_test {
 namespace {
