@@ -91,11 +91,13 @@ void Optimizer::measure_gradients(Stream& stream) {
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   // Weights of which several ranks have copies diverge if these ranks clip by norms that differ in the last bits. The
-  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken:
-  // over all ranks if ranks that are no replicas of each other have copies of kv heads or of a tied table.
+  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken.
+  // Tensor-parallel ranks have copies of the norms, which the last sum over stages may treat differently, and of kv
+  // heads, which may lie on other shards.
   const ParameterLayout& layout = parameters_->layout();
-  const bool has_copies = mesh->shape().pipeline > 1 || has_kv_copies(layout.config(), layout.tensor().size);
-  (has_copies ? mesh->world() : mesh->replicate())
+  const bool tensor_copies =
+      layout.tensor().size > 1 && (mesh->shape().pipeline > 1 || has_kv_copies(layout.config(), layout.tensor().size));
+  (tensor_copies ? mesh->world() : mesh->replicate())
       .all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
 }
 

@@ -51,7 +51,8 @@ TEST(RecordedStep, CollectsTheTermsOfBlocksWithCopiesOfKvHeads) {
   for (const int64_t kv_heads : {6, 3}) {
     const Config config =
         load_four_layers(8, fmt::format("training.global_batch_size=8 precision.linear=bfloat16 model.hidden_size=384 "
-                                        "model.num_heads=6 model.num_kv_heads={} parallel.tensor_parallel=2",
+                                        "model.num_heads=6 model.num_kv_heads={} parallel.tensor_parallel=2 "
+                                        "model.tie_word_embeddings=true",
                                         kv_heads));
     const RecordedStep step = record(config, 8);
     const bool collects = sum_of(step, &Op::bytes, "all_to_all", "shard") > 0;
