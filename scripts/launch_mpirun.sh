@@ -73,7 +73,7 @@ choose_nodes() {
 guard() {
   local mpirun="$1" limit="$2" patience="$3" waited=0 left="$3" told="" late child name
   local -a children=()
-  local -A seen=()  # Its keys are the ranks and ssh processes.
+  local -A seen=()  # The keys are the process ids of ranks and ssh processes that have been seen.
   trap '' INT USR1
   trap 'told=yes' TERM
   while kill -0 "$mpirun" 2>/dev/null; do

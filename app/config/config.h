@@ -6,6 +6,7 @@
 // config are relative to the current directory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -76,6 +77,7 @@ struct CheckpointConfig {
   double command_timeout_s = 3600;  // 0: no limit.
   std::string resume = "auto";
   std::vector<KeyClass> allow_changes = {};  // Classes of keys that a resumed run may change.
+  bool allows(KeyClass changes) const { return std::ranges::find(allow_changes, changes) != allow_changes.end(); }
 };
 
 // Returns whether the value of checkpoint.resume is a path, and not auto or never.

@@ -96,18 +96,15 @@ std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now
 }
 
 std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done) {
-  const auto& allowed = now.checkpoint.allow_changes;
-  const auto is_allowed = [&](KeyClass some) {
-    return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
-  };
+  const CheckpointConfig& allowed = now.checkpoint;
   const int64_t next = std::min(steps_done + 1, before.training.steps);
   const StageConfig was = config_of_step(before, next), is = config_of_step(now, next);
   if (std::string moved = moved_stage(was, is); !moved.empty()) return moved;
   std::vector<ConfigChange> refused = changes_where(was, is, [&](const ConfigKey& key) {
-    return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);
+    return key.computes() && key.compared == Compared::kByValue && !allowed.allows(key.key_class);
   });
   std::string difference;
-  if (!is_allowed(KeyClass::kSchedule)) difference = schedule_difference(before, now, steps_done);
+  if (!allowed.allows(KeyClass::kSchedule)) difference = schedule_difference(before, now, steps_done);
   if (!difference.empty()) {
     std::vector<ConfigChange> schedule =
         changes_where(before, now, [](const ConfigKey& key) { return key.key_class == KeyClass::kSchedule; });
@@ -115,7 +112,7 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
     difference = fmt::format(" ({})", difference);
   }
   if (refused.empty()) return "";
-  std::set<KeyClass> needed(allowed.begin(), allowed.end());
+  std::set<KeyClass> needed(allowed.allow_changes.begin(), allowed.allow_changes.end());
   for (const ConfigChange& change : refused) needed.insert(change.key_class);
   std::string names;
   for (const Choice<KeyClass>& one : kAllowedChange) {

@@ -196,9 +196,7 @@ std::vector<StageConfig> stage_configs(const Config& run, const std::vector<Samp
     stage.data.origin = {.sample = samples, .datasets = datasets.origins(stage.data)};
     const BatchSchedule batches = stage.training.batch_schedule();
     const int64_t taken = batches.samples(stage.training.steps) - batches.samples(steps);
-    std::vector<SampleRange> skip = stage.data.skip;
-    skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
-    const int64_t end = end_of_samples(skip, samples, taken);
+    const int64_t end = end_of_samples(skipped_samples(stage.data, rolled_back), samples, taken);
     if (!stage.data.train.empty()) datasets.read(stage.data, end - samples);
     for (size_t earlier = 0; earlier < i; ++earlier) stages[earlier].stage.later_tokens += taken * stage.data.seq_len;
     steps = stage.training.steps;
@@ -207,13 +205,10 @@ std::vector<StageConfig> stage_configs(const Config& run, const std::vector<Samp
   return stages;
 }
 
-int64_t sample_after(const Config& run, int64_t steps, const std::vector<SampleRange>& rolled_back) {
-  const StageConfig stage = std::move(stage_configs(run, rolled_back)[stage_of_step(run, steps)]);
-  const BatchSchedule batches = stage.training.batch_schedule();
-  std::vector<SampleRange> skip = stage.data.skip;
+std::vector<SampleRange> skipped_samples(const DataConfig& data, const std::vector<SampleRange>& rolled_back) {
+  std::vector<SampleRange> skip = data.skip;
   skip.insert(skip.end(), rolled_back.begin(), rolled_back.end());
-  return end_of_samples(skip, stage.data.origin.sample,
-                        batches.samples(steps) - batches.samples(stage.stage.steps_before));
+  return skip;
 }
 
 StageConfig config_of_step(const Config& run, int64_t step) {

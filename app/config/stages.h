@@ -51,8 +51,8 @@ StageConfig config_of_step(const Config& run, int64_t step);
 // data.skip. Throws an InputError if a config is invalid.
 std::vector<StageConfig> stage_configs(const Config& run, const std::vector<SampleRange>& rolled_back = {});
 std::vector<StageConfig> stage_configs(const StageConfig& stage, const std::vector<SampleRange>& = {}) = delete;
-// Returns the sample that follows those of the first `steps` steps, as the config says. `rolled_back` as above.
-int64_t sample_after(const Config& run, int64_t steps, const std::vector<SampleRange>& rolled_back);
+// Returns data.skip and the samples that rollbacks skip.
+std::vector<SampleRange> skipped_samples(const DataConfig& data, const std::vector<SampleRange>& rolled_back);
 
 // Makes the key `stages`. Its items may give any of `keys` that a stage may change.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);

@@ -2,6 +2,7 @@
 // all times once.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
@@ -12,6 +13,10 @@ namespace octavo {
 // Returns the seconds since the operating system started this process, which includes loading its libraries. If that is
 // unknown, returns the seconds since the first call.
 double seconds_since_launch();
+
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 class StartupTimer {
  public:

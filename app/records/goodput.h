@@ -15,10 +15,6 @@
 
 namespace octavo {
 
-inline double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 class Goodput {
  public:
   enum Use : size_t { kSteps, kStart, kTuning, kData, kSaving, kValidation, kChecks, kRecovery, kSkipped, kUses };

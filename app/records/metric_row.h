@@ -18,9 +18,6 @@ namespace octavo {
 std::string metric_table_json();
 inline constexpr const char* kMetricTableName = "metric_table.json";
 
-// Values by dataset name.
-using NumbersByName = std::vector<std::pair<std::string, double>>;
-
 class MetricRow {
  public:
   MetricRow() = default;

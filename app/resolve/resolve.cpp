@@ -120,8 +120,7 @@ Job later_job(Job job, const Config& run, const Progress& progress) {
   const std::vector<SampleRange>& rolled_back = progress.rolled_back;
   const StageConfig stage = std::move(stage_configs(run, rolled_back)[stage_of_step(run, progress.step + 1)]);
   job.stated.data.origin = job.config.data.origin = stage.data.origin;
-  job.config.data.skip = stage.data.skip;
-  job.config.data.skip.insert(job.config.data.skip.end(), rolled_back.begin(), rolled_back.end());
+  job.config.data.skip = skipped_samples(stage.data, rolled_back);
   job.config.precision = stage.precision;
   const bool falls_back = has_precision_guard(stage) && progress.step < progress.bfloat16_until;
   return falls_back ? in_other_precision(std::move(job)) : job;

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "app/process/events.h"
+#include "app/process/startup_timer.h"
 #include "checkpoint/checkpoint_format.h"
 #include "core/log.h"
 
@@ -28,8 +29,7 @@ namespace {
 
 constexpr int kMaxDepth = 16;  // Numbers in objects that are nested deeper are not read.
 
-void add_numbers(const nlohmann::json& object, const std::string& prefix,
-                 std::vector<std::pair<std::string, double>>& numbers) {
+void add_numbers(const nlohmann::json& object, const std::string& prefix, NumbersByName& numbers) {
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::any_of(key, [](unsigned char c) { return std::iscntrl(c) != 0; })) continue;
     if (value.is_object()) add_numbers(value, prefix + key + "/", numbers);
@@ -119,8 +119,8 @@ std::string end_of(const fs::path& path) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> numbers_in(const std::string& output) {
-  std::vector<std::pair<std::string, double>> numbers;
+NumbersByName numbers_in(const std::string& output) {
+  NumbersByName numbers;
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
     const auto is_shallow = [](int depth, nlohmann::json::parse_event_t, const auto&) { return depth <= kMaxDepth; };
@@ -182,8 +182,7 @@ bool CheckpointCommand::poll() {
     const int error = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
     if (info.si_pid == pid_ || (error != 0 && errno != EINTR)) {
       finish();
-    } else if (timeout_s_ > 0 &&
-               std::chrono::steady_clock::now() - began_ > std::chrono::duration<double>(timeout_s_)) {
+    } else if (timeout_s_ > 0 && seconds_since(began_) > timeout_s_) {
       timed_out_ = true;
       ::kill(-pid_, SIGKILL);
     }
@@ -192,18 +191,17 @@ bool CheckpointCommand::poll() {
   return pid_ >= 0;
 }
 
-// Background processes that the command has left behind are ended too.
+// Ends the background processes of the command too.
 void CheckpointCommand::finish() {
   const int status = kill_group();
   const fs::path output = output_of(running_);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  const double seconds = seconds_since(began_);
   const std::string how = timed_out_ ? fmt::format("was ended after checkpoint.command_timeout_s ({:g} s)", timeout_s_)
                           : WIFEXITED(status)
                               ? fmt::format("ended with exit code {} after {:.1f} s", WEXITSTATUS(status), seconds)
                               : fmt::format("was killed by signal {} after {:.1f} s", WTERMSIG(status), seconds);
   const bool failed = timed_out_ || status != 0;
-  std::vector<std::pair<std::string, double>> values =
-      failed ? std::vector<std::pair<std::string, double>>() : numbers_in(end_of(output));
+  NumbersByName values = failed ? NumbersByName() : numbers_in(end_of(output));
   std::string text;
   for (const auto& [name, value] : values) text += fmt::format("  {} {:g}", name, value);
   log_event(failed ? EventKind::kWarning : EventKind::kNote, running_, "checkpoint.command of step {} {}; {}{}",

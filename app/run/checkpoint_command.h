@@ -21,23 +21,22 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "app/config/config.h"
+#include "app/run/metric_table.h"
 
 namespace octavo {
 
 // Returns the numbers in the last line of `output` that is a JSON object. A number in a nested object has the keys of
 // all levels in its name, with "/" between them.
-std::vector<std::pair<std::string, double>> numbers_in(const std::string& output);
+NumbersByName numbers_in(const std::string& output);
 
 class CheckpointCommand {
  public:
   // Numbers that a command has printed about a checkpoint.
   struct Numbers {
     int64_t step = 0;
-    std::vector<std::pair<std::string, double>> values = {};
+    NumbersByName values = {};
   };
 
   explicit CheckpointCommand(const Config& config);

@@ -6,9 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace octavo {
+
+// Values by the name of a dataset, or by another name.
+using NumbersByName = std::vector<std::pair<std::string, double>>;
 
 // How a metric is combined over the steps of a logging interval: the value of the last step, the mean, or the maximum.
 enum class Over : uint8_t { kLast, kMean, kMax };

@@ -65,27 +65,24 @@ void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
             step, schedule_of(now, step + 1).lr, step + 1);
 }
 
-bool allows(const Config& config, KeyClass changes) {
-  return std::ranges::find(config.checkpoint.allow_changes, changes) != config.checkpoint.allow_changes.end();
-}
-
 // Throws an InputError if a later stage would begin elsewhere than after the samples that the run has read, because the
 // config has other batch sizes or another data.skip in the steps that are done. Does not apply to data that begins
 // elsewhere by data.resume_from_sample or checkpoint.allow_changes.
 void check_samples_read(const Config& run, const Progress& progress, const std::string& path) {
   const nlohmann::json& state = progress.loader_state;
-  const StageSpan next = config_of_step(run, progress.step + 1).stage;
-  const bool begins_later = next.number < std::ssize(run.stages) || next.steps_before == progress.step;
-  if (run.stages.empty() || !begins_later || state.is_null() || allows(run, KeyClass::kData)) return;
+  if (run.stages.empty() || state.is_null() || run.checkpoint.allows(KeyClass::kData)) return;
   if (run.data.resume_from_sample || !state.value("resumed_from_sample", nlohmann::json()).is_null()) return;
-  // Samples that are skipped may count as read or not.
-  const auto settled = [&](int64_t sample) {
-    std::vector<SampleRange> skip = config_of_step(run, std::max<int64_t>(progress.step, 1)).data.skip;
-    skip.insert(skip.end(), progress.rolled_back.begin(), progress.rolled_back.end());
-    return end_of_samples(skip, sample, 1) - 1;
-  };
+  const std::vector<StageConfig> stages = stage_configs(run, progress.rolled_back);
+  const StageSpan& next = stages[stage_of_step(run, progress.step + 1)].stage;
+  if (next.number == std::ssize(stages) && next.steps_before != progress.step) return;  // No stage begins any more.
+  const StageConfig& last = stages[stage_of_step(run, progress.step)];
+  const BatchSchedule batches = last.training.batch_schedule();
+  const int64_t taken = batches.samples(progress.step) - batches.samples(last.stage.steps_before);
+  const std::vector<SampleRange> skip = skipped_samples(last.data, progress.rolled_back);
   const int64_t read = state.value("next_sample", int64_t{0});
-  const int64_t stated = progress.step == 0 ? 0 : sample_after(run, progress.step, progress.rolled_back);
+  const int64_t stated = end_of_samples(skip, last.data.origin.sample, taken);
+  // Samples that are skipped may count as read or not.
+  const auto settled = [&](int64_t sample) { return end_of_samples(skip, sample, 1); };
   CHECK_INPUT(
       settled(read) == settled(stated),
       "{}: the next stage would begin at the wrong sample, because {} samples are read and this config reads {} "
@@ -97,7 +94,7 @@ void check_samples_read(const Config& run, const Progress& progress, const std::
 // Throws an InputError if the run is in a fallback to bfloat16 that the config ends before its last step.
 void check_fallback(const Config& run, const Progress& progress, const std::string& path) {
   const bool ends = progress.step < progress.bfloat16_until && uses_fp8(run.precision) && !has_precision_guard(run);
-  CHECK_INPUT(!ends || allows(run, KeyClass::kPrecision),
+  CHECK_INPUT(!ends || run.checkpoint.allows(KeyClass::kPrecision),
               "{}: the run computes in bfloat16 until step {}, because FP8 differed from it too much, and "
               "precision.guard.every=0 would end this after step {}; keep the guard, or give "
               "checkpoint.allow_changes=[precision]",
@@ -136,7 +133,7 @@ std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& o
     for (const std::string& sentence : loader->stream().modified_since(state)) log_warning("{}", sentence);
     return loader;
   } catch (const OtherData& error) {
-    if (!allows(config, KeyClass::kData)) {
+    if (!config.checkpoint.allows(KeyClass::kData)) {
       throw InputError(fmt::format(
           "{}; with checkpoint.allow_changes=[data] the run continues with the current data from its beginning",
           error.what()));

@@ -15,11 +15,13 @@ QUERY, KEY, VALUE = (f"self_attn.{part}_proj.weight" for part in "qkv")
 class Layout(NamedTuple):
     """How a program names and orders the parameters."""
 
-    outside: dict  # Its names of the parameters outside of the layers, by Octavo's names.
-    in_layers: dict  # Its names in layers.N, by Octavo's names in model.layers.N.
-    layers: str  # Its name of the layers.
+    outside: dict  # Maps Octavo's name of a parameter outside of the layers to the program's name.
+    in_layers: dict  # Maps the part of a name after "model.layers.N." in Octavo to the part after "layers.N." in the program.
+    layers: str  # Prefix of the number of a layer in the names of the program, such as "layers".
     is_interleaved: bool  # Whether rope rotates the pairs (2i, 2i + 1).
-    fused: str | None = None  # Its name in layers.N of a matrix with queries, keys and values, whose moments it may save instead.
+    # Name after "layers.N." of a matrix that contains the weights of queries, keys and values. The program may save the moments of
+    # this matrix in place of those of the three weights. None if there is no such matrix.
+    fused: str | None = None
 
 
 def torchtitan(attention, head, fused):
