@@ -99,12 +99,12 @@ Tensor Llama::forward_blocks(const Work& work, const BlockContext& c) {
     const size_t unit = unit_of(layer);
     const ProfilerRange range(*stream_, fsdp_->name(unit));
     begin_part(number_of(layer));
+    const bool gathered = fsdp_->use(unit);
     if (i + 1 < layers.size()) {
       fsdp_->gather(unit_of(layers[i + 1]));
     } else if (work.chunk.has_head) {
       fsdp_->gather(layout().head_unit());
     }
-    const bool gathered = fsdp_->use(unit);
     weights_[layer].prepare_forward(gathered, *stream_);
     blocks_[layer].forward(c, a.block(layer), residual, a.delta);
     fsdp_->release(unit);
@@ -155,6 +155,20 @@ void Llama::post(const StepEntry& entry) {
   if (data) pipeline_->post(*data);
 }
 
+std::optional<size_t> Llama::first_unit(const StepEntry& entry) const {
+  const Chunk& chunk = chunk_of(entry);
+  switch (entry.kind) {
+    case StepEntry::Kind::kForward:
+      return chunk.has_embedding ? ParameterLayout::kEmbedding : unit_of(chunk.layers.front());
+    case StepEntry::Kind::kBackward:
+    case StepEntry::Kind::kBackwardInput:
+      return unit_of(chunk.layers.back());
+    case StepEntry::Kind::kBackwardWeights:
+      break;
+  }
+  return std::nullopt;
+}
+
 void Llama::send(StepEntry::Kind kind, const Work& work) {
   const auto data = transferred(kind, work.chunk.has_head, work.chunk.has_embedding);
   if (data) pipeline_->send(*data, work.a.edge());
@@ -173,7 +187,8 @@ void Llama::run_entry(const StepEntry& entry, const StepEntry* next, const StepB
                   .a = in_flight_[slot_of(entry)],
                   .batch = batch,
                   .place = {.first = number == 0, .last = number + 1 == step.count},
-                  .layers = chunk.layers};
+                  .layers = chunk.layers,
+                  .next_unit = next != nullptr ? first_unit(*next) : std::nullopt};
   using Kind = StepEntry::Kind;
   if (observer_ != nullptr) observer_->begin_entry(number, entry.kind != Kind::kForward);
   receive(entry.kind, work);
@@ -253,8 +268,12 @@ void Llama::forward_training(const Work& work, float scale) {
     if (!accumulate) stream_->zero(fsdp_->gradient(kNorms));
   }
   const Tensor residual = forward_blocks(work, c);
-  if (work.chunk.has_head) return run_head(work, c, residual, scale);
-  add_residual(work.a, residual);
+  if (work.chunk.has_head) {
+    run_head(work, c, residual, scale);
+  } else {
+    add_residual(work.a, residual);
+  }
+  if (work.next_unit) fsdp_->gather(*work.next_unit);
 }
 
 // Completes the output of a chunk without head.
@@ -266,6 +285,7 @@ void Llama::add_residual(const LlamaActivations& a, const Tensor& residual) {
 void Llama::backward_training(const Work& work, bool saves_operands) {
   if (!work.chunk.has_head) measure_gradient(work);
   backward_blocks(work, context(work.batch.documents), saves_operands);
+  if (work.next_unit) fsdp_->gather(*work.next_unit);
   if (work.chunk.has_embedding && !saves_operands) backward_embedding(work);
   if (is_first(work.chunk)) fsdp_->reduce(ParameterLayout::kNorms, work.place);
 }
@@ -329,8 +349,8 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
     const size_t unit = unit_of(layer);
     const ProfilerRange range(*stream_, fsdp_->name(unit));
     begin_part(number_of(layer));
-    if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
+    if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
     if (runs_again(layer)) {
       blocks_[layer].forward_again(c, a.block(layer));

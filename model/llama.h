@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -193,12 +194,16 @@ class Llama {
     const MicroBatch& batch;
     MicroBatchPlace place = {};
     const Layers& layers;  // Layers to run. Those of the chunk, except while warming up.
+    // Unit of weights that the next entry uses first, gathered when this entry needs no more weights.
+    std::optional<size_t> next_unit = {};
   };
   Work work_of(const Chunk& chunk, const MicroBatch& batch) const {
     return {.chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .layers = chunk.layers};
   }
   // `next` is the entry after this one. Null: none.
   void run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
+  // Returns the unit whose weights the entry uses first. Gradients of weights need no weights.
+  std::optional<size_t> first_unit(const StepEntry& entry) const;
   void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);
   void send(StepEntry::Kind kind, const Work& work);

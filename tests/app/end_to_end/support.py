@@ -205,7 +205,7 @@ class Scratch(unittest.TestCase):
     def assert_close(self, actual, expected, relative):
         """Compares two dicts that map a step to (loss, grad_norm). GPUs compute in bfloat16, where another order of additions shows
         in the third digit."""
-        relative = relative if DEVICE == "cpu" else max(relative, 2e-3)
+        relative = relative if DEVICE == "cpu" else max(relative, 5e-3)
         self.assertEqual(sorted(actual), sorted(expected))
         for step, values in expected.items():
             for got, wanted in zip(actual[step], values):
