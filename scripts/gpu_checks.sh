@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Runs every check that needs a GPU. Compares kernels, golden cases and a short training run with the CPU, looks for memory errors,
-# compares the modes of activation checkpointing, measures the throughput, tests the collectives, and compares meshes of several
-# ranks with one GPU.
+# compares the modes of activation checkpointing, measures the throughput, tests the collectives, compares meshes of several
+# ranks with one GPU, and looks for streams that do not wait for each other.
 #
-#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, runs, ranks or bench.
-#                                          The default is all of them.
+#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, runs, ranks, order or
+#                                          bench. The default is all of them.
 #
 #   BUILD=build          build folder
 #   OUT=runs/gpu_checks  folder of the logs, one per check
 #   BENCH_CONFIG=...     config whose speed is measured (default: configs/llama3_1.8b_1gpu.yaml)
 #   MEMCHECK_FILTER=...  GoogleTest filter of the tests under compute-sanitizer, which makes them far slower
 #                        (default: the tests of ops on GPUs)
+#   OCTAVO_DELAY_SEEDS=5 number of times that the check order repeats each run with other random delays
 #
 # Prints a table at the end. Exit code 1 means that a check failed. The other checks run nevertheless.
 # shellcheck disable=SC2317  # the checks are called by name
@@ -23,7 +24,7 @@ build="${BUILD:-build}"
 out="${OUT:-runs/gpu_checks}"
 gpu_tests='Gpu/*:*Parity*'
 checks=("$@")
-((${#checks[@]})) || checks=(build kernels memcheck golden training recompute runs ranks bench)
+((${#checks[@]})) || checks=(build kernels memcheck golden training recompute runs ranks order bench)
 mkdir -p "$out"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -130,6 +131,17 @@ check_ranks() {
   python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/tensor/metrics.jsonl" --tolerance 2e-3
   python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/stages/metrics.jsonl" --tolerance 1e-4
   python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/zero_bubble/metrics.jsonl" --tolerance 1e-4
+}
+
+# Checks that random delays of kernels, copies, collectives and events change no bit of drawn models on all GPUs, and of runs with
+# stages, validation, saves in the background and rollbacks on one and two GPUs. Two ranks share a GPU if there is only one.
+check_order() {
+  local gpus log="$scratch/order.log"
+  gpus="$(count_gpus)"
+  OCTAVO_DRAWS="${OCTAVO_DRAWS:-16}" on_ranks $((gpus > 2 ? gpus : 2)) env LD_PRELOAD="$build/tests/liboctavo_stream_delays.so" \
+    "$build/tests/octavo_app_ranks" --gtest_filter='*DelaysChangeNoBit/Cuda' 2>&1 | tee "$log"
+  if grep -q SKIPPED "$log"; then return 1; fi
+  OCTAVO_TEST_DEVICE=cuda python3 tests/app/end_to_end_test.py "$build/octavo" StreamOrderTest
 }
 
 check_bench() { "$build/octavo" bench "${BENCH_CONFIG:-configs/llama3_1.8b_1gpu.yaml}"; }

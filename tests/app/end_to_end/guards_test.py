@@ -14,7 +14,7 @@ TOKENS_A_STEP = (SEQ_LEN + 1) * BATCH
 NOISY_STEP, STEPS = 40, 60
 
 
-class GuardsTest(Scratch):
+class Noisy(Scratch):
     """Trains on tokens that repeat in file order, except for one step of noise."""
 
     def setUp(self):
@@ -38,6 +38,8 @@ class GuardsTest(Scratch):
             logging={"dir": log},
         )
 
+
+class GuardsTest(Noisy):
     def test_a_spike_is_told_and_the_goodput(self):
         out = self.noisy().out
         losses = [line for line in out.splitlines() if "the loss of" in line and "is a spike" in line]

@@ -2,6 +2,8 @@
 // (tests/app/run/mesh_draw.h) and trained for a few steps on all ranks and on the first rank alone. The test compares
 // losses, gradient norms, every gradient and the weights. OCTAVO_DRAWS sets the number of draws per number of ranks. A
 // failure prints its seed.
+#include <dlfcn.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -217,9 +219,8 @@ class MeshDraws : public DeviceRanksTest {
   }
 
   // Returns the results of a draw on this rank of its mesh as bytes.
-  std::string bits(const MeshDraw& draw) {
-    return whole_trace(draw, Mesh(draw.config.parallel, group_, stream_)).pack();
-  }
+  std::string bits(const MeshDraw& draw) { return bits(draw, Mesh(draw.config.parallel, group_, stream_)); }
+  static std::string bits(const MeshDraw& draw, const Mesh& mesh) { return whole_trace(draw, mesh).pack(); }
 
   struct Compared {
     const Training& training;
@@ -303,16 +304,44 @@ class MeshDraws : public DeviceRanksTest {
   std::unique_ptr<Mesh> alone_;  // Mesh of the single reference rank.
 };
 
-int64_t number_of_draws() {
-  const char* text = std::getenv("OCTAVO_DRAWS");
-  return text != nullptr ? std::atoll(text) : 8;
+int64_t number_of(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoll(text) : otherwise;
 }
+
+int64_t number_of_draws() { return number_of("OCTAVO_DRAWS", 8); }
 
 TEST_P(MeshDraws, EqualOneRank) {
   for (int64_t seed = 1; seed <= number_of_draws(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {} on {} ranks", seed, size_));
     const MeshDraw draw = MeshDraw::of(static_cast<uint64_t>(seed), size_, GetParam());
     expect_equal_to_one_rank(draw, tolerance_of(draw));
+  }
+}
+
+// Random delays of the GPU's work change no bit, because streams wait for each other. OCTAVO_DELAY_SEEDS sets how often
+// each draw is trained with delays.
+TEST_P(MeshDraws, DelaysChangeNoBit) {
+  if (!is_cuda()) return;
+  // Function of tests/fault_injection/stream_delays_nccl.cpp that sets the seed and returns the number of delays so
+  // far.
+  const auto set_seed = reinterpret_cast<uint64_t (*)(uint64_t)>(dlsym(RTLD_DEFAULT, "octavo_set_delay_seed"));
+  if (set_seed == nullptr) GTEST_SKIP() << "needs the library octavo_stream_delays";
+  stream_.set_deterministic(true);
+  for (int64_t number = 1; number <= number_of_draws(); ++number) {
+    const MeshDraw draw = MeshDraw::of(static_cast<uint64_t>(number), size_, GetParam());
+    const Mesh mesh(draw.config.parallel, group_, stream_);
+    const uint64_t delays = set_seed(0);
+    const std::string calm = bits(draw, mesh);
+    std::vector<uint64_t> differing;
+    for (int64_t i = 1; i <= number_of("OCTAVO_DELAY_SEEDS", 5); ++i) {
+      const auto seed = static_cast<uint64_t>(1000 * number + i);
+      set_seed(seed);
+      if (bits(draw, mesh) != calm) differing.push_back(seed);
+    }
+    EXPECT_TRUE(differing.empty()) << fmt::format("draw {} differs with seeds {}: {}", number, differing,
+                                                  draw.describe());
+    EXPECT_GT(set_seed(0), delays) << "nothing was delayed";
   }
 }
 
