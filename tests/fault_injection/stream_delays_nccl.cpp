@@ -4,10 +4,11 @@
 //   OCTAVO_DELAY_RATE=P     probability of a delay before a call, and of one after it (default 0.02)
 //
 // A call launches a kernel, copies, sets memory, starts a collective, records an event or makes a stream wait for one.
-// A delay is a kernel that spins for 1 us to 4 ms on the stream of the call. For every 1024 calls a quarter of the
-// streams is delayed eight times as often, and another quarter is not delayed, so that any stream can run ahead of any
-// other. The matmuls of cuBLASLt and cuDNN are not intercepted, but the calls before and after them delay their
-// streams. When a process ends that had delays, standard error gets their number.
+// A delay is a kernel that spins on the stream of the call: for 1 us to 4 ms, and at copies to 66 ms, because a copy may
+// last longer than a step. For every 1024 calls a quarter of the streams is delayed eight times as often, and another
+// quarter is not delayed, so that any stream can run ahead of any other. The matmuls of cuBLASLt and cuDNN are not
+// intercepted, but the calls before and after them delay their streams. When a process ends that had delays, standard
+// error gets their number.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -65,7 +66,8 @@ Launch prepare_launch() {
   return next<Launch>("cudaLaunchKernel");
 }
 
-void delay(cudaStream_t stream) {
+// Delays the stream at random by 1 us times a power of 2 below 2^`powers`.
+void delay(cudaStream_t stream, uint64_t powers) {
   static const double rate = number_of("OCTAVO_DELAY_RATE", 0.02);
   static const Launch launch = prepare_launch();
   const uint64_t seed = current_seed;
@@ -77,7 +79,7 @@ void delay(cudaStream_t stream) {
   const double factor = kFactors[octavo::mix_bits(seed ^ octavo::mix_bits(id + (call >> 10 << 32))) % 4];
   const uint64_t bits = octavo::mix_bits(seed + octavo::kSplitMixIncrement * call);
   if (static_cast<double>(bits >> 11) * 0x1p-53 >= rate * factor) return;
-  uint64_t nanoseconds = uint64_t{1000} << bits % 13;
+  uint64_t nanoseconds = uint64_t{1000} << bits % powers;
   void* arguments[] = {&nanoseconds};
   check(launch(reinterpret_cast<const void*>(spin), 1, 1, arguments, 0, stream));
   ++delays;
@@ -93,13 +95,15 @@ extern "C" uint64_t octavo_set_delay_seed(uint64_t seed) {
 }
 
 // Arguments: DELAYED(TYPE, NAME, STREAM, (PARAMETERS), ARGUMENT...).
-#define DELAYED(type, name, on_stream, parameters, ...)       \
-  extern "C" type name parameters {                           \
-    static const auto real = next<type(*) parameters>(#name); \
-    delay(on_stream);                                         \
-    const type status = real(__VA_ARGS__);                    \
-    delay(on_stream);                                         \
-    return status;                                            \
+#define DELAYED(type, name, on_stream, parameters, ...) \
+  DELAYED_UP_TO(13, type, name, on_stream, parameters, __VA_ARGS__)
+#define DELAYED_UP_TO(powers, type, name, on_stream, parameters, ...) \
+  extern "C" type name parameters {                                   \
+    static const auto real = next<type(*) parameters>(#name);         \
+    delay(on_stream, powers);                                         \
+    const type status = real(__VA_ARGS__);                            \
+    delay(on_stream, powers);                                         \
+    return status;                                                    \
   }
 
 DELAYED(cudaError_t, cudaLaunchKernel, stream,
@@ -110,13 +114,13 @@ DELAYED(cudaError_t, __cudaLaunchKernel, stream,
         kernel, grid, block, arguments, shared_bytes, stream)
 DELAYED(cudaError_t, cudaLaunchKernelExC, config->stream,
         (const cudaLaunchConfig_t* config, const void* kernel, void** arguments), config, kernel, arguments)
-DELAYED(cudaError_t, cudaMemcpyAsync, stream,
-        (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), to, from, bytes, kind,
-        stream)
-DELAYED(cudaError_t, cudaMemcpy2DAsync, stream,
-        (void* to, size_t to_stride, const void* from, size_t from_stride, size_t width, size_t rows,
-         cudaMemcpyKind kind, cudaStream_t stream),
-        to, to_stride, from, from_stride, width, rows, kind, stream)
+DELAYED_UP_TO(17, cudaError_t, cudaMemcpyAsync, stream,
+              (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), to, from, bytes,
+              kind, stream)
+DELAYED_UP_TO(17, cudaError_t, cudaMemcpy2DAsync, stream,
+              (void* to, size_t to_stride, const void* from, size_t from_stride, size_t width, size_t rows,
+               cudaMemcpyKind kind, cudaStream_t stream),
+              to, to_stride, from, from_stride, width, rows, kind, stream)
 DELAYED(cudaError_t, cudaMemsetAsync, stream, (void* to, int value, size_t bytes, cudaStream_t stream), to, value,
         bytes, stream)
 DELAYED(cudaError_t, cudaEventRecord, stream, (cudaEvent_t event, cudaStream_t stream), event, stream)
