@@ -35,15 +35,19 @@ class Launched(LaunchedHosts, Restarted):
         return metrics_lines(self.dir / "log/metrics.jsonl")
 
     def stop_and_check(self, process):
-        """Stops the run, and expects that each of its steps has the loss of a run that nothing disturbed. Returns its result."""
+        """Stops the run and checks its losses. Returns its result."""
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
         self.assertEqual(result.code, STOPPED, result.err[-3000:])
+        self.check_losses()
+        return result
+
+    def check_losses(self):
+        """Expects that each step of the run has the loss of a run that nothing disturbed."""
         losses = self.losses()
         self.assertEqual(sorted(losses), list(range(1, max(losses) + 1)), "no step is missing")
         self.train(self.run_config, f"training.steps={max(losses)}", "checkpoint.dir=whole_checkpoints", "logging.dir=whole")
         self.assert_close(losses, self.losses("whole"), 1e-4)
-        return result
 
     def signal_host(self, name, number):
         for pid in self.hosts.processes(name):
