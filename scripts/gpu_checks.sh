@@ -3,8 +3,8 @@
 # compares the modes of activation checkpointing, measures the throughput, tests the collectives, compares meshes of several
 # ranks with one GPU, and looks for streams that do not wait for each other.
 #
-#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, runs, ranks, order or
-#                                          bench. The default is all of them.
+#   scripts/gpu_checks.sh [CHECK...]       CHECK is build, kernels, memcheck, golden, training, recompute, runs, ranks, order,
+#                                          speed or bench. The default is all of them.
 #
 #   BUILD=build          build folder
 #   OUT=runs/gpu_checks  folder of the logs, one per check
@@ -24,7 +24,7 @@ build="${BUILD:-build}"
 out="${OUT:-runs/gpu_checks}"
 gpu_tests='Gpu/*:*Parity*'
 checks=("$@")
-((${#checks[@]})) || checks=(build kernels memcheck golden training recompute runs ranks order bench)
+((${#checks[@]})) || checks=(build kernels memcheck golden training recompute runs ranks order speed bench)
 mkdir -p "$out"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -143,6 +143,9 @@ check_order() {
   if grep -q SKIPPED "$log"; then return 1; fi
   OCTAVO_TEST_DEVICE=cuda python3 tests/app/end_to_end_test.py "$build/octavo" StreamOrderTest
 }
+
+# Fails if a step takes longer than the recorded steps of GPUs of this kind.
+check_speed() { OCTAVO="$build/octavo" python3 scripts/check_speed.py; }
 
 check_bench() { "$build/octavo" bench "${BENCH_CONFIG:-configs/llama3_1.8b_1gpu.yaml}"; }
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import http.server
 import io
+import json
 import os
 import sys
 import tarfile
@@ -18,10 +19,38 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import check_speed  # noqa: E402
 import count_tests  # noqa: E402
 import fetch_flash_attention  # noqa: E402
 import plot_metrics  # noqa: E402
 from scratch import ScratchTest  # noqa: E402
+
+
+class CheckSpeedTest(ScratchTest):
+    def check(self, step_ms, *arguments, device="1 rank on a GPU"):
+        """Compares a program whose steps take `step_ms` with the recorded 100 ms. Returns the exit code and what is printed."""
+        found = {"device": device, "step_ms": step_ms, "ops": [{"op": "qkv", "ms": 60.0}, {"op": "sdpa", "ms": step_ms - 60}]}
+        program = Path(self.write("octavo", f"#!/bin/sh\necho '{json.dumps(found)}'\n"))
+        program.chmod(0o755)
+        self.write("speeds.json", json.dumps({"1 rank on a GPU": {"bfloat16": {"step": 100.0, "qkv": 60.0, "sdpa": 40.0}}}))
+        line = ["check_speed.py", "--speeds", str(self.root / "speeds.json"), *arguments]
+        with unittest.mock.patch.dict(os.environ, OCTAVO=str(program)), unittest.mock.patch.object(sys, "argv", line):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                return check_speed.main(), out.getvalue()
+
+    def test_a_slower_step_fails_and_names_the_op(self):
+        self.assertEqual(self.check(102.9)[0], 0)
+        code, printed = self.check(104.0)
+        self.assertEqual(code, 1)
+        self.assertIn("+4.0% of the recorded 100.0 ms\n  sdpa: 44.00 ms instead of 40.00, +4.00\n", printed)
+
+    def test_another_device_is_refused_and_can_be_recorded(self):
+        with self.assertRaises(SystemExit) as refused, contextlib.redirect_stderr(io.StringIO()):
+            self.check(90.0, device="1 rank on another")
+        self.assertEqual(refused.exception.code, 2)
+        self.check(90.0, "--record", device="1 rank on another")
+        speeds = json.loads((self.root / "speeds.json").read_text())
+        self.assertEqual(speeds["1 rank on another"]["bfloat16"], {"step": 90.0, "qkv": 60.0, "sdpa": 30.0})
 
 
 class PlotMetricsTest(ScratchTest):
