@@ -4,7 +4,7 @@
 //   h = residual + delta
 //   delta = last linear(... op(first linear(norm(h))))
 //
-// The next norm makes the last addition, because it can fuse it.
+// The next norm computes the sum residual + delta, because its kernel can fuse the addition.
 #pragma once
 
 #include <functional>

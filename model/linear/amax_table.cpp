@@ -47,8 +47,8 @@ void AmaxTable::collect(const Tensor& current, Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
 }
 
-// Takes the amaxes of earlier micro-batches out of the row of the history where begin_micro_batch has collected them.
-// Moves the amaxes of all micro-batches to the slots of number 0.
+// Moves the amaxes of all micro-batches to the slots of number 0, from the other slots and from the row of the history
+// in which begin_micro_batch has collected those of earlier micro-batches.
 void AmaxTable::take_back_row(Stream& stream) {
   if (uses_history_) return;
   const Tensor row = history_.rows(row_, row_ + 1);
@@ -88,7 +88,7 @@ void AmaxTable::find_history(Stream& stream) {
   if (!uses_history_) stream.zero(history_);
 }
 
-// Returns whether each linear that took part in a step has amaxes of all its tensors in the history, and one did.
+// Returns whether the history has amaxes of all tensors of each linear that took part in a step, and any linear did.
 bool AmaxTable::knows_all(std::span<const float> history) const {
   const int64_t width = kKinds * linears_;
   const auto has = [&](int64_t linear, Kind kind) {

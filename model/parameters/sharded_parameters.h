@@ -81,7 +81,7 @@ class ShardedParameters {
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
     return shards.rows(unit_begin(unit), unit_begin(unit + 1));
   }
-  // Returns the index of a unit's first element in shard buffers. For the number of units it returns their end.
+  // Returns the index of a unit's first element in shard buffers. The number of units gives the end of the last unit.
   int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
   // Returns the dtype of the weights that matmuls read, except FP8 weights.
   DType compute_dtype() const { return compute_; }
@@ -101,12 +101,12 @@ class ShardedParameters {
   // The gradient of a tied table is summed over the first and the last pipeline stage. All replicas get the same bits.
   void finish_gradients(Stream& stream);
 
-  // Must be called after an update of the master weights, with the amaxes of this rank's pieces in casts.amaxes.
   // Reduces the amaxes over all ranks, casts the FP8 shards with them, and makes the next use of every unit gather its
-  // weights again.
+  // weights again. Must be called after an update of the master weights.
+  // Requires: casts.amaxes has the amaxes of this rank's pieces.
   void publish(const WeightCasts& casts, Stream& stream);
-  // Must be called after the master weights were set by other means than the optimizer. Computes their amaxes, rounds
-  // the weights to the gathered dtype, and calls publish().
+  // Computes the amaxes of the master weights, rounds the weights to the gathered dtype, and calls publish(). Must be
+  // called after the master weights were set by other means than the optimizer.
   void set(const WeightCasts& casts, Stream& stream);
 
   Fsdp& fsdp() { return *fsdp_; }

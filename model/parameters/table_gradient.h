@@ -43,8 +43,9 @@ struct TableSpec {
 
 class TableGradient : public TokenReduction {
  public:
-  // Borrows unit.gradient, which must have at least memory_bytes() of any dtype; it is undefined while planning.
-  // unit.shard is [slice_rows * columns]. If unit.keeps, step 2 runs once for all micro-batches of a step.
+  // Borrows unit.gradient. If unit.keeps, step 2 runs once for all micro-batches of a step.
+  // Requires: unit.gradient has memory_bytes() of any dtype (undefined while planning); unit.shard [slice_rows *
+  // columns].
   TableGradient(const TableSpec& spec, const ReducedUnit& unit);
 
   void cut(const TokenRows& rows, Stream& stream) override;
