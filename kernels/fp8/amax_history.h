@@ -5,7 +5,7 @@
 //   current      = 0
 //
 // element by element. A zero does not replace an amax, because it says nothing about the tensors of later steps. So a
-// slot that has had an amax always has one. NaN and infinity count as the largest values in a maximum, as in
+// slot that has had a nonzero amax always has one. NaN and infinity count as the largest values in a maximum, as in
 // kernels/fp8/fp8.h. Queued on `stream`; deterministic.
 #pragma once
 
