@@ -101,7 +101,7 @@ class LmHead {
 };
 
 struct HeadActivations {
-  // `losses` is the memory that the losses are written to.
+  // `losses` is the memory that the losses are written to. Below, `share` is shape.share().
   HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision, bool training,
                   const Tensor& losses, Arena& arena);
 

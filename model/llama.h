@@ -36,7 +36,8 @@ struct MicroBatch {
   Documents documents;  // Documents of the tokens, if the shape has a document mask.
 };
 
-// Activations of one micro-batch in flight in a chunk of blocks: everything that its forward saves for its backward.
+// Activations of one micro-batch in flight in a chunk of blocks: everything that the forward saves for the backward.
+// `share` is BatchShape::share().
 struct LlamaActivations {
   size_t first_layer = 0;                // First layer of the chunk, counted over the layers of the stage.
   std::vector<BlockActivations> blocks;  // Activations of the blocks of the chunk.

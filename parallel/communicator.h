@@ -63,16 +63,14 @@ class Communicator {
   // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype.
   // Requires: `shard` has the dtype of `out`, and is this rank's slice of `out` or does not overlap `out`.
   void all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what = "");
-  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Other slices of `in` do not
-  // change.
+  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Keeps other slices of `in`.
   // Requires: both are float32 or both bfloat16, and `out` is this rank's slice of `in` or does not overlap `in`.
   void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what = "");
   // Sets out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank
   // order.
   // Requires: `out` and `in` have one dtype and do not overlap.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
-  // Sends `in` to rank `peer`, and receives into `out` what `peer` sends at the same time. Only these two ranks call
-  // it.
+  // Sends `in` to rank `peer`, and receives into `out` what `peer` sends at the same time. Only these two call it.
   // Requires: dtype and number of elements are equal on both ranks, and `out` and `in` do not overlap.
   void exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream, const char* what = "");
   // Send the tensor to rank `to`, or receive into the tensor what rank `from` sends. Any dtype. The n-th send() to a
@@ -131,7 +129,7 @@ class Communicator {
   virtual void do_all_reduce_max(const Tensor& /*tensor*/, Stream& /*stream*/) { refuse(); }
   // Implements split() for a group of several ranks.
   virtual std::unique_ptr<Communicator> do_split(const RankGroup& /*ranks*/) { refuse(); }
-  // Is called after a collective has been queued on the stream, which may be before the collective is complete.
+  // Called after a collective has been queued on the stream, which may be before the collective is complete.
   virtual void after_queueing(const Collective&, Stream&) {}
 
   Watchdog& watchdog_;

@@ -35,7 +35,7 @@ struct ContextGroupOptions {
 
 class ContextGroup {
  public:
-  // `compute` must outlive the group.
+  // Requires: `compute` outlives the group.
   ContextGroup(const ContextGroupOptions& options, Stream& compute);
 
   ContextRank place() const;

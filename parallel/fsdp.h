@@ -176,7 +176,7 @@ class Fsdp {
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
     ReducedUnit reduced;                     // Reduction of the unit's gradient in a group of several ranks.
-    std::unique_ptr<TokenReduction> tokens;  // Reduction of a unit that takes tokens. Null for other units.
+    std::unique_ptr<TokenReduction> tokens;  // Reduction of a unit with takes_tokens(). Null for others.
     bool keeps_weight = true;
     bool keeps_gradient = true;
     // Index of the unit's slot in weight_slots_.

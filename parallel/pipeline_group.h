@@ -34,7 +34,7 @@ class PipelineGroup {
  public:
   // Options of the transfers of a rank.
   struct Options {
-    const Mesh* mesh = nullptr;  // Null or with a single pipeline stage: there are no transfers.
+    const Mesh* mesh = nullptr;  // If null, or with one pipeline stage, there are no transfers.
     StageEdges edges;
     bool training = true;  // Whether there are gradients.
     DType dtype = DType::kBFloat16;
@@ -50,7 +50,7 @@ class PipelineGroup {
   // Receives into `tensor` this stage's input from the previous stage (kActivations), or the gradient of this stage's
   // output from the next one (kGradients). receive(), post() and send() do nothing if this neighbour does not exist.
   void receive(StageData data, const Tensor& tensor) { receive(incoming(data), tensor); }
-  // Starts receive(), unless it has been started.
+  // Starts the transfer for the next receive(), unless it has been started.
   void post(StageData data) { post(incoming(data)); }
   // Sends the output to the next stage, or the gradient of the input to the previous one.
   void send(StageData data, const Tensor& tensor) {

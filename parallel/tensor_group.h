@@ -28,7 +28,7 @@ class TensorGroup {
   Stream& transfers() { return transfers_; }
 
   // All-gathers each rank's share [tokens / size, width] into all [tokens, width]; any dtype. The compute stream waits
-  // for it.
+  // for `all`.
   void gather(const Tensor& all, const Tensor& share, const char* what);
 
   // Sets share [tokens / size, width] = this rank's rows of the sum over ranks of all [tokens, width]; float32 or

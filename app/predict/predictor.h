@@ -2,10 +2,10 @@
 //
 // The model's own forward and backward, the collectives and the optimizer are queued on a dry-run stream and recorded
 // (app/predict/recorded_step.h), so the record contains exactly the ops of a step. The time of each op is estimated
-// (op_seconds): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal attention, memory-bound
-// ops from the bytes that they must move, and collectives (app/predict/network_model.h). A simulated clock
-// (app/predict/step_clock.h) runs the streams concurrently, with the dependencies of their events. It determines which
-// part of the collectives is exposed, that is, makes the compute stream wait.
+// (op_seconds): matmuls and causal attention from their FLOPs and measured rates (for matmuls, of the nearest shapes),
+// memory-bound ops from the bytes that they must move, and collectives by app/predict/network_model.h. A simulated
+// clock (app/predict/step_clock.h) runs the streams concurrently, with the dependencies of their events. It determines
+// which part of the collectives is exposed, that is, makes the compute stream wait.
 //
 // Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within 9% of
 // the benchmarks (docs/internals/prediction.md).

@@ -51,7 +51,7 @@ bool depends_on_shards(const Job& job);
 //   shards    8, as on one node, for any run with several shards. StepOp::of_shard marks the ops whose sizes depend on
 //             the number of shards. If depends_on_shards() is true, the mesh has as many shards as the run.
 //   replicas  2 for any run with several replicas, and for a run with one replica that has shards and sums gradients in
-//             float32 (precision.reduce). The record of the latter run has collectives over replicas, but the
+//             float32 (precision.reduce). With one replica the record has collectives over replicas too, but the
 //             prediction gives them no time. So runs with one and with several replicas differ only by these
 //             collectives.
 MeshShape recorded_mesh(const Job& job);

@@ -52,11 +52,11 @@ class LiveSite : public Site {
 Job draft(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 
 // Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
-// if the site is.
+// on a LiveSite.
 Job resolve(const StageConfig& stage, const Site& site);
 
-// Returns the job with which a run goes on from its progress: that of the stage of its next step, without the samples
-// that rollbacks skip, and in bfloat16 during a fallback. A collective on a LiveSite.
+// Returns the job with which a run resumes from its progress: the job of the stage of the next step, without the
+// samples that rollbacks skip, and in bfloat16 during a fallback. A collective on a LiveSite.
 Job resolve(const Config& run, const Site& site, const Progress& progress);
 // Returns resolve(run, site, progress) from an earlier job of the stage, without choosing anything again.
 Job later_job(Job job, const Config& run, const Progress& progress);

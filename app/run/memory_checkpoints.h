@@ -24,7 +24,7 @@ namespace octavo {
 // ignored.
 class MemoryCheckpoints {
  public:
-  // `config` and `runtime` must outlive the object.
+  // Requires: `config` and `runtime` outlive the object.
   MemoryCheckpoints(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {}
 
   // Returns the checkpoint in memory if the run saved it after `newest_on_disk`, of which only the manifest is read,

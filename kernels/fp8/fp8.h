@@ -41,7 +41,7 @@ void amax(const Amax& args, Stream& stream);
 //
 // An op that takes a cast writes these operands instead of its result, with the bits that quantize would compute from
 // the result. With kTensor, `amax` is known before the op runs, as in delayed scaling, or is the tensor that the op
-// writes the amax of its result to. In the latter case the op computes its result twice, to measure it and then to cast
+// writes the amax of its result to. In the latter case the op computes its result twice, to measure and then to cast
 // it.
 // Requires: if an op takes the cast, its scaling has ScalingTraits::casts_results.
 struct Fp8Cast {
@@ -83,7 +83,7 @@ struct Fp8Matmul {
   Fp8Operand a;  // [m, k]
   Fp8Operand b;  // [n, k]
   bool accumulate = false;
-  // Uses the tensor cores' reduced-precision accumulation, which is twice as fast at long k; kTensor and kRow only.
+  // Whether to use the tensor cores' reduced-precision accumulation, twice as fast at long k. Only kTensor and kRow.
   bool fast_accumulation = false;
   const char* name = "fp8_matmul";
 };

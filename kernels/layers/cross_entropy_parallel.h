@@ -34,7 +34,7 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream);
 struct CrossEntropyParallel {
   Tensor losses;    // = [tokens] float32, the same bits on every rank
   Tensor d_logits;  // optional = [tokens, vocab], compute dtype; may alias logits
-  Tensor logits;    // [tokens, vocab], those of cross_entropy_stats
+  Tensor logits;    // [tokens, vocab], the input of cross_entropy_stats
   Tensor targets;   // [tokens] int32
   Tensor stats;     // [ranks, tokens, 3] float32, the gathered CrossEntropyStats::stats of all ranks
   int64_t vocab_begin = 0;

@@ -28,7 +28,7 @@ struct Matmul {
   Tensor b;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // d += instead of d =
+  bool accumulate = false;  // whether d += instead of d =
   // Whether all ranks with GPUs of one kind must get equal bits. The algorithm then does not depend on measured times.
   bool reproducible = false;
   const char* name = "matmul";  // for the profile, a string literal

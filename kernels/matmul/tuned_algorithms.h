@@ -1,5 +1,5 @@
 // The algorithms that timing has chosen, so that each problem is timed once. A problem is a matmul with everything that
-// decides how fast its algorithms are; a problem and an algorithm of the library are both text. The object is a state
+// decides how fast its algorithms are. Problems and the library's algorithms are stored as text. The object is a state
 // of a stream: stream.state<TunedAlgorithms>().
 //
 // text() is JSON, {"on": "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.14.0", "algorithms": {problem: algorithm, ...}}. A

@@ -31,8 +31,9 @@ struct MuonMomentum {
 };
 void muon_momentum(const MuonMomentum& args, Stream& stream);
 
-// Copies a matrix out of or into a larger one: out[r, c] = x[r, c], divided by sqrt(sum_of_squares) + 1e-7 if that is
-// defined. Element [r, c] is at r * stride + c. out and x are flat and have one dtype, float32 or bfloat16.
+// Copies a matrix out of or into a larger one: out[r, c] = x[r, c], divided by sqrt(sum_of_squares) + 1e-7 if
+// sum_of_squares is defined. Element [r, c] is at r * stride + c. out and x are flat and have one dtype, float32 or
+// bfloat16.
 struct MuonRows {
   Tensor out;
   Tensor x;

@@ -41,8 +41,8 @@ enum class OwnScale : uint8_t {
 
 struct ProducerTraits {
   Producer producer;
-  bool measures;  // The kernel also computes the amax of its result.
-  bool casts;     // The kernel can write FP8 operands in place of its result, if it has their scales.
+  bool measures;  // Whether the kernel also computes the amax of its result.
+  bool casts;     // Whether the kernel can write FP8 operands in place of its result, if their scales are known.
   OwnScale own_scale;
 };
 

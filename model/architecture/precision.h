@@ -25,7 +25,7 @@ struct RecipeTraits {
   bool fp8;             // Whether linears multiply in FP8. Otherwise they use the compute dtype.
   Scaling activations;  // Scaling of inputs and output gradients.
   Scaling weights;      // Scaling of weights.
-  bool uses_history;    // Whether amaxes come from earlier steps, so that they are known before the tensor.
+  bool uses_history;    // Whether amaxes come from earlier steps, so that they are known before the tensor is computed.
   int64_t alignment;    // Every contracted dimension of a matmul is a multiple of this number.
 };
 

@@ -59,7 +59,7 @@ class Fp8StatsTable {
   Tensor maxima() const;  // [slots, Fp8Maximum::kCount], flat
 
   int64_t linears_;
-  Tensor values_;  // Sums, followed by maxima, so that each of the two takes one collective.
+  Tensor values_;  // All sums, followed by all maxima, so that two collectives suffice.
   bool measuring_ = false;
   int64_t steps_begun_ = 0;
 };

@@ -82,7 +82,7 @@ struct LinearWeight {
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena, Lifetime lifetime = Lifetime::kRun);
 
-// The form of x that the weight gradient reads. Both are undefined if it reads x itself.
+// The form of x that the weight gradient reads. Both members are undefined if the weight gradient reads x itself.
 struct LinearInput {
   Fp8Operand columns;  // [in, tokens] in FP8
   Tensor gathered;     // [tokens, in] compute dtype, without FP8, if the ranks gather shares of x

@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// A number per parameter of some units that is kept from step to step, such as a moment.
+// A number for each parameter of some units that is kept from step to step, such as a moment.
 struct OptimizerState {
   const char* name;                         // in plans, and in checkpoints before the parameter's name
   Tensor shards;                            // this rank's shards of the units, in the order of shard buffers
@@ -72,7 +72,7 @@ class Optimizer {
   // Borrows `parameters` and `amaxes`; amaxes is null without FP8.
   Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena);
 
-  // Returns the bytes that a stream's workspace must have.
+  // Returns the bytes that the workspace of a stream must have for the updates.
   static int64_t workspace_bytes(const OptimizerConfig& config, const ParameterLayout& layout, DType compute,
                                  const Stream& stream);
 

@@ -51,8 +51,8 @@ struct OptimizerTraits {
   OptimizerType type;
   const char* name;  // in configs
   std::span<const OptimizerStateTraits> states;
-  bool takes_momentum;  // reads OptimizerConfig::momentum instead of beta1 and beta2
-  bool matrices_alone;  // updates only the matrices of the blocks, each as a whole; AdamW updates the rest
+  bool takes_momentum;  // whether it reads OptimizerConfig::momentum instead of beta1 and beta2
+  bool matrices_alone;  // whether it updates only the matrices of the blocks, each as a whole, and AdamW the rest
   std::unique_ptr<ParameterUpdate> (*make_update)(const UpdateOptions& options);
   int64_t (*workspace_bytes)(const ParameterLayout& layout, DType compute, const Stream& stream);  // null means 0
 };

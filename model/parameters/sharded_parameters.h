@@ -22,9 +22,9 @@ enum class LlamaMode : uint8_t { kTraining, kInference };  // Purpose of a model
 
 // Options that decide which full weights and gradients a rank keeps.
 struct ShardingOptions {
-  // Full weights use rotating buffers. Otherwise all of them are kept.
+  // Whether full weights use rotating buffers. Otherwise all of them are kept.
   bool reshard_after_forward = false;
-  // During gradient accumulation, full gradients are kept and reduced once per step.
+  // Whether full gradients are kept over the micro-batches of a step and reduced once.
   bool accumulate_unsharded = false;
   // Number of tokens per rank and micro-batch in training. 0 means unknown.
   int64_t tokens = 0;
@@ -34,7 +34,7 @@ struct ShardingOptions {
 struct EmbeddingSharding {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  // The gradient of lm_head, which has every row, is added to the table's gradient.
+  // Whether lm_head is this table. The gradient of lm_head, which has every row, is then added to the table's.
   bool tied = false;
   DType compute = DType::kBFloat16;
   int64_t tokens = 0;
@@ -63,7 +63,8 @@ struct WeightCasts {
 
 class ShardedParameters {
  public:
-  // `layout` and `mesh` must outlive the object. A null mesh stands for one rank.
+  // A null mesh stands for one rank.
+  // Requires: `layout` and `mesh` outlive the object.
   ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision, const ShardingOptions& sharding,
                     LlamaMode mode, const Mesh* mesh, Arena& arena, Stream& stream);
 

@@ -55,7 +55,7 @@ class TableGradient : public TokenReduction {
 
  private:
   int64_t columns_of(int rank) const;  // Returns the number of columns of a rank, without padding.
-  // Step 1. Sums over the ranks. `first` assigns the sums; otherwise they are added to those of earlier micro-batches.
+  // Step 1. Sums over the ranks. If `first` is false, the sums are added to those of earlier micro-batches.
   void add_tokens(bool first, Stream& stream);
   // Step 2. Sets the shard to the sums of this rank's rows, or adds them to it. The sums are invalid afterwards.
   void finish(bool adds, Stream& stream);

@@ -85,7 +85,7 @@ class ProcessGroup {
   // Returns whether threads other than the main thread may communicate too (parallel/ranks/rank_transfers.h).
   bool has_threads() const { return has_threads_; }
 
-  // Ends all ranks at once. For failures that the other ranks cannot detect.
+  // Ends all ranks at once. Used for failures that the other ranks cannot detect.
   [[noreturn]] void abort(int exit_code);
 
  private:

@@ -33,7 +33,7 @@ class RankBoard {
   void set_entered(int64_t number);
   // Sets the pipeline stage of this rank, which messages then name.
   void set_stage(int64_t stage);
-  // Count of numbers from the beginning of one interval to that of the next.
+  // Length of an interval of the numbers of collectives.
   static constexpr int64_t kInterval = int64_t{1} << 20;
 
   // Returns one sentence about the ranks of this machine that have entered fewer than `number` collectives. Empty if
