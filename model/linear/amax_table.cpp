@@ -29,7 +29,7 @@ Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
 
 void AmaxTable::begin_weights(Stream& stream) { stream.zero(weights()); }
 
-void AmaxTable::settle_weights(Stream& stream) {
+void AmaxTable::compute_weight_scales(Stream& stream) {
   const Tensor& source = uses_history_ ? scaling_ : current_[0];
   stream.copy(weight_scaling_, source.rows(kWeight * linears_, kKinds * linears_));
   fp8_scale_inv({.scale_inv = weight_scale_inv_, .amax = weight_scaling_, .format = DType::kFloat8E4M3}, stream);

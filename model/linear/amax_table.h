@@ -50,7 +50,7 @@ class AmaxTable {
   Tensor weights() const { return current_[0].rows(kWeight * linears_, kKinds * linears_); }
   // Computes weight_scaling() and weight_scale_inv().
   // Requires: weights() has been reduced over the ranks.
-  void settle_weights(Stream& stream);
+  void compute_weight_scales(Stream& stream);
   // Return [1] float32: the amax of which the scale of a weight is made, and the inverse of this scale in e4m3.
   Tensor weight_scaling(int64_t linear) const { return weight_scaling_.rows(linear, linear + 1); }
   Tensor weight_scale_inv(int64_t linear) const {
