@@ -25,18 +25,18 @@ struct HeadParameters {
 //   d_W   += d_logits^T x
 //   d_x    = d_logits W
 //
-// precision.lm_head decides which of them multiply in FP8, with one scale per tensor (fp8_tensorwise): `fp8` all three,
-// `fp8_backward` the last two. The others multiply in the compute dtype, and with `fp8_backward` the logits and the
-// loss have the bits of `bfloat16`.
+// precision.lm_head decides which of them multiply in FP8, with one scale per tensor (fp8_tensorwise): all three with
+// `fp8`, the last two with `fp8_backward`. The others multiply in the compute dtype, so `fp8_backward` gives the same
+// logits and loss as `bfloat16`, bit for bit.
 //
 // x and W are cast to e4m3. The scale of x comes from the amax over all tokens of the micro-batch on all ranks that
 // work on it, the scale of W from the amax over the whole weight. So neither scale depends on the chunks or on the
 // mesh.
 //
 // The gradients of the logits are cast to the format of output gradients (PrecisionConfig::gradient_format). Their
-// scale needs no amax, because the loss bounds them (cross_entropy_gradient_bound). The bound becomes the format's
-// largest number. Probabilities in the tail of the softmax are lost: gradients below half of the format's smallest
-// number are rounded to zero.
+// scale needs no amax, because the loss bounds them (cross_entropy_gradient_bound). The scale maps the bound to the
+// format's largest number. Probabilities in the tail of the softmax are lost: gradients below half of the format's
+// smallest number are rounded to zero.
 //
 //   e5m2  below 2^-17 / 57344 = 1.3e-10 of the bound   full precision above 1.1e-9 of the bound
 //   e4m3  below 2^-10 / 448 = 2.2e-6 of the bound      full precision above 3.5e-5 of the bound
@@ -45,8 +45,8 @@ struct HeadParameters {
 //
 // Only a z-loss can make a gradient exceed the bound. Such gradients are clamped to it.
 //
-// The arena provides memory at construction. Each pass and each chunk overwrites it. Work is queued on the stream and
-// is deterministic.
+// Memory comes from the arena at construction, and each chunk overwrites it. Work is queued on the stream.
+// Deterministic.
 class LmHead {
  public:
   // Sizes of the matrices. FP8 requires multiples of 16.
@@ -57,9 +57,9 @@ class LmHead {
   };
   LmHead(const PrecisionConfig& precision, const Shape& shape, bool training, Arena& arena);
 
-  // Begins the pass of a micro-batch: measures x [all tokens, hidden] and `weight`, and casts `weight`,
-  // if the pass multiplies in FP8. `backward` says whether the pass computes gradients. Collective over `tensor` and
-  // `sequences`. `weight` is read until the pass ends.
+  // Begins the pass of a micro-batch. If the pass multiplies in FP8, measures x [all tokens, hidden] and `weight`, and
+  // casts `weight`. `backward` says whether the pass computes gradients. Collective over `tensor` and `sequences`.
+  // Requires: `weight` does not change until the pass ends.
   void begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor, const ContextGroup& sequences,
              Stream& stream);
 
@@ -75,7 +75,7 @@ class LmHead {
     Tensor d_weight;  // [vocab, hidden] float32, = or, with `accumulate`, +=
     Tensor x;         // [tokens, hidden], the chunk of forward; overwritten with its gradient
     Tensor d_logits;  // [tokens, vocab] compute dtype; not read if `cast` is defined
-    // Result of gradient_cast() if the kernel before wrote it, otherwise undefined.
+    // gradient_cast() if the kernel that computed d_logits wrote it, otherwise undefined.
     Fp8Cast cast;
     float bound = 0;  // Upper bound of the magnitudes in d_logits.
     bool accumulate = false;
@@ -101,7 +101,7 @@ class LmHead {
 };
 
 struct HeadActivations {
-  // `losses` is the memory that the losses are written to.
+  // `losses` is the memory that the losses are written to. Below, `share` is shape.share().
   HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision, bool training,
                   const Tensor& losses, Arena& arena);
 
@@ -126,14 +126,15 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
                HeadActivations& activations);
 
-// Returns the logits [1, vocab] of a token, in activations.logits. They are computed in the compute dtype, whatever
-// precision.lm_head says. Requires a single tensor-parallel rank.
+// Returns the logits [1, vocab] of a token, in activations.logits. The compute dtype is used, whatever
+// precision.lm_head says.
+// Requires: there is a single tensor-parallel rank.
 Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,
                    int64_t token);
 
-// Computes the losses and the gradients of scale * sum(losses + z-losses) through lm_head and the final norm. d_h is
-// the gradient of the residual stream. The gradient of lm_head is written with =, or with += when accumulating. The
-// gradient of the norm's weight is always added.
+// Arguments of head_loss_backward(), which computes the losses and the gradients of scale * sum(losses + z-losses)
+// through lm_head and the final norm. d_h is the gradient of the residual stream. The gradient of lm_head is written
+// with =, or with += when accumulating. The gradient of the norm's weight is always +=.
 struct HeadBackward {
   const HeadParameters& weights;
   const HeadParameters& gradients;

@@ -15,8 +15,8 @@ namespace octavo {
 
 namespace {
 
-// Returns what an entry transfers at one edge of its chunk. Nothing crosses the ends of the model, and the gradients of
-// weights stay in their stage.
+// Returns what an entry transfers at one boundary of its chunk. Nothing is transferred at the ends of the model, and
+// the gradients of weights stay in their stage.
 std::optional<StageData> transferred(StepEntry::Kind kind, bool forward_ends, bool backward_ends) {
   switch (kind) {
     case StepEntry::Kind::kForward:
@@ -175,8 +175,8 @@ void Llama::send(StepEntry::Kind kind, const Work& work) {
 }
 
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because
-// two stages that wait for each other's transfers would wait forever. The GPU waits so when it loads a kernel for its
-// first run. warm_up() has loaded the kernels of a step. Kernels that only some steps run, such as those of FP8
+// two stages that wait for each other's transfers would wait forever. Loading a kernel for its first run waits for the
+// whole device. warm_up() has loaded the kernels of a step. Kernels that only some steps run, such as those of FP8
 // statistics, are first run in the first forward or backward of a chunk, when the stages that this one waits for do not
 // wait for it.
 void Llama::run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step) {
@@ -232,7 +232,7 @@ void Llama::warm_up(const MicroBatch& batch, bool several) {
   forget_micro_batches();
 }
 
-// The first chunk comes last, because its backward reduces the gradients of the norms of all chunks.
+// The first chunk is the last to run, because its backward reduces the gradients of the norms of all chunks.
 void Llama::warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& place) {
   for (const Chunk& chunk : chunks_ | std::views::reverse) {
     const Layers layers = layers_of_each_kind(chunk);
@@ -331,8 +331,8 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
   if (head != ParameterLayout::kEmbedding || !layout().has_embedding()) fsdp_->reduce(head, work.place);
 }
 
-// Returns whether backward must recompute the block's activations. Those of the last recomputed block are still in
-// memory, unless the forward of another micro-batch came between.
+// Returns whether backward must recompute the block's activations. The activations of the last recomputed block are
+// still in memory, unless the forward of another micro-batch ran in between.
 bool Llama::runs_again(size_t layer) const {
   if (specs_[layer].recompute != Recompute::kBlock) return false;
   const auto later = specs_.begin() + static_cast<int64_t>(layer) + 1;

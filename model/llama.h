@@ -36,7 +36,8 @@ struct MicroBatch {
   Documents documents;  // Documents of the tokens, if the shape has a document mask.
 };
 
-// Activations of one micro-batch in flight in a chunk of blocks: everything that its forward saves for its backward.
+// Activations of one micro-batch in flight in a chunk of blocks: everything that the forward saves for the backward.
+// `share` is BatchShape::share().
 struct LlamaActivations {
   size_t first_layer = 0;                // First layer of the chunk, counted over the layers of the stage.
   std::vector<BlockActivations> blocks;  // Activations of the blocks of the chunk.
@@ -46,11 +47,10 @@ struct LlamaActivations {
 
   // Returns the activations of a layer of the stage.
   const BlockActivations& block(size_t layer) const { return blocks[layer - first_layer]; }
-  // Input of a chunk without embedding, [share, hidden]. It is received before a forward.
+  // Input of a chunk without embedding, [share, hidden]. It is received before the forward.
   const Tensor& input() const { return blocks.front().h0(); }
-  // Edge of the chunk, [share, hidden]. After a forward of a chunk without head it holds the output. Before the
-  // backward the gradient of the output is received here. After the backward of a chunk without embedding it holds the
-  // gradient of the input.
+  // Boundary of the chunk, [share, hidden]: its output after the forward of a chunk without head, the gradient of the
+  // output before the backward, and the gradient of the input after the backward of a chunk without embedding.
   const Tensor& edge() const { return delta; }
 };
 
@@ -69,8 +69,8 @@ struct LlamaOptions {
   // Training only. For each chunk of the stage, the maximum number of micro-batches that have activations at a time.
   // Empty: 1 for each chunk.
   std::vector<int64_t> in_flight = {};
-  // Whether run() is given kBackwardInput and kBackwardWeights. Each micro-batch in flight then has memory for the
-  // operands of all weight gradients of the blocks; in training.
+  // Training only. Whether run() is given entries kBackwardInput and kBackwardWeights. Each micro-batch in flight then
+  // has memory for the operands of all weight gradients of the blocks.
   bool splits_backward = false;
   int64_t workspace_bytes = 0;  // Minimum size of the stream's workspace.
 };
@@ -86,7 +86,8 @@ struct StepBatches {
 
 class Llama {
  public:
-  // `parameters` must outlive the model. Throws an InputError if the device has no kernel for the shape.
+  // Throws an InputError if the device has no kernel for the shape.
+  // Requires: `parameters` outlives the model.
   Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& arena, Stream& stream);
   // The object is not movable, because its linear layers point into it.
   Llama(const Llama&) = delete;
@@ -95,35 +96,36 @@ class Llama {
   // Computes losses(), the loss of every token, on stages with the head. All tensor-parallel ranks get the same values.
   void forward(const MicroBatch& batch);
 
-  // Queues entries of a step in order. The whole step is step_entries(), called with as many micro-batches in flight as
-  // the model has activations for, or the list of a pipeline stage (model/pipeline_schedule.h). A forward entry
-  // computes losses() and z_losses(). The gradient of scale * sum(losses + z-losses) goes into the gradient shards,
-  // with = for the first micro-batch of the step and += for the later ones. The gradients are complete over all ranks
-  // after ShardedParameters::finish_gradients().
+  // Queues entries of a step in order. All entries of a step are step_entries() with LlamaOptions::in_flight, or
+  // pipeline_entries() of this stage (model/pipeline_schedule.h). A forward entry with the head also runs the head's
+  // backward, and computes losses() and z_losses(). The gradient of scale * sum(losses + z-losses) goes into the
+  // gradient shards, with = for the first micro-batch of the step and += for the later ones. The gradients are complete
+  // over all ranks after ShardedParameters::finish_gradients().
   void run(std::span<const StepEntry> entries, const StepBatches& step);
 
-  // Queues forward and backward of one micro-batch.
+  // Queues forward and backward of one micro-batch. `first` and `last` say whether it is the first or last of its step.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
   // Runs forward_backward() for a step of one micro-batch, or of two if `several`, with a scale of 0 and over one block
   // of each kind. So every kernel of a step runs once, and none must be loaded, planned or timed later. The first
-  // micro-batch of the next step overwrites the gradients. With pipeline stages on GPUs it must be called before
-  // run(), which would otherwise load kernels while transfers are in progress and might wait forever.
+  // micro-batch of the next step overwrites the gradients. With pipeline stages on GPUs, call warm_up() before run().
+  // Otherwise run() would load kernels while transfers are in progress, and might wait forever.
   void warm_up(const MicroBatch& batch, bool several);
 
   // Returns the logits [1, vocab] of one token of `inputs` [tokens] int32, valid until the next pass. Later tokens of
-  // its sequence do not change them. Requires a single tensor-parallel rank and a stage with all blocks.
+  // the sequence do not change the logits.
+  // Requires: there is a single tensor-parallel rank, and the stage has all blocks.
   Tensor logits_of(int64_t token, const Tensor& inputs);
 
   // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
   void observe_results(ResultObserver* observer);
 
-  // Must be called after micro-batches that belong to no step. Keeps their amaxes out of the history, finishes the
-  // reductions of their gradients, and makes the next step gather, cast and measure all weights.
+  // Forgets micro-batches that belong to no step, and must be called after them. Keeps their amaxes out of the history,
+  // finishes the reductions of their gradients, and makes the next step gather, cast and measure all weights.
   void forget_micro_batches();
 
-  // Must be called after the last micro-batch of a step. Delayed scaling adds the amaxes of the step to its history,
-  // unless `skip` says that the step is skipped (AmaxTable::end_step).
+  // Ends a step, and must be called after its last micro-batch. Delayed scaling adds the amaxes of the step to its
+  // history, unless `skip` says that the step is skipped (AmaxTable::end_step).
   void end_step(const Tensor& skip);
 
   // Returns the streams of the transfers between pipeline stages.
@@ -193,16 +195,16 @@ class Llama {
     const LlamaActivations& a;
     const MicroBatch& batch;
     MicroBatchPlace place = {};
-    const Layers& layers;  // Layers to run. Those of the chunk, except while warming up.
+    const Layers& layers;  // Layers to run: all layers of the chunk, except while warming up.
     // Unit of weights that the next entry uses first, gathered when this entry needs no more weights.
     std::optional<size_t> next_unit = {};
   };
   Work work_of(const Chunk& chunk, const MicroBatch& batch) const {
     return {.chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .layers = chunk.layers};
   }
-  // `next` is the entry after this one. Null: none.
+  // Queues an entry. `next` is the entry after this one, or null.
   void run_entry(const StepEntry& entry, const StepEntry* next, const StepBatches& step);
-  // Returns the unit whose weights the entry uses first. Gradients of weights need no weights.
+  // Returns the unit whose weights the entry uses first. Empty for kBackwardWeights, which uses no weights.
   std::optional<size_t> first_unit(const StepEntry& entry) const;
   void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);

@@ -11,7 +11,7 @@ namespace {
 // Returns how many micro-batches run forward before the first backward.
 int64_t forwards_first(const PipelinePlace& place) { return place.stages - place.stage; }
 
-// Forward i of the list of every stage is of the same micro-batch and chunk, and so is backward j. No stage waits
+// Forward i has the same micro-batch and chunk in the lists of all stages, and so has backward j. No stage waits
 // forever: assign to forward i of stage s the time s + i, and to its backward j the time s + w + j + 1/2, where
 // w = 2 (p - 1 - s) + (V - 1) p is the number of forwards before the one that the first backward follows. Then
 //
@@ -20,8 +20,8 @@ int64_t forwards_first(const PipelinePlace& place) { return place.stages - place
 //     one, whose entries for the same micro-batch are p places further in the list;
 //   - the backward of the last part of the model follows its forward by 1/2.
 //
-// So by induction over the time every entry can begin. It can also send its output, although the buffer of the output
-// before must be free, because that output is taken by an entry whose time is not later.
+// So by induction over the time every entry can begin. It can also send its output: the buffer is free, because the
+// previous output is taken by an entry whose time is not later.
 std::vector<StepEntry> interleaved_entries(const PipelinePlace& place, int64_t micro_batches) {
   const auto& [stages, stage, chunks] = place;
   CHECK(micro_batches % stages == 0, "interleaved with {} micro-batches, expected a multiple of the {} stages",

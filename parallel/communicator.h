@@ -1,13 +1,13 @@
 // Communicator runs collectives on tensors among the ranks of a group, usually one axis of the mesh. It uses MPI on
 // CPUs, NCCL on GPUs, and plain copies in a group of one rank. Every method is a collective: all ranks of the group
-// call the same methods in the same order with equal shapes. On a GPU a collective is queued on `stream` and the call
-// returns at once. On the CPU the collective is complete on return. Tensors may have any number of elements. Methods
-// throw Error when shapes, dtypes or addresses do not fit together, or when MPI or NCCL reports a failure.
+// call the same methods in the same order with equal shapes. Exceptions are send(), receive() and exchange(), which
+// only two ranks call. On a GPU a collective is queued on `stream` and the call returns at once. On the CPU the
+// collective is complete on return. Tensors may have any number of elements. Methods throw Error when shapes, dtypes or
+// addresses do not fit together, or when MPI or NCCL reports a failure.
 //
 // `what` names the tensor in messages ("gradients of block 3"). The string is borrowed and must outlive the
-// communicator. Only send(), receive() and exchange() are calls of two ranks. The watchdog
-// (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the collective takes longer than
-// parallel.timeout_s.
+// communicator. The watchdog (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the
+// collective takes longer than parallel.timeout_s.
 //
 // Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
 // of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in an exchange.
@@ -47,8 +47,8 @@ struct RankGroup {
 
 class Communicator {
  public:
-  // Constructs a communicator that transfers nothing. With one rank its collectives are copies. Several ranks are those
-  // of a plan, which do not exist: collectives are recorded on a dry-run stream and throw on any other stream.
+  // Constructs a communicator that transfers nothing. With one rank its collectives are copies. With several ranks,
+  // which only a plan has, they are recorded on a dry-run stream and throw on any other stream.
   Communicator(Watchdog& watchdog, std::string name, int rank, int size)
       : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
   virtual ~Communicator() = default;
@@ -60,22 +60,22 @@ class Communicator {
   int rank() const { return rank_; }  // Returns this rank's number within the group.
   int size() const { return size_; }
 
-  // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype, equal for both. `shard` may
-  // be this rank's slice of `out`; otherwise the two must not overlap.
+  // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype.
+  // Requires: `shard` has the dtype of `out`, and is this rank's slice of `out` or does not overlap `out`.
   void all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what = "");
-  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Both are float32 or both bfloat16.
-  // `out` may be this rank's slice of `in`; otherwise the two must not overlap. The other slices of `in` keep their
-  // values.
+  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Keeps other slices of `in`.
+  // Requires: both are float32 or both bfloat16, and `out` is this rank's slice of `in` or does not overlap `in`.
   void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what = "");
   // Sets out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank
-  // order. Any dtype, equal for both. `out` and `in` must not overlap.
+  // order.
+  // Requires: `out` and `in` have one dtype and do not overlap.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
-  // Sends `in` to another rank and receives into `out` what it sends at the same time. Only these two ranks call it.
-  // Dtype and number of elements are equal on both. `out` and `in` must not overlap.
+  // Sends `in` to rank `peer`, and receives into `out` what `peer` sends at the same time. Only these two call it.
+  // Requires: dtype and number of elements are equal on both ranks, and `out` and `in` do not overlap.
   void exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream, const char* what = "");
-  // Sends the tensor to rank `to`, or receives what rank `from` sends into it. Any dtype; both tensors have equal
-  // sizes. Two ranks match their calls in order. On the CPU the call only starts the transfer, which is complete after
-  // finish_transfer(). No other transfer of this communicator may begin before, and the tensor must not be used.
+  // Send the tensor to rank `to`, or receive into the tensor what rank `from` sends. Any dtype. The n-th send() to a
+  // rank matches its n-th receive(). On the CPU the call only starts the transfer, and finish_transfer() completes it.
+  // Requires: tensors of equal sizes. Until finish_transfer(), no other transfer begins and the tensor is not used.
   void send(const Tensor& tensor, int to, Stream& stream, const char* what = "");
   void receive(const Tensor& tensor, int from, Stream& stream, const char* what = "");
   // On the CPU, waits for the last send() or receive() if it is not complete. Does nothing on a GPU, where the stream
@@ -83,19 +83,19 @@ class Communicator {
   void finish_transfer(const char* what = "");
   // Replaces the tensor with its sum over ranks. Float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
-  // Replaces each element with the largest over ranks. Float32, compared by its bits as unsigned integers. For
-  // non-negative values (amaxes, scales) this is the maximum, and NaN counts as the largest value. For other values the
-  // result is the value of one of the ranks.
+  // Replaces each element with its maximum over ranks. Float32 values are compared by their bits as unsigned integers.
+  // For non-negative values (amaxes, scales) this is the maximum, and NaN counts as the largest value. For other values
+  // the result is the value of one of the ranks.
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
 
   // Registers memory from allocate_for_collectives(), so that NCCL accesses the memory directly instead of through
-  // NCCL's own buffers (ParallelConfig::nccl_memory). A collective of the group, for which the host waits. Sizes must
-  // be equal on all ranks, and later collectives must find each tensor at the same offset on all ranks. Returns null if
-  // this communicator cannot register memory.
+  // NCCL's own buffers (ParallelConfig::nccl_memory). This is a collective of the group, and the host waits for it.
+  // Returns null if this communicator cannot register memory.
+  // Requires: sizes are equal on all ranks, and later collectives find each tensor at the same offset on all ranks.
   [[nodiscard]] virtual Registration register_memory(const Buffer&) { return {}; }
 
-  // Returns a communicator of some of this communicator's ranks with the same settings. All ranks of this communicator
-  // must call it, while none of its collectives is in progress.
+  // Returns a communicator of some of this communicator's ranks with the same settings.
+  // Requires: all ranks of this communicator call this method, and none of its collectives is in progress.
   [[nodiscard]] std::unique_ptr<Communicator> split(const RankGroup& ranks);
 
  protected:
@@ -103,11 +103,11 @@ class Communicator {
 
  private:
   Collective collective(const char* op, const char* what) const { return {op, what, name_.c_str()}; }
-  // Checks that `part` has the size of one of the group's slices of `whole`, and is either this rank's slice in place
+  // Checks that `part` has the size of one rank's slice of `whole`, and that it either is this rank's slice of `whole`
   // or does not overlap `whole`.
   void check_slice(const Collective& call, const Tensor& whole, const Tensor& part) const;
   void check_peer(const Collective& call, int peer) const;
-  // Runs `work`, which performs the collective, under the watchdog, the profiler and error messages that name it.
+  // Runs `work`, which performs the collective. The profiler times it and the watchdog watches it.
   template <typename Work>
   void run(const Collective& call, const Tensor& tensor, Stream& stream, Work work);
   [[noreturn]] void refuse() const;
@@ -129,7 +129,7 @@ class Communicator {
   virtual void do_all_reduce_max(const Tensor& /*tensor*/, Stream& /*stream*/) { refuse(); }
   // Implements split() for a group of several ranks.
   virtual std::unique_ptr<Communicator> do_split(const RankGroup& /*ranks*/) { refuse(); }
-  // Is called after a collective has been queued on the stream, which may be before the collective is complete.
+  // Called after a collective has been queued on the stream, which may be before the collective is complete.
   virtual void after_queueing(const Collective&, Stream&) {}
 
   Watchdog& watchdog_;
@@ -138,8 +138,8 @@ class Communicator {
   int size_;
 };
 
-// Returns the communicator of all ranks for tensors on the device of `stream`. All ranks of `group` must call this
-// function. `group` must outlive the communicator.
+// Returns the communicator of all ranks for tensors on the device of `stream`.
+// Requires: all ranks of `group` call this function, and `group` outlives the communicator.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
 
 // Allocates zeroed GPU memory that can be registered with communicators.

@@ -14,8 +14,7 @@ using mpi::check;
 
 // Maximum number of bytes per rank and call, because MPI counts are ints.
 constexpr int64_t kChunkBytes = int64_t{1} << 24;
-// Size of the buffer in which the slices of all ranks are collected before they are summed. Longer sums take several
-// turns.
+// Size of the buffer in which the slices of all ranks are collected before they are summed. Longer sums are split.
 constexpr int64_t kScratchBytes = int64_t{1} << 22;
 
 int as_int(int64_t value) { return static_cast<int>(value); }
@@ -111,7 +110,7 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  // Starts the transfers of the chunks of a tensor.
+  // Starts the transfers of a tensor, one for each chunk.
   template <typename Start>
   void for_each_chunk(const Tensor& tensor, const Start& start) {
     CHECK(!has_transfer(), "the transfer before is not finished ({} axis)", name());
@@ -141,7 +140,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Returns how many elements of each rank fit into the scratch together.
+  // Returns how many elements per rank fit into the scratch, which holds those of all ranks.
   template <typename T>
   int64_t elements_per_rank() const {
     return std::max<int64_t>(1, kScratchBytes / static_cast<int64_t>(sizeof(T)) / size());

@@ -51,8 +51,8 @@ class NcclQueue final : public Watchdog::Queue {
     entry.event.record(stream);
   }
 
-  // The waiting time of a collective begins when the collective before it is found complete, because the host may queue
-  // a collective long before its turn.
+  // The waiting time of a collective begins when the previous collective is found complete, because the host may queue
+  // a collective long before the GPU starts it.
   std::optional<Watchdog::Stuck> oldest_unfinished() override {
     const std::lock_guard lock(mutex_);
     ncclResult_t result = ncclSuccess;
@@ -215,8 +215,8 @@ class NcclCommunicator final : public Communicator {
   std::optional<NcclQueue> queue_;
 };
 
-// Number of ranks per unique id. The rank that creates an id accepts the connections of its share of the ranks one
-// after the other, so several ranks do this in parallel.
+// Number of ranks per unique id. The rank that creates an id accepts the connections of these ranks one after the
+// other, so several ranks create ids and accept connections in parallel.
 constexpr int kRanksPerId = 128;
 
 // Returns the unique ids, which are equal on every rank. Ranks that are spread over the run create them.

@@ -26,9 +26,9 @@ int64_t given_ranks(const ParallelConfig& config) {
   return product;
 }
 
-// Returns the suggestion of an error message, such as "; 3 or 6 ranks would work, or parallel.tensor_parallel 2". It
-// names other numbers of ranks, or another size for one axis, if the given sizes multiply to `fixed`, which does not
-// divide `ranks`.
+// Returns the suggestion of an error message, such as "; 3 or 6 ranks would work, or parallel.tensor_parallel 2". The
+// suggestion names other numbers of ranks, or another size for one axis. `fixed` is the product of the given sizes,
+// which does not divide `ranks`.
 std::string what_would_fill(const ParallelConfig& config, int64_t ranks, int64_t fixed) {
   std::string sentence = would_work(multiples_near(ranks, fixed), " ranks");
   for (const MeshAxis& axis : kMeshAxes) {

@@ -21,14 +21,14 @@ struct MeshShape {
   int64_t data() const;    // Number of ranks that process different samples.
   int64_t shards() const;  // Number of ranks that share one replica of the parameters.
   int64_t ranks() const;
-  // Returns the number of communicators for each kind of transfer between pipeline stages. Stages that follow each
-  // other send through different ones. The first stage also follows the last one, so an odd number of stages needs
-  // three.
+  // Returns the number of communicators for each kind of transfer between pipeline stages (StageData, parallel/mesh.h).
+  // Consecutive stages send through different communicators. The first stage also follows the last one, so an odd
+  // number of stages needs three communicators.
   int64_t link_colors() const { return 2 + pipeline % 2; }
 
-  // Returns how many times as much data an all-to-all over the shards sends through the links as a ring does. The
-  // result is 1 if all shards are on one machine, or if each is on a machine of its own. Otherwise a ring leaves each
-  // machine once, while an all-to-all leaves it once per rank.
+  // Returns how many times as much data an all-to-all over the shards sends out of a machine as a ring does. A ring of
+  // shards leaves each machine once, while in an all-to-all every shard of the machine sends its data out. The result
+  // is 1 if all shards are on one machine, or if each is on a machine of its own.
   int64_t all_to_all_load(int64_t ranks_per_machine) const {
     if (shards() * tensor <= ranks_per_machine || tensor >= ranks_per_machine) return 1;
     return ranks_per_machine / tensor;
@@ -40,12 +40,12 @@ struct MeshShape {
 enum class AutoBool : uint8_t { kAuto, kTrue, kFalse };
 constexpr AutoBool auto_bool(bool value) { return value ? AutoBool::kTrue : AutoBool::kFalse; }
 
-// Decides how NCCL accesses the tensors of a collective.
+// How NCCL accesses the tensors of a collective.
 enum class NcclMemory : uint8_t {
   // Registered memory for the shard axis of a run on one machine, plain memory otherwise.
   kAuto,
   kPlain,  // NCCL copies through its own buffers.
-  // Directly, in memory that all ranks of a group have mapped (symmetric windows).
+  // NCCL accesses the tensors directly, in memory that all ranks of a group have mapped (symmetric windows).
   kRegistered,
 };
 
@@ -70,21 +70,22 @@ struct ParallelConfig {
   int64_t pipeline_parallel = 1;
   // Number of chunks of consecutive blocks of each pipeline stage. More than 1 requires the schedule interleaved.
   int64_t pipeline_chunks = 1;
-  // Number of blocks of each chunk, first of the first chunks of all pipeline stages, then of the second ones. Empty:
-  // chunks with about equal work (model/parameters/pipeline_stages.h).
+  // Number of blocks of each chunk: the first chunk of every pipeline stage, then the second chunk of every stage, and
+  // so on. Empty: chunks with about equal work (model/parameters/pipeline_stages.h).
   std::vector<int64_t> pipeline_layers = {};
   PipelineSchedule pipeline_schedule = PipelineSchedule::kOneForwardOneBackward;
 
   // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws
   // InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
-  // Returns whether the sizes, which must be positive or -1, multiply to `ranks`.
+  // Returns whether the sizes multiply to `ranks`.
+  // Requires: each size is positive or -1.
   bool suits(int64_t ranks) const;
   // Returns whether the run chooses the number of replicas (app/resolve/mesh_choice.h).
   bool chooses_replicas() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
   // Returns whether a run on GPUs registers its memory with NCCL.
   bool registers_memory(const MeshShape& mesh, bool one_machine) const;
-  // Returns the number of ranks, of `ranks`, that process different samples.
+  // Returns how many of `ranks` ranks process different samples.
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
 
@@ -109,7 +110,8 @@ struct MeshAxis {
 };
 
 // Axes in the order of Axis, outermost first. Ranks that are neighbours along the last axis are neighbours on one
-// machine; ranks along the first axis may be far apart. Pipeline stages exchange only the activations at their edges.
+// machine; ranks along the first axis may be far apart. The first axis is the pipeline, because stages exchange little:
+// only boundary activations and their gradients.
 inline constexpr MeshAxis kMeshAxes[] = {
     {"pipeline", "pipeline_parallel", &ParallelConfig::pipeline_parallel, &MeshShape::pipeline, false, false, false,
      true, false},

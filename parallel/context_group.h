@@ -1,11 +1,10 @@
 // ContextGroup is the group of ranks that share each sequence under context parallelism (core/sequence_chunks.h). Each
-// rank has its tokens of every sequence of a micro-batch. Keys and values are needed for all tokens of a sequence, so
-// they are gathered in the order of the sequence, and their gradients are summed and scattered.
+// rank has a part of the tokens of every sequence of a micro-batch. Attention needs the keys and values of all tokens
+// of a sequence, so they are gathered in the order of the sequence, and their gradients are summed and scattered.
 //
 // All methods are collectives of the group in the sense of Communicator. Callers check alone() and do not call the
-// collectives in a group of one rank. Each of n ranks receives (n-1)/n of `whole`. Gathers and sums run on a separate
-// stream, so that the compute stream can continue until it calls wait(). The other methods run on the given compute
-// stream, in order with its other work.
+// collectives in a group of one rank. In a gather or sum, each of n ranks receives (n-1)/n of the tensor `whole`. Both
+// run on a separate stream, so that the compute stream can continue until wait() makes it wait.
 //
 // The ranks that process the same samples are the context ranks together with their tensor-parallel ranks. Values of a
 // whole micro-batch, such as the maximum of an activation, are computed among all of them.
@@ -18,7 +17,7 @@
 
 namespace octavo {
 
-// Buffers for the collectives of [tokens, width] per rank.
+// Scratch of the collectives on a tensor that is [tokens, width] on each rank.
 struct ContextScratch {
   ContextScratch() = default;
   ContextScratch(const ContextRank& context, int64_t tokens, int64_t width, DType dtype, Arena& arena);
@@ -36,18 +35,19 @@ struct ContextGroupOptions {
 
 class ContextGroup {
  public:
-  // `compute` must outlive the group.
+  // Requires: `compute` outlives the group.
   ContextGroup(const ContextGroupOptions& options, Stream& compute);
 
   ContextRank place() const;
   bool alone() const { return place().size == 1; }
-  // Return the communicators of the options. Neither may be null.
+  // Return the communicators of the options.
+  // Requires: the communicator is not null.
   Communicator& ranks() const { return *options_.ranks; }
   Communicator& micro_batch() const { return *options_.micro_batch; }
   // Returns the stream on which keys, values and their gradients are transferred.
   Stream& transfers() { return transfers_; }
 
-  // Columns of a matrix `rows` [tokens, at least begin + width], from `begin` on. The width is that of the scratch.
+  // Columns [begin, begin + width) of the matrix `rows`. The scratch determines `width`.
   struct Columns {
     Tensor rows;
     int64_t begin = 0;
@@ -61,8 +61,8 @@ class ContextGroup {
   // Overwrites `whole` with the terms of this rank's rows.
   void start_reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
                             const char* what);
-  // Makes the compute stream wait for the gather or sum that was started last. Another one that uses the same scratch
-  // may start only afterwards.
+  // Makes the compute stream wait for the gather or sum that was started last. The next gather or sum with the same
+  // scratch may start only after this call.
   void wait() { arrived_.wait(*compute_); }
 
  private:

@@ -8,17 +8,17 @@
 //     before the optimizer or a new step finish_reductions()
 //     after the optimizer                weights_changed()
 //
-// Full weights and gradients are stored in slots. If a pool has fewer slots than units, unit i of the pool uses slot i
-// mod slots. So addresses are known at construction, and with two slots two neighbouring units never share a slot.
-// Rotating weights of a pool may share memory with rotating gradients of another pool that are written only after the
-// last use of those weights (FsdpPool::weights_over). In a group of one rank, the full tensors are the shards
-// themselves and there are no transfers.
+// Full weights and gradients are stored in slots. If a pool has fewer slots than units, its units rotate: unit i of the
+// pool uses slot i mod slots. So addresses are known at construction, and with two slots two neighbouring units never
+// share a slot. Rotating weights of a pool may share memory with rotating gradients of another pool that are written
+// only after the last use of those weights (FsdpPool::weights_over). In a group of one rank, the full tensors are the
+// shards themselves and there are no transfers.
 //
 // Collectives of the shard group run on their own stream, and collectives over replicas, which may use slower links, on
 // another stream, so that gathers do not wait for them. A device may start collectives in the order in which they were
-// queued, even on several streams, so a unit's sum over replicas is queued with the reduction of the next unit. Queued
-// earlier, it would wait for the unit's reduce-scatter and hold up all collectives that follow, such as those of tensor
-// parallelism. Events order these streams with the given compute stream. All methods except the accessors are
+// queued, even on several streams, so a unit's sum over replicas is queued with the reduction of the next unit. If the
+// sum were queued earlier, it would wait for the unit's reduce-scatter and hold up all later collectives, such as those
+// of tensor parallelism. Events order these streams with the given compute stream. All methods except the accessors are
 // collectives of the group in the sense of Communicator: every rank makes the same calls in the same order. With n
 // ranks, a rank receives (n-1)/n of the unit's weights per gather and (n-1)/n of its gradient per reduce; over n
 // replicas it receives 2 (n-1)/n of its gradient shard.
@@ -48,7 +48,7 @@ namespace octavo {
 struct DataParallelGroups {
   // Ranks that hold the slices of one replica of the state.
   Communicator* shard = nullptr;
-  // Ranks that hold the same slice, each of another replica.
+  // Ranks that hold the same slice of different replicas.
   Communicator* replicate = nullptr;
   // MeshShape::all_to_all_load() of the shard group.
   int64_t all_to_all_load = 1;
@@ -62,7 +62,8 @@ struct ElementRange {
   int64_t end = 0;
 };
 
-// Options of a unit whose gradient is computed from the gradients of the tokens that read the table.
+// Options of a table, such as the embedding, whose gradient is reduced from the gradients of the tokens that read the
+// table. Ranks exchange these instead of the larger gradient of the table.
 struct TokenUnit {
   int64_t bytes = 0;  // Size of ReducedUnit::gradient.
   std::function<std::unique_ptr<TokenReduction>(const ReducedUnit&)> make_reduction;
@@ -77,8 +78,8 @@ struct FsdpUnit {
   Tensor weight_shard;
   // Dtype in which the gradient is reduced, float32 or bfloat16. Sums are computed in float32.
   DType gradient_dtype = DType::kFloat32;
-  // Whether the terms of a sum are added in rank order. A reduce-scatter or all-reduce may choose the order by the
-  // place of an element, so terms that are equal at two places may otherwise have sums that differ in their last bits.
+  // Whether the terms of a sum are added in rank order. Otherwise a reduce-scatter or all-reduce may choose the order
+  // by the position of an element, and equal terms at two positions may have sums that differ in their last bits.
   bool in_rank_order = false;
   // Ranges of the full unit that belong to no parameter, so no op writes their gradient. They are zero in
   // gradient_shard().
@@ -97,8 +98,8 @@ struct FsdpPool {
   // Lifetimes of the contents of the slots.
   Lifetime weight_lifetime = Lifetime::kRun;
   Lifetime gradient_lifetime = Lifetime::kStep;
-  // Pool whose gradients may share memory with the weights of this pool if neither are kept. The backward pass of that
-  // pool must come after the last use of these weights in a micro-batch.
+  // Pool whose gradients may share memory with the weights of this pool if neither are kept.
+  // Requires: the backward pass of that pool comes after the last use of these weights in a micro-batch.
   std::optional<size_t> weights_over = {};
 };
 
@@ -118,7 +119,7 @@ class Fsdp {
   // Return the full weights and gradient of a unit. The weights are [size * shard_elements] in weight_dtype, valid
   // between use() and release(). The gradient has the same shape, in float32 or gradient_dtype, and is written by ops
   // between begin_gradient() and reduce(). For a unit with takes_tokens(), gradient() is the copy of the tokens'
-  // gradients made by reduce_tokens().
+  // gradients that reduce_tokens() makes.
   const Tensor& weight(size_t unit) const { return states_[unit].weight; }
   const Tensor& gradient(size_t unit) const { return states_[unit].gradient; }
   // Return this rank's slices. gradient_shards() are the float32 gradient slices of all units, one after the other.
@@ -138,8 +139,8 @@ class Fsdp {
   Stream& transfers() { return transfers_; }
   Stream& replica_transfers() { return replica_transfers_; }
 
-  // Starts the gather of the unit's full weights, unless they are present or already being gathered. The caller must
-  // have released the unit that used the slot before.
+  // Starts the gather of the unit's full weights, unless they are present or already being gathered.
+  // Requires: the unit that used the slot before has been released.
   void gather(size_t unit);
   // Makes the compute stream wait for the weights, and gathers them if gather() was not called. Returns true if the
   // weights have been gathered since the last use of the unit.
@@ -147,15 +148,15 @@ class Fsdp {
   // Marks the weights as no longer needed by the operations that follow on the compute stream. The slot may be reused.
   void release(size_t unit);
 
-  // Makes the compute stream wait until the gradient's slot is free, and zeroes the unit's padding if the slot also
-  // held other data. Returns true if ops must add to the gradient instead of overwriting it.
+  // Makes the compute stream wait until the gradient's slot is free, and zeroes the unit's padding if other data may
+  // have overwritten it. Returns true if ops must add to the gradient instead of overwriting it.
   bool begin_gradient(size_t unit, const MicroBatchPlace& place);
   // Returns whether reduce() reduces the full gradient into gradient_shard() after this micro-batch. Otherwise later
   // micro-batches add to the full gradient first.
   bool is_complete(size_t unit, const MicroBatchPlace& place) const { return place.last || !keeps_gradient(unit); }
-  // Must be called after the last operation that writes the gradient has been queued. If is_complete(), the gradient is
-  // reduced into gradient_shard(), with = for the first micro-batch and += for later ones. With the last micro-batch,
-  // the shards are also summed over replicas.
+  // Reduces the gradient into gradient_shard() if is_complete(), with = for the first micro-batch and += for later
+  // ones. With the last micro-batch, the shards are also summed over replicas.
+  // Requires: the last operation that writes the gradient has been queued.
   void reduce(size_t unit, const MicroBatchPlace& place);
   // Equivalent of reduce() for a unit with takes_tokens(). The gradients of this rank's tokens are copied on the
   // compute stream.
@@ -165,17 +166,17 @@ class Fsdp {
   // read the gradient on that stream. Null removes it.
   void observe_gradients(std::function<void(size_t unit)> observer) { observer_ = std::move(observer); }
   // Queues the last sum over replicas and makes the compute stream wait for all reductions. Must be called after the
-  // last micro-batch, also if the gradients are not used.
+  // last micro-batch of every step, even if the step does not use the gradients.
   void finish_reductions();
-  // Must be called after the operations that update the weight shards have been queued. Full weights are then gathered
-  // again.
+  // Marks all full weights as outdated, so that they are gathered again.
+  // Requires: the operations that update the weight shards have been queued.
   void weights_changed();
 
  private:
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
     ReducedUnit reduced;                     // Reduction of the unit's gradient in a group of several ranks.
-    std::unique_ptr<TokenReduction> tokens;  // Reduction of a unit that takes tokens. Null for other units.
+    std::unique_ptr<TokenReduction> tokens;  // Reduction of a unit with takes_tokens(). Null for others.
     bool keeps_weight = true;
     bool keeps_gradient = true;
     // Index of the unit's slot in weight_slots_.

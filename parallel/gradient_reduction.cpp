@@ -9,8 +9,7 @@ namespace octavo {
 namespace {
 
 // Returns the number of elements of this rank's slice that sum_rank_terms() sums at a time. An element has one term per
-// rank, which is the gradient that the rank computed for the element. The terms of all elements of one turn are in
-// memory together.
+// rank, which is the gradient that the rank computed for the element. All these terms are in memory together.
 int64_t terms_at_once(const ReducedUnit& unit) {
   constexpr int64_t kTermsBytes = int64_t{1} << 28;  // Limit of the memory for terms.
   constexpr int64_t kMultiple = 1 << 10;  // The result is a multiple of this, so that every rank's terms are aligned.

@@ -30,7 +30,7 @@ struct TokenRows {
   Tensor gradients;  // [tokens, columns]
   // [tokens] int32. Token t read row ids[t] - first_row, if that row is in the table.
   Tensor ids;
-  // [tokens] int32, as in EmbeddingBackward.
+  // [tokens] int32: EmbeddingBackward::order (kernels/layers/embedding.h).
   Tensor order;
   int64_t first_row = 0;
 };
@@ -41,9 +41,9 @@ class TokenReduction {
   virtual ~TokenReduction() = default;
   // Reduces the gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
   virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
-  // Copies the data that run() sends.
+  // Copies from `rows` the data that run() sends.
   virtual void cut(const TokenRows& rows, Stream& stream) = 0;
-  // Returns the copy, which is this rank's whole contribution to the gradient.
+  // Returns the data that cut() copied, which is this rank's whole contribution to the gradient.
   virtual const Tensor& cut_tokens() const = 0;
 };
 
@@ -53,7 +53,7 @@ struct ReducedUnit {
   Tensor gradient;
   Tensor shard = {};   // [elements] float32: this rank's slice.
   bool keeps = false;  // Whether the full gradient is kept between micro-batches.
-  // The terms of all ranks are collected by an all-to-all and summed in float32 in rank order.
+  // Whether an all-to-all collects the terms of all ranks, which are then summed in float32 in rank order.
   bool as_terms = false;
   Communicator* ranks = nullptr;
   const char* name = "";

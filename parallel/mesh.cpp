@@ -43,8 +43,8 @@ void Mesh::connect(bool shares, const MakeCommunicator& make) {
   for (const char* group : {"world", "tokens", "micro-batch"}) add(group, shares);
   for (size_t i = std::size(kMeshAxes); i-- > 0;) {
     // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
-    // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so the first
-    // two have communicators of their own. No group that is added after them has their ranks.
+    // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so context
+    // and shard have communicators of their own. No group that is added later has their ranks.
     const MeshAxis& axis = kMeshAxes[i];
     const bool overlaps = shape_.context > 1 && (axis.size == &MeshShape::context || axis.size == &MeshShape::shard);
     add(axis.name, shares && !overlaps);

@@ -1,6 +1,6 @@
 // Mesh arranges the ranks of a run along the axes of kMeshAxes (parallel/config.h), as one rank sees them, and owns a
-// communicator for each group of ranks that communicate. The first axis is the outermost. With sizes r, s, c and t
-// after the pipeline axis, rank = (((pipeline * r + replicate) * s + shard) * c + context) * t + tensor. An axis of
+// communicator for each group of ranks that communicate. The first axis is the outermost. If the axes after pipeline
+// have sizes r, s, c and t, rank = (((pipeline * r + replicate) * s + shard) * c + context) * t + tensor. An axis of
 // size 1 costs nothing.
 //
 // Ranks along the context axis share each sequence (core/sequence_chunks.h). They process different tokens, so their
@@ -8,8 +8,8 @@
 // axis and the context axis together, and gradients are reduced over both at once.
 //
 // Collectives of several axes may be in progress at once on different streams, provided that every rank issues the
-// collectives of all axes in the same order from one thread. A rank then never waits in one axis for a rank that waits
-// for it in another. On a GPU, NCCL is configured to launch kernels in that order too (communicator_nccl.cpp).
+// collectives of all axes in the same order from one thread. Otherwise two ranks could wait for each other in
+// collectives of two axes. On a GPU, NCCL is configured to launch kernels in that order too (communicator_nccl.cpp).
 #pragma once
 
 #include <array>
@@ -29,18 +29,20 @@
 
 namespace octavo {
 
-// Kind of a transfer between neighbouring pipeline stages. Activations go to the next stage, gradients to the one
-// before. The last and the first stage are neighbours if stages have several chunks.
+// Kind of a transfer between neighbouring pipeline stages. Activations go to the next stage, gradients to the previous
+// one. The last and the first stage are neighbours if stages have several chunks.
 enum class StageData : uint8_t { kActivations, kGradients };
 
 class Mesh {
  public:
-  // Creates the mesh. A collective of all ranks of `group`. Groups with equal ranks share one communicator. The
-  // communicators accept tensors on the device of `stream` and any of its streams. `group` and `stream` must outlive
-  // the mesh. Throws InputError on every rank unless the axis sizes multiply to the number of ranks.
+  // Creates the mesh. A collective of all ranks of `group`. Groups with equal ranks share one communicator unless their
+  // collectives overlap. The communicators accept tensors on the device of `stream` and any stream of this device.
+  // Throws InputError on every rank unless the axis sizes multiply to the number of ranks.
+  // Requires: `group` and `stream` outlive the mesh.
   Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream);
-  // Creates one rank of a mesh whose other ranks do not exist. Collectives of several ranks are recorded on a dry-run
-  // stream and throw on any other stream. `stream` and `watchdog` must outlive the mesh.
+  // Creates one rank of a mesh whose other ranks do not exist, for a plan. Collectives of several ranks are recorded on
+  // a dry-run stream and throw on any other stream.
+  // Requires: `stream` and `watchdog` outlive the mesh.
   Mesh(const MeshShape& shape, int64_t all_to_all_load, Stream& stream, Watchdog& watchdog, int64_t rank = 0);
 
   const MeshShape& shape() const { return shape_; }
@@ -55,7 +57,7 @@ class Mesh {
   // Returns this rank's position among the ranks that share its sequences.
   ContextRank context_rank() const { return {.rank = rank(Axis::kContext), .size = shape_.context}; }
 
-  // Returns the group of this rank that is named after an axis.
+  // Returns this rank's group along an axis.
   Communicator& along(Axis axis) const { return group(kMeshAxes[static_cast<size_t>(axis)].name); }
   // Returns the group of ranks that hold the same shard.
   Communicator& replicate() const { return along(Axis::kReplicate); }
@@ -70,12 +72,13 @@ class Mesh {
   Communicator& world() const { return group("world"); }  // Returns the group of all ranks.
   // Returns the group of ranks that differ only in their pipeline stage.
   Communicator& pipeline() const { return along(Axis::kPipeline); }
-  // Returns a communicator of the ranks of pipeline() for what stage `sender` sends. The communicators of what a rank
-  // sends and receives all differ, so that none of these transfers waits for another. Requires several stages.
+  // Returns the communicator of the ranks of pipeline() through which stage `sender` sends `data`. All kinds and
+  // directions of a rank's transfers have different communicators, so that none of these transfers waits for another.
+  // Requires: there are several stages.
   Communicator& stage_link(StageData data, int64_t sender) const {
     return *stage_links_[static_cast<size_t>(static_cast<int64_t>(data) * shape_.link_colors() + link_color(sender))];
   }
-  // Returns which of the MeshShape::link_colors() communicators is for what a stage sends.
+  // Returns the number, less than MeshShape::link_colors(), of the communicator through which a stage sends.
   int64_t link_color(int64_t sender) const {
     return sender + 1 == shape_.pipeline ? shape_.link_colors() - 1 : sender % 2;
   }
@@ -85,13 +88,13 @@ class Mesh {
     if (shape_.pipeline > 1) watchdog_->begin_interval();
   }
 
-  // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective. The
-  // registrations must be destroyed before the memory.
+  // Registers memory from allocate_for_collectives() with the communicators that `how` selects. A collective.
+  // Requires: the registrations are destroyed before the memory.
   std::vector<Registration> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
-  // A receive that was started early occupies its multiprocessors until the data arrives. NCCL would take up to 32,
-  // which made forward matmuls 6% and attention 13% slower (docs/benchmarks/sharding.md).
+  // Multiprocessors of a transfer between stages. A receive that starts early occupies them until the data arrives.
+  // NCCL would take up to 32, which made forward matmuls 6% and attention 13% slower (docs/benchmarks/sharding.md).
   static constexpr int kLinkMultiprocessors = 4;
   using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const RankGroup& ranks)>;
   void find_places(int64_t rank);

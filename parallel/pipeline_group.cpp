@@ -41,7 +41,7 @@ std::optional<PipelineGroup::Link> PipelineGroup::make_link(StageData data, int6
               .free = Event(compute_->device())};
 }
 
-// A plan has no times of transfers on the compute stream, so it records no op.
+// A plan does not predict how long the compute stream waits, so it records no op "wait".
 void PipelineGroup::wait(Link& link, const Event& event) {
   std::optional<OpTimer> timer;
   const Op op{.name = "wait", .bound = OpBound::kCommunication, .axis = link.ranks->name().c_str()};
@@ -77,7 +77,7 @@ void PipelineGroup::receive(std::optional<Link>& link, const Tensor& tensor) {
   link->posted = false;
 }
 
-// Each communicator pairs the ranks, so a rank has at most one transfer at a time, and all ranks go through the
+// Each communicator divides the ranks into pairs, so a rank has at most one transfer at a time. All ranks use the
 // communicators in the same order.
 void PipelineGroup::warm_up() {
   if (alone()) return;

@@ -2,15 +2,15 @@
 // point, in the compute dtype. With tensor parallelism each rank transfers its share of the tokens. If the stages have
 // several chunks, they form a ring: the last stage sends activations to the first one, which sends gradients back.
 //
-// A transfer has a stream and a communicator of its own and a buffer at either end. send() copies the tensor into the
-// buffer, and receive() copies it out, both on the compute stream, which waits by events for a buffer in use. So the
-// memory of a micro-batch never takes part in a transfer. A transfer of n bytes moves n bytes through the link and 2 n
-// bytes within each GPU's memory.
+// Each direction of transfers between two stages has a stream, a communicator and, at either end, a buffer. send()
+// copies the tensor into the buffer, and receive() copies it out. Both copies run on the compute stream, which waits
+// for an event while the buffer is in use. Transfers therefore never access the activations of a micro-batch
+// themselves. A transfer of n bytes moves n bytes through the link and 2 n bytes within each GPU's memory.
 //
 // Every rank issues its transfers in the order of its list of step entries, and the lists of two neighbours have the
-// transfers between the two in the same order (model/pipeline_schedule.h). post() starts a receive early. It must be
-// called after the entry before it has taken its input, so that no rank waits for data that is sent after data that the
-// rank itself has yet to send.
+// transfers between the two in the same order (model/pipeline_schedule.h). post() starts the receive of an entry early,
+// but only after the preceding entry has taken its input. Otherwise a rank could wait for data that its neighbour sends
+// only after it has received data from this rank.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace octavo {
 
-// Ends of a pipeline stage that it shares with a neighbour. In a ring every stage has both.
+// Neighbours that a pipeline stage has. In a ring every stage has both.
 struct StageEdges {
   bool has_previous = false;
   bool has_next = false;
@@ -34,30 +34,32 @@ class PipelineGroup {
  public:
   // Options of the transfers of a rank.
   struct Options {
-    const Mesh* mesh = nullptr;  // Null or with a single pipeline stage: there are no transfers.
+    const Mesh* mesh = nullptr;  // If null, or with one pipeline stage, there are no transfers.
     StageEdges edges;
     bool training = true;  // Whether there are gradients.
     DType dtype = DType::kBFloat16;
     int64_t rows = 0, columns = 0;  // Shape of the transferred tensors.
   };
-  // Takes the buffers of the transfers from `arena`. The mesh and `compute` must outlive the object.
+  // Takes the buffers of the transfers from `arena`.
+  // Requires: the mesh and `compute` outlive the object.
   PipelineGroup(const Options& options, Arena& arena, Stream& compute);
 
   // Returns whether the rank has no neighbour.
   bool alone() const { return !input_ && !output_; }
 
-  // Receives into a tensor of this stage the input from the previous stage (kActivations), or the gradient of the
-  // output from the next one (kGradients). Without such a neighbour it does nothing, as do the next two methods.
+  // Receives into `tensor` this stage's input from the previous stage (kActivations), or the gradient of this stage's
+  // output from the next one (kGradients). receive(), post() and send() do nothing if this neighbour does not exist.
   void receive(StageData data, const Tensor& tensor) { receive(incoming(data), tensor); }
-  // Starts receive(), unless it has been started.
+  // Starts the transfer for the next receive(), unless it has been started.
   void post(StageData data) { post(incoming(data)); }
   // Sends the output to the next stage, or the gradient of the input to the previous one.
   void send(StageData data, const Tensor& tensor) {
     send(data == StageData::kActivations ? output_ : d_input_, tensor);
   }
 
-  // Runs every transfer of the stage once. NCCL connects two ranks in their first transfer, for which the host waits,
-  // so this must be called before a step. All pipeline stages call it together.
+  // Runs every transfer of the stage once before the first step, because NCCL connects two ranks in their first
+  // transfer, for which the host waits.
+  // Requires: all pipeline stages call this method together.
   void warm_up();
 
   // Returns the streams of the transfers.
@@ -73,11 +75,11 @@ class PipelineGroup {
     std::string what;  // Names the tensors in messages.
     Tensor buffer;
     Stream transfers;
-    Event filled;         // Event after which the buffer holds data: of the neighbour, or to be sent.
+    Event filled;         // Event after which the buffer holds the data that was received or is to be sent.
     Event free;           // Event after which the buffer may be overwritten.
-    bool posted = false;  // Whether a receive has been started and not yet taken.
+    bool posted = false;  // Whether post() has started a receive whose data receive() has not taken yet.
   };
-  // Returns the stage that follows this one in the ring at a distance.
+  // Returns the stage that is `distance` stages after this one in the ring.
   int64_t neighbour(int64_t distance) const;
   std::optional<Link> make_link(StageData data, int64_t sender, Arena& arena) const;
   std::optional<Link>& incoming(StageData data) { return data == StageData::kActivations ? input_ : d_output_; }
@@ -89,7 +91,7 @@ class PipelineGroup {
 
   Options options_;
   Stream* compute_;
-  // Links to and from the neighbours. Empty without that neighbour.
+  // Links to and from the neighbours. A link is empty if its neighbour does not exist.
   std::optional<Link> input_, output_, d_output_, d_input_;
 };
 

@@ -1,8 +1,8 @@
-// TensorGroup is the group of ranks that divide each layer of a model (tensor parallelism) and share its tokens between
-// the layers (sequence parallelism, Korthikanti et al., arXiv 2205.05198). matmuls read and write all `tokens` of a
-// micro-batch. Everything between the matmuls processes only this rank's share, 1/size of the tokens in rank order.
-// Tokens are gathered before a matmul whose output features are divided, and partial sums are reduced and scattered
-// after a matmul whose input features are divided.
+// TensorGroup is the group of ranks that divide each layer of a model (tensor parallelism) and its tokens between the
+// layers (sequence parallelism, Korthikanti et al., arXiv 2205.05198). Matmuls read and write all `tokens` of a
+// micro-batch. All other ops process only this rank's share, 1/size of the tokens in rank order. Tokens are gathered
+// before a matmul whose output features are divided, and partial sums are reduced and scattered after a matmul whose
+// input features are divided.
 //
 // Collectives run on a separate stream; events order it with the given compute stream. All methods are collectives of
 // the group in the sense of Communicator. Callers check alone() and do not call the collectives in a group of one rank.
@@ -17,8 +17,8 @@ namespace octavo {
 
 class TensorGroup {
  public:
-  // `ranks` is the communicator of the group, and null means a group of one rank. `ranks` and `compute` must outlive
-  // the group. `tokens` must be divisible by the number of ranks.
+  // `ranks` is the communicator of the group. Null means a group of one rank.
+  // Requires: `ranks` and `compute` outlive the group, and `tokens` is divisible by the number of ranks.
   TensorGroup(Communicator* ranks, int64_t tokens, Stream& compute);
 
   int rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
@@ -27,8 +27,8 @@ class TensorGroup {
   // Returns the stream on which the collectives run.
   Stream& transfers() { return transfers_; }
 
-  // Gathers the shares [tokens / size, width] of all ranks into all [tokens, width]; any dtype. The compute stream
-  // waits for them.
+  // All-gathers each rank's share [tokens / size, width] into all [tokens, width]; any dtype. The compute stream waits
+  // for `all`.
   void gather(const Tensor& all, const Tensor& share, const char* what);
 
   // Sets share [tokens / size, width] = this rank's rows of the sum over ranks of all [tokens, width]; float32 or

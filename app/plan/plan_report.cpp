@@ -21,7 +21,7 @@ constexpr size_t kShownItems = 10;  // Number of items of memory and of a step t
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 
-// Adds a row. Its share is relative to `total`.
+// Adds a row with its share of `total`.
 void add_item(Table& table, const MemoryItem& item, int64_t total, const char* needed_for) {
   table.row()
       .add({"name", "memory per rank", -34}, item.name)

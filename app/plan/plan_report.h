@@ -12,7 +12,7 @@ namespace octavo {
 struct PlanReport {
   const PlanTarget& target;
   Plan plan;
-  // Overrides of the config that make the step faster, or that make the config fit. Empty if there are none.
+  // Overrides of the config that make the step faster, or make the config fit into memory. Empty if there are none.
   std::string advice = {};
   double advice_wps = 0;         // Tokens per second and GPU with the advice. 0 if the advice is about memory.
   std::vector<Plan> found = {};  // Plans found by --search.

@@ -50,7 +50,7 @@ struct Candidate {
   bool predicted = false;
 };
 
-// Returns the configured mesh. The size of an axis that gets the ranks that the other axes leave is 1.
+// Returns the configured mesh. An axis of size -1, which gets all remaining ranks, has size 1 here.
 MeshShape configured_mesh(const ParallelConfig& parallel) {
   MeshShape mesh;
   for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(parallel.*axis.configured, 1);
@@ -139,8 +139,7 @@ class Search {
     }
   }
 
-  // Adds a candidate to the queue with its predicted time, together with its variants that take at least as long but
-  // need less memory.
+  // Adds a candidate to the queue with its predicted time, and its variants that are not faster but need less memory.
   void predict(Candidate candidate) {
     const StepPrediction p = prediction(candidate);
     candidate.predicted = true;
@@ -180,7 +179,7 @@ class Search {
     }
   }
 
-  // Returns false for candidates that reduce gradients once per step without being faster, because that takes more
+  // Returns false for candidates that reduce gradients once per step without being faster, because they take more
   // memory.
   bool is_worthwhile(const Candidate& candidate) {
     if (candidate.mesh.shards() == 1 || candidate.config.parallel.accumulate_unsharded != AutoBool::kTrue) return true;
@@ -317,7 +316,7 @@ std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& targe
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
   for (std::optional<Plan> plan; plans.size() < count && (plan = search.next());) plans.push_back(std::move(*plan));
-  // The prediction of a plan may differ in the last digits from the prediction that placed its candidate.
+  // The prediction of a plan may differ in the last digits from the prediction that ordered its candidate in the queue.
   std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return a.prediction.value().step_s < b.prediction.value().step_s;
   });

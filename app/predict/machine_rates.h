@@ -8,8 +8,8 @@
 //    "collectives": null or {"ranks": 8, "hosts": 1, ..., "sizes": [{"op": "all_gather", "bytes": 268435456,
 //    "seconds": 7.4e-4, "bus_bytes_per_s": 3.2e11}, ...]}, ...}
 //
-// Every rate is the rate of the slowest rank while all ranks measure, because a training step waits for the slowest
-// rank. The files machines/*.json are compiled into the program, so that plans need no files.
+// Every rate is that of the slowest rank while all ranks measure, because a training step waits for the slowest rank.
+// The files machines/*.json are compiled into the program, so that plans need no files.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct AttentionRates {
 struct CollectiveRate {
   std::string op;      // Name: all_gather, reduce_scatter or all_reduce.
   int64_t bytes = 0;   // Size of the whole tensor: gathered, before scattering, or reduced.
-  double seconds = 0;  // Time of one collective when many are queued.
+  double seconds = 0;  // Time of one collective in a queue of many.
   // Bus bandwidth of n ranks: bytes * (n - 1) / n / seconds, and twice that for all_reduce, which sends each byte
   // twice.
   double bus_bytes_per_s = 0;
@@ -77,7 +77,7 @@ struct CollectiveRates {
 struct MeasuredRuns {
   int64_t runs = 0;
   int64_t gpus = 0;           // Number of GPUs of the largest run.
-  double smallest_error = 0;  // The error of a run is predicted / measured - 1.
+  double smallest_error = 0;  // Smallest error of the runs, where the error of a run is predicted / measured - 1.
   double largest_error = 0;
   MeshShape largest_mesh = {};  // Largest size of each axis among the runs.
   bool documents = false;       // Whether some runs had a document mask.
@@ -109,12 +109,11 @@ nlohmann::ordered_json to_json(const MachineRates& rates);
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
 
 std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
-// Returns the rates of the known machine of that name, or else in the file at that path, or else of the known machine
-// of that name in other case, such as H100. Throws an InputError that names `option`, the option or key that gave the
-// name.
+// Returns the rates of the known machine with this name, or else of the file with this path, or else of the known
+// machine with this name in other case, such as H100. Throws an InputError that names `option`, which gave the name.
 MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
-// Returns the rates of a known machine with such a device, or nothing. The file for "NVIDIA H100" also applies to
-// "NVIDIA H100 80GB HBM3".
+// Returns the rates of a known machine with this device, or nothing. "NVIDIA H100" also matches "NVIDIA H100 80GB
+// HBM3".
 std::optional<MachineRates> find_machine_of(const std::string& device);
 
 // Range of one measured rate over all ranks.
@@ -126,11 +125,11 @@ struct RateSpread {
   int slowest_rank = 0;
   int fastest_rank = 0;
 };
-// Returns the range of each rate, always in the same order. All ranks, given in rank order, must have measured the same
-// rates.
+// Returns the range of each rate, always in the same order. `ranks` are in rank order.
+// Requires: all ranks have measured the same rates.
 std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
-// Returns the smallest value of each rate, and of the GPU's memory, among ranks that measured the same things. All
-// other members are those of the first rank.
+// Returns the smallest value of each rate, and of the GPU's memory. All other members are those of the first rank.
+// Requires: all ranks have measured the same rates.
 MachineRates slowest_of(std::span<const MachineRates> ranks);
 
 }  // namespace octavo

@@ -9,9 +9,9 @@
 //   ring        rounds ((m-1) (hop + (g-1) nvlink_hop) + bytes (n-1)/n / (bus share))
 //   tree        2 (ceil(log2 m) hop + bytes / (bus share))
 //   PAT         ceil(log2 m) hop / 3.5 + 2.8 us n + bytes (n-1)/n / (bus share)
-// Trees are used for all_reduce, and PAT for all_gather and reduce_scatter with g = 1.
-// Each algorithm uses the best protocol. LL and LL128 have short hops and reach a share of the bus; Simple has long
-// hops and reaches all of it. The bandwidth is
+// Trees are used for all_reduce, and PAT for all_gather and reduce_scatter with g = 1. Each algorithm uses the best
+// protocol. LL and LL128 have a low latency per hop and reach a share of the bus bandwidth. Simple has a high latency
+// and reaches all of the bandwidth. The bandwidth is
 //   bus = min(NVLink as measured, g network cards at the rate that NCCL reaches)
 // A group that fills its nodes therefore has g times the network bandwidth of a group whose ranks lie on one rail
 // (ranks with equal local numbers, g = 1). all_to_all uses neither rings nor trees. Each rank sends its data for other
@@ -19,7 +19,7 @@
 //   max(bytes (g-1)/n / NVLink's bus, bytes (n-g)/n / card) + (n-g) 1 us
 // A transfer between two ranks takes hop + bytes / card between nodes, and bytes / NVLink's bus within a node.
 //
-// Links between leaf switches are assumed to be as fast as those of the nodes.
+// Links between leaf switches are assumed to be as fast as the links of the nodes.
 //
 // Sources. Latencies, shares and formulas: NCCL 2.28.3, src/graph/tuning.cc (NCCL's own model, for H100 and Intel
 // CPUs). Bus bandwidth: nccl-tests, doc/PERFORMANCE.md. 46 to 48 GB/s for a card of 400 Gbit/s:
@@ -44,7 +44,7 @@ struct NetworkRates {
   double latency_us = 14;
 };
 
-// Number of ranks of a collective, and the number of them that share a node.
+// Number of ranks of a collective, and how many of these ranks share a node.
 struct RankSpread {
   int64_t ranks = 1;
   int64_t per_node = 1;
@@ -62,12 +62,12 @@ enum class Overlap : uint8_t { kNothing, kCompute };
 
 // Returns the time of a collective in seconds. `bytes` is the size of the whole tensor: gathered, before scattering,
 // reduced, or for all_to_all everything that a rank receives and keeps. The time is 0 for one rank, and never decreases
-// if bytes or the number of ranks grow. Throws an InputError if the machine file has no collectives.
+// when bytes or the number of ranks grow. Throws an InputError if the machine file has no collectives.
 double collective_seconds(const MachineRates& machine, const NetworkRates& network, const RankSpread& group,
                           CollectiveKind op, double bytes, Overlap overlap = Overlap::kNothing);
 
-// Returns the time in seconds in which every rank of a group sends `bytes` to the next rank of the group while it
-// computes. If the group has several nodes, the time is that of two ranks on different nodes. Throws like
+// Returns the time in seconds in which every rank of a group, while it computes, sends `bytes` to the next rank of the
+// group. If the group has several nodes, the time is that of two ranks on different nodes. Throws like
 // collective_seconds().
 double send_seconds(const MachineRates& machine, const NetworkRates& network, const RankSpread& group, double bytes);
 

@@ -41,8 +41,8 @@ constexpr double kProductOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
 // Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746
 // TFLOP/s forward and 493 of 550 backward. Within documents the FLOPs take `flops` times as long as without a mask, and
-// moving the inputs and outputs `passes` times takes time in addition. A document moves as much as if it had
-// kTokensOfPartialTiles more tokens. These three were fitted to FlashAttention
+// moving the inputs and outputs `passes` times takes additional time. A document moves as much data as if it had
+// kTokensOfPartialTiles more tokens. These three numbers were fitted to FlashAttention
 // (kernels/flash_attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on
 // average (docs/benchmarks/attention.md). The factor 0.85 is a result of the fit and not of a measurement.
 struct AttentionCost {
@@ -99,15 +99,15 @@ double attention_seconds(const MachineRates& machine, const Op& op, double flops
 
 double as_double(int64_t value) { return static_cast<double>(value); }
 
-// Returns the time of an entry of a step, of which the first micro-batch, one in the middle and the last are recorded.
+// Returns the time of an entry of a step. The record has the first micro-batch, one in the middle and the last.
 double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int64_t micro_batches, int64_t chunks) {
   using Kind = StepEntry::Kind;
   const int64_t recorded = std::min(micro_batches, kFirstMiddleLast);
   const int64_t per_micro_batch = std::ssize(times.entries_s) / recorded;
   const bool is_last = entry.micro_batch + 1 == micro_batches;
   const int64_t micro_batch = is_last ? recorded - 1 : std::min<int64_t>(entry.micro_batch, 1);
-  // The forwards of all chunks are recorded first, and then the backwards in the opposite order. Weight gradients,
-  // which only stages of one chunk separate, come last.
+  // The forwards of all chunks are recorded first, and then the backwards in the opposite order. Weight gradients come
+  // last, if they are separate, which is so only for stages with one chunk.
   int64_t place = entry.kind == Kind::kForward ? entry.chunk : 2 * chunks - 1 - entry.chunk;
   if (entry.kind == Kind::kBackwardWeights) ++place;
   return times.entries_s[static_cast<size_t>(micro_batch * per_micro_batch + place)];

@@ -2,10 +2,10 @@
 //
 // The model's own forward and backward, the collectives and the optimizer are queued on a dry-run stream and recorded
 // (app/predict/recorded_step.h), so the record contains exactly the ops of a step. The time of each op is estimated
-// (op_seconds): matmuls from 2 m n k FLOPs and the rates of the nearest measured shapes, causal attention, memory-bound
-// ops from the bytes that they must move, and collectives (app/predict/network_model.h). A simulated clock
-// (app/predict/step_clock.h) runs the streams concurrently, with the dependencies of their events, and determines which
-// part of the collectives is exposed.
+// (op_seconds): matmuls and causal attention from their FLOPs and measured rates (for matmuls, of the nearest shapes),
+// memory-bound ops from the bytes that they must move, and collectives by app/predict/network_model.h. A simulated
+// clock (app/predict/step_clock.h) runs the streams concurrently, with the dependencies of their events. It determines
+// which part of the collectives is exposed, that is, makes the compute stream wait.
 //
 // Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within 9% of
 // the benchmarks (docs/internals/prediction.md).
@@ -53,8 +53,8 @@ struct StagePrediction {
 };
 
 struct StepPrediction {
-  // Costs sorted by time, the longest first. With pipeline stages, the costs of the stage that is busy the longest, and
-  // its time of waiting for other stages.
+  // Costs sorted by time, the longest first. With pipeline stages, these are the costs of the stage that is busy the
+  // longest, including its wait for other stages.
   std::vector<StepCost> costs;
   double floor_s = 0;          // Time of matmuls and attention only.
   double communication_s = 0;  // Time of all collectives, exposed or not.
@@ -65,8 +65,9 @@ struct StepPrediction {
   std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
   double stage_transfer_s = 0;          // Time of a transfer between two stages. Other work may hide it.
   double seconds(CostKind kind) const;
-  // Return the number of the pipeline stage that is busy the longest, and the share of a step in which a stage waits,
-  // on average. Both require several stages.
+  // Return the number of the pipeline stage that is busy the longest, and the mean share of a step in which stages
+  // wait.
+  // Requires: there are several stages.
   int64_t slowest_stage() const;
   double bubble() const;
 };
@@ -85,7 +86,8 @@ class StepClock;
 // drafts.
 class Predictor {
  public:
-  // `machine` must outlive the object. `document_length` is that of attended_tokens().
+  // `document_length` is that of attended_tokens().
+  // Requires: `machine` outlives the object.
   Predictor(const MachineRates& machine, const NetworkRates& network, int64_t document_length);
   ~Predictor();
   Predictor(const Predictor&) = delete;
@@ -95,9 +97,9 @@ class Predictor {
   StepPrediction predict(const Job& job);
 
  private:
-  // Properties in which the jobs differ and that a recorded step depends on: the mesh on which it is recorded, how
-  // bfloat16 gradients are summed, the size and number of micro-batches, the sharding options, the specs of
-  // the layers, the schedule of pipeline stages, the number of their chunks, and the stage.
+  // Properties that differ between the jobs and that a recorded step depends on: the mesh on which the step is
+  // recorded, how bfloat16 gradients are summed, the size and number of micro-batches, the sharding options, the specs
+  // of the layers, the schedule of pipeline stages, the number of their chunks, and the stage.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, std::vector<LayerSpec>, PipelineSchedule,
                          int64_t, int64_t>;
   const StepClock& clock(const Job& job, int64_t stage);
@@ -113,8 +115,8 @@ StepPrediction predict_step(const Job& job, const MachineRates& machine, const N
                             int64_t document_length = 0);
 
 // Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
-// precision, and with this kind of accumulation if the precision has several, weighted by the inverse fourth power of
-// their distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
+// precision (and with this kind of accumulation, if the precision has several). A rate's weight is the inverse fourth
+// power of its distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size);
 
@@ -122,9 +124,9 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
-// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured. With
-// documents, the FLOPs of attention are those within them, and document_length is the mean number of tokens of a
-// document, else 0. Returns 0 for a collective.
+// Returns the time of an op inside of a step, where the GPU is warmer than when single ops are measured.
+// document_length is the mean number of tokens of a document, or 0 without documents. With documents, the FLOPs of
+// attention count only scores within documents. Returns 0 for a collective.
 double op_seconds(const MachineRates& machine, const Op& op, int64_t document_length = 0);
 
 // Properties of a kind of memory-bound op.
@@ -152,14 +154,13 @@ struct PredictionRange {
   std::vector<std::string> not_measured;
 };
 
-// Returns the range of a prediction of `wps` for a run on a mesh of GPUs of a machine. The range follows from the runs
-// on the machine, or from those on all `known` machines if none was on this machine. It follows only from runs with
-// pipeline stages if the mesh has stages, and otherwise only from runs without.
+// Returns the range of a prediction of `wps` for a run on a mesh of GPUs of a machine. The range follows from the
+// measured runs on the machine, or on all `known` machines if none was on this machine. Only runs with pipeline stages
+// count if the mesh has stages, and otherwise only runs without stages.
 PredictionRange prediction_range(double wps, const MachineRates& machine, const MeshShape& mesh, int64_t gpus_per_node,
                                  std::span<const MachineRates> known);
 
-// Returns the range of a prediction by the runs in the machine files, or nothing for a CPU, because no prediction for a
-// CPU was compared.
+// Returns the range of a prediction by the runs in the machine files, or nothing for a CPU, which has no such runs.
 std::optional<PredictionRange> prediction_range(double wps, const Job& job, const MachineRates& machine,
                                                 int64_t document_length = 0);
 

@@ -45,7 +45,7 @@ void move_entries(OpRecord& record, bool of_end, KnownOps& known, RecordedStep& 
   record.clear();
 }
 
-// Returns the entries of a micro-batch. Those that are queued together are one element.
+// Returns the entries of a micro-batch. Entries that are queued together are one element.
 std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
                                                     int64_t micro_batch) {
   using Kind = StepEntry::Kind;
@@ -123,7 +123,7 @@ RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage)
   move_entries(record, true, known, step);
   step.document_length = document_length;
   // Share of the causal scores that attention computes, 1 without documents. A token that attends to A tokens counts as
-  // 2 A - 1 of seq_len scores, as in causal attention, where these sum up to seq_len^2.
+  // 2 A - 1 of seq_len scores. In causal attention these numbers sum up to seq_len^2.
   const int64_t seq_len = job.config.data.seq_len;
   const double share = (2 * attended_tokens(seq_len, document_length) - 1) / static_cast<double>(seq_len);
   for (RecordedStep::StepOp& op : step.ops) {

@@ -226,8 +226,7 @@ void StepClock::Walk::advance(Side& side, size_t length) {
       advance(other, after.length);
       start_s = std::max(start_s, other.ends_s[after.length - 1]);
     }
-    // A transfer that begins after the compute stream has stopped is alone. Any other transfer keeps the rate that it
-    // began with.
+    // A transfer that begins after the compute stream has stopped runs alone. Others keep their initial rate.
     const double takes_s = now_s_ > start_s ? op_times_[op].overlapped_s : op_times_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
     const double exposed_s = std::max(side.clock_s() - now_s_, 0.0);
@@ -292,7 +291,7 @@ struct Link {
   std::vector<double> ends_s;
   size_t taken = 0;  // Number of transfers whose data the receiver has taken.
 
-  // Computes when the transfers end that both sides have begun.
+  // Computes the end of each transfer that both sides have begun.
   void advance(double transfer_s) {
     while (ends_s.size() < std::min(sent_s.size(), posted_s.size())) {
       const size_t i = ends_s.size();

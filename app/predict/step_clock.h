@@ -2,8 +2,7 @@
 //
 // Ops of the compute stream run one after the other. Work on another stream, such as the collectives of parallel/fsdp.h
 // and parallel/tensor_group.h, begins when that stream and the events that it waits for permit it. It runs concurrently
-// with the compute stream until the compute stream waits for it. The time of that wait is what the work adds to the
-// step.
+// with the compute stream until the compute stream waits for it. The work adds only the time of this wait to the step.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +17,16 @@
 
 namespace octavo {
 
-// Part of the time of a hidden collective by which compute takes longer, because the two share multiprocessors and
+// Time that a hidden collective adds to compute, relative to its own time, because both share multiprocessors and
 // memory. Fitted to runs on 2 and 4 H200s (docs/internals/prediction.md). With reduce-scatters of every micro-batch the
-// matmuls of backward took 6% to 11% longer in the runs of 2026-11-26. Collectives between matmuls of tensor or context
-// parallelism have no such term, because the measured rates of their matmuls include it.
+// matmuls of backward took 6% to 11% longer in the runs of 2026-11-26. This slowdown is not added for collectives
+// between matmuls of tensor or context parallelism, because the measured rates of these matmuls include it.
 inline constexpr double kSlowdownOfCompute = 0.15;
 
 class StepClock {
  public:
-  // `machine` must outlive the object. Throws an InputError if its rates lack the step's matmuls.
+  // Throws an InputError if the machine has no rates of the step's matmuls.
+  // Requires: `machine` outlives the object.
   StepClock(RecordedStep step, const MachineRates& machine, const NetworkRates& network);
 
   struct Times {
@@ -44,9 +44,9 @@ class StepClock {
   };
   // Returns the ranges of each recorded micro-batch and of the end of the step, in the order in which they begin.
   std::vector<TimedRange> timeline(const MeshShape& mesh) const;
-  // Returns the times of a step on `mesh`, which may differ from the recorded mesh only in the number of shards and
-  // replicas. Throws an InputError if the machine file has no collectives.
-  // Transfers between pipeline stages take no time.
+  // Returns the times of a step on `mesh`. Transfers between stages take no time. Throws an InputError if the machine
+  // has no collectives.
+  // Requires: `mesh` differs from the recorded mesh only in the number of shards and replicas.
   Times run(const MeshShape& mesh, int64_t micro_batches) const;
   // Returns the time of a transfer between neighbouring pipeline stages. 0 if the stage has no transfers.
   double stage_transfer_s(const MeshShape& mesh) const;
@@ -71,28 +71,28 @@ class StepClock {
 
 // Predicted times of the ranges of a step.
 struct StepTimeline {
-  // Ranges with the names "micro-batch"; inside of it "forward" with "block 0" and so on, "head", and "backward" with
-  // its blocks; and at the end "optimizer".
+  // Ranges named "micro-batch", and at the end "optimizer". Inside of a micro-batch are "forward" with "block 0" and so
+  // on, "head", and "backward" with its blocks.
   std::vector<StepClock::TimedRange> ranges;
   // Number of micro-batches that are omitted. The ranges show the first micro-batch, one that stands for all in the
   // middle, and the last.
   int64_t left_out = 0;
 };
 
-// Predicts the timeline of a step. Throws an InputError if the machine's rates lack the step's matmuls.
+// Predicts the timeline of a step. Throws an InputError if the machine has no rates of the step's matmuls.
 StepTimeline step_timeline(const Job& job, const MachineRates& machine, const NetworkRates& network,
                            int64_t document_length);
 
 // Simulates the pipeline stages of a step. All stages run their lists of entries (model/pipeline_schedule.h) at the
 // same time, and exchange activations and gradients as parallel/pipeline_group.h does:
 //
-//   - An entry begins when the entry before it has ended and its input has arrived.
-//   - The transfer of an entry's input may begin when the entry before it begins. It needs the data of the sender and
-//     the end of the transfer before it on the same link.
-//   - The stage that sends must wait until its transfer before on the same link has ended, because both use one buffer.
+//   - An entry begins when the preceding entry has ended and the entry's input has arrived.
+//   - The transfer of an entry's input begins when the preceding entry has begun, the sender has the data, and the
+//     previous transfer on the same link has ended.
+//   - A sender waits until its previous transfer on the same link has ended, because both transfers use one buffer.
 //
-// If all entries take equally long on p stages and transfers take no time, each stage of 1f1b waits for a share of
-// (p - 1) / (m + p - 1) of a step with m micro-batches, and each stage of V chunks for (p - 1) / (V m + p - 1).
+// If all entries take equally long on p stages and transfers take no time, a stage waits for (p - 1) / (m + p - 1) of a
+// 1f1b step with m micro-batches. With V chunks per stage it waits for (p - 1) / (V m + p - 1) of the step.
 struct PipelineStep {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t stages = 1;

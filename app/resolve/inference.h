@@ -1,4 +1,4 @@
-// A model for forward passes only, whose weights come from a checkpoint or from model.init_from.
+// A model for forward passes only. Its weights come from a checkpoint or from model.init_from.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,9 @@ namespace octavo {
 
 // Buffers of a model without gradients and optimizer states.
 struct InferenceState {
-  // Lays out buffers for the logits of sequences of up to `max_tokens` tokens, or else for a Validator of
-  // config.data.validation. `layout` must outlive the state.
+  // Lays out buffers for the logits of sequences of up to `max_tokens` tokens. Without `max_tokens`, lays them out for
+  // a Validator of config.data.validation.
+  // Requires: `layout` outlives the state.
   InferenceState(const Config& config, const ParameterLayout& layout, std::optional<int64_t> max_tokens, Arena& arena,
                  Runtime& runtime);
   InferenceState(const InferenceState&) = delete;
@@ -32,15 +33,15 @@ struct InferenceState {
 class InferenceModel {
  public:
   // Prepares to compute logits of sequences of up to `max_tokens` tokens, or the validation loss if it is not given.
-  // Throws an InputError with the required memory if it does not fit.
+  // Throws an InputError with the required memory if the model does not fit.
   InferenceModel(const Config& config, std::optional<int64_t> max_tokens, Runtime& runtime);
 
   // Loads the weights `which` from a checkpoint, or from config.model.init_from if `checkpoint` is null.
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
-  // Returns the logits [vocab] after a sequence of up to `max_tokens` tokens, valid until the next call. Waits for
-  // them. The model computes a forward of the sequence, padded to one of few lengths that are at most a fourth longer,
-  // or to 64 tokens. `config` must not use FP8, in which the padding would change scales. A collective.
+  // Returns the logits [vocab] after a sequence of up to `max_tokens` tokens, valid until the next call. Waits for the
+  // logits. The sequence is padded to one of few lengths, which is 64 or at most a fourth longer. A collective.
+  // Requires: the config does not use FP8, in which the padding would change scales.
   std::span<const float> logits_after(std::span<const int32_t> tokens);
 
   InferenceState& state() { return *state_; }

@@ -49,7 +49,7 @@ std::vector<Change> changes_to_try(const Config& config) {
     changes.push_back({fmt::format("optimizer.state_dtype={}", name),
                        [dtype = dtype](Config& c) { c.optimizer.state_dtype = dtype; }});
   }
-  // Ranks that share a sequence exchange less than ranks that divide the layers, but need a long one.
+  // Ranks that share a sequence exchange less than ranks that divide the layers, but the sequence must be long.
   for (int64_t ranks = 2 * config.parallel.context_parallel; ranks <= max_context_parallel(config); ranks *= 2) {
     changes.push_back({fmt::format("parallel.context_parallel={}", ranks),
                        [ranks](Config& c) { c.parallel.context_parallel = ranks; }});
@@ -66,7 +66,7 @@ std::vector<Change> changes_to_try(const Config& config) {
 using Fits = std::function<bool(StageConfig config, int64_t ranks, std::initializer_list<const Change*> changes)>;
 
 // Finds the smallest number of ranks, doubled each time, on which the config fits with `change`. The batch grows with
-// the ranks only if they cannot divide it.
+// the ranks only if the ranks cannot divide the batch.
 FittingChange find_fitting_ranks(const StageConfig& config, int64_t ranks, const Change& change, const Fits& fits) {
   constexpr int64_t kMaxRanks = 1 << 14;
   for (int64_t factor = 2; factor * ranks <= kMaxRanks; factor *= 2) {

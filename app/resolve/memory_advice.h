@@ -20,15 +20,15 @@ struct FittingChange {
 };
 
 // Returns the smallest change that makes the stated config of a job fit into memory at its place: one key if possible,
-// otherwise two keys, otherwise more ranks, with a proportionally larger batch if they cannot divide the batch. Finds
-// no change for models with more than kMaxLayersOfAdvice layers.
+// otherwise two keys, otherwise more ranks, with a proportionally larger batch if these ranks cannot divide the batch.
+// Finds no change for models with more than kMaxLayersOfAdvice layers.
 FittingChange find_fitting_change(const Job& job);
 
 // Returns one sentence with the required and the available memory of a job, the largest items, and `advice`, a phrase
 // that says what would fit. `advice` may be empty.
 std::string unfitting_message(const Job& job, const std::string& advice);
 
-// Throws an InputError with that message and the change that would fit if the job does not fit.
+// Throws an InputError with unfitting_message() and find_fitting_change() if the job does not fit.
 void check_fits(const Job& job);
 
 }  // namespace octavo

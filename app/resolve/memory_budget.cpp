@@ -8,7 +8,7 @@ namespace octavo {
 
 namespace {
 
-// Chosen because a run that was planned to use 98% of a GPU with 139.8 GiB ran out of memory inside NCCL.
+// Margin of a GPU. A run that was planned to use 98% of a GPU with 139.8 GiB ran out of memory inside NCCL.
 constexpr int64_t kGpuMargin = 1536 * kMiB;
 constexpr int64_t kCpuMarginShare = 20;
 
@@ -63,7 +63,7 @@ MemoryBudget memory_budget(const ParallelConfig& parallel, const MeshShape& mesh
   const bool one_node = mesh.ranks() <= place.ranks_per_node;
   const OutsideArena outside = outside_arena(mesh, parallel.registers_memory(mesh, one_node));
   if (!place.free_bytes) return {.available = place.memory_bytes, .outside = outside.bytes(), .margin = kGpuMargin};
-  // If less than expected was allocated early, the rest is allocated later.
+  // If less than expected has been allocated early, the rest will be allocated later.
   const int64_t available = std::min(*place.free_bytes, place.memory_bytes - outside.early);
   return {.available = available, .outside = outside.later, .margin = kGpuMargin};
 }

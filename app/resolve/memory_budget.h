@@ -1,5 +1,5 @@
-// The memory budget of a run on a device. Mode auto, and the check whether a run fits, use this one rule both in runs
-// and in plans:
+// The memory budget of a run on a device. Keys with the value auto, and the check whether a run fits, use this one rule
+// both in runs and in plans:
 //
 //   arena + outside + margin <= available
 //
@@ -16,7 +16,7 @@
 
 namespace octavo {
 
-// Returns the place of a run before communicators exist like that of a plan, whose memory is not measured.
+// Returns the place of a run, before communicators exist, as that of a plan, for which free memory is not measured.
 Place as_planned(Place place);
 
 // Returns the memory budget of a rank of the mesh.

@@ -17,7 +17,7 @@ bool recomputes_blocks(const MemoryChoice& choice) {
   return choice.checkpointing.mode == Mode::kBlock || choice.checkpointing.mode == Mode::kFull;
 }
 
-// Returns the values that a key leaves open, the fastest first. `open` are those of auto.
+// Returns the values that a key leaves open, the fastest first. `open` are the values that auto leaves open.
 std::vector<bool> values_of(AutoBool given, const std::vector<bool>& open) {
   return given == AutoBool::kAuto ? open : std::vector<bool>{given == AutoBool::kTrue};
 }

@@ -1,5 +1,5 @@
-// The choices between keeping tensors in memory and computing, gathering or reducing them more often, fastest first.
-// They combine which activations are recomputed (activation_checkpointing.mode), whether backward gathers the full
+// The choices between keeping tensors in memory and computing, gathering or reducing them more often, fastest first. A
+// choice says which activations are recomputed (activation_checkpointing.mode), whether backward gathers the full
 // weights again (parallel.reshard_after_forward), and whether full gradients are kept over the micro-batches of a step
 // and reduced once (parallel.accumulate_unsharded). If the config says auto, the first choice that fits is used:
 //
@@ -14,7 +14,8 @@
 //   10.   mode full              gathered again     reduced in every micro-batch
 //
 // The activations of the last recomputed block are in memory anyway, so recomputing a single block would save nothing.
-// With pipeline stages it saves the activations of all micro-batches in flight but one, so block modes begin with one.
+// With pipeline stages this saves the activations of all micro-batches in flight but one, so mode block begins with
+// one.
 #pragma once
 
 #include <functional>
@@ -33,12 +34,14 @@ struct MemoryChoice {
 
 // Returns whether parallel.accumulate_unsharded: auto may choose true. This requires that parameters are sharded and
 // that a rank has several micro-batches per step, because otherwise true would save nothing. The choice depends on the
-// free memory and changes the order in which gradients are summed, so runs that repeat bit for bit, on CPUs and with
-// training.deterministic, take false. Gradients that precision.reduce sends in bfloat16 take false too, because true
-// would send them in float32. `config` must be resolved for the device (resolve_device).
+// free memory and changes the order in which gradients are summed, so runs that must repeat bit for bit, which are
+// those on CPUs and with training.deterministic, take false. Runs that send gradients in bfloat16 (precision.reduce)
+// take false too, because true would send them in float32.
+// Requires: `config` has been resolved for the device (resolve_device).
 bool may_accumulate_unsharded(const Config& config, const MeshShape& mesh);
 
-// Returns the choices that the config leaves open, at least one. `config` must be resolved for the device.
+// Returns the choices that the config leaves open, at least one.
+// Requires: `config` has been resolved for the device.
 std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& mesh);
 
 // Returns the index of the first choice that fits, or the number of choices if none fits. Uses bisection over the

@@ -1,7 +1,7 @@
 // Chooses the mesh if the config leaves it open (ParallelConfig::chooses_replicas). With several nodes, each node gets
-// a replica of the state, sharded over its ranks, if that fits and needs no more recomputation than one replica for all
-// ranks. Otherwise all ranks shard one replica. With one replica per node, gathers stay within the nodes, and only
-// gradient sums cross the network, once per step.
+// a replica of the state, sharded over its ranks, if these replicas fit and need no more recomputation than one replica
+// for all ranks. Otherwise all ranks shard one replica. With one replica per node, gathers stay within the nodes, and
+// only gradient sums cross the network, once per step.
 #pragma once
 
 #include <string>

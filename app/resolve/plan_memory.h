@@ -1,7 +1,7 @@
 // Plans the memory of a job, item by item, for any number of ranks and without a GPU. The plan lays out the
-// TrainingState that a run allocates in a planning arena, with a dry-run stream and dry-run communicators. It is exact,
-// with two exceptions that are estimates: cuDNN's workspace on a GPU (kernels/attention/sdpa.h), and memory outside of
-// the arena (app/resolve/memory_budget.h).
+// TrainingState that a run allocates in a planning arena, with a dry-run stream and dry-run communicators. The plan is
+// exact except for two estimates: cuDNN's workspace on a GPU (kernels/attention/sdpa.h), and memory outside of the
+// arena (app/resolve/memory_budget.h).
 #pragma once
 
 #include "app/job/job.h"
@@ -11,7 +11,7 @@ namespace octavo {
 
 // Returns the memory that a rank of `mesh` allocates for the job. The job may be a draft.
 MemoryPlan plan_memory(const Job& job, const Mesh& mesh, const MemoryBudget& budget);
-// Returns MemoryPlan::arena_bytes of that plan.
+// Returns MemoryPlan::arena_bytes of plan_memory().
 int64_t planned_bytes(const Job& job, const Mesh& mesh);
 
 }  // namespace octavo

@@ -21,8 +21,8 @@ Stream planned_stream(const Config& config, const Place& place) {
   return stream;
 }
 
-// A place that is only planned for, for jobs with the model and mesh of one config. Plans one rank of each pipeline
-// stage, on which all ranks of the stage are alike.
+// A planned place, for jobs with the model and mesh of one config. Plans one rank of each pipeline stage; the others
+// are alike.
 class PlannedSite : public Site {
  public:
   PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);

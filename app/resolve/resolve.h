@@ -1,4 +1,4 @@
-// Decides a job: chooses what the config leaves to the memory of the ranks (app/resolve/memory_choice.h).
+// Makes the job of a config. Chooses what the config leaves to the memory of the ranks (app/resolve/memory_choice.h).
 #pragma once
 
 #include <utility>
@@ -32,10 +32,11 @@ class Site {
   const MemoryBudget budget_;
 };
 
-// The ranks of this run, with the memory that is free when the object is made. Its methods are collectives.
+// The ranks of this run, with the memory that is free at construction. Its methods are collectives.
 class LiveSite : public Site {
  public:
-  // `runtime` must outlive the object. A collective.
+  // A collective.
+  // Requires: `runtime` outlives the object.
   explicit LiveSite(Runtime& runtime);
   bool fits(const Job& job) const override;
   MemoryPlan plan(const Job& job) const override;
@@ -46,27 +47,26 @@ class LiveSite : public Site {
   Runtime& runtime_;
 };
 
-// Returns the job of a stage with the fastest choice of what memory decides, and without a memory plan. `stage` must be
-// resolved for the device (resolve_device) and valid for the mesh.
+// Returns the job of a stage with the first of memory_choices(), and without a memory plan.
+// Requires: `stage` has been resolved for the device (resolve_device) and is valid for the mesh.
 Job draft(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 
 // Returns the job of a stage. Takes the first of memory_choices() that fits, or the last one if none fits. A collective
-// if the site is.
+// on a LiveSite.
 Job resolve(const StageConfig& stage, const Site& site);
 
-// Returns the job with which a run goes on from its progress: that of the stage of its next step, without the samples
-// that rollbacks skip, and in bfloat16 during a fallback. A collective if the site is.
+// Returns the job with which a run resumes from its progress: the job of the stage of the next step, without the
+// samples that rollbacks skip, and in bfloat16 during a fallback. A collective on a LiveSite.
 Job resolve(const Config& run, const Site& site, const Progress& progress);
-// Returns the same from an earlier job of the stage, so that nothing is decided again.
+// Returns resolve(run, site, progress) from an earlier job of the stage, without choosing anything again.
 Job later_job(Job job, const Config& run, const Progress& progress);
 
-// Return the jobs of a run and of a stage at a place that is only planned for, with the memory of the rank that needs
-// the most.
+// Return the jobs of a run and of a stage at a planned place, with the memory of the rank that needs the most.
 Job resolve(const Config& run, const Place& place, const MeshChoice& mesh, const Progress& progress);
 Job resolve(const StageConfig& stage, const Place& place, const MeshChoice& mesh);
 
-// Returns whether the stage fits with the choice that takes the least memory. Plans once, where resolve() plans up to a
-// dozen times.
+// Returns whether the stage fits with the choice that takes the least memory. Makes only one memory plan, while
+// resolve() makes up to a dozen.
 bool can_fit(const StageConfig& stage, const Place& place, const MeshShape& mesh);
 
 }  // namespace octavo

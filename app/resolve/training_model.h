@@ -10,8 +10,9 @@ namespace octavo {
 
 class TrainingModel {
  public:
-  // Allocates the state as the job's memory plan says; the weights are not initialized. `validating` adds buffers for a
-  // Validator of config.data.validation. A collective. `runtime` must outlive the object.
+  // Allocates the state as the job's memory plan says, without initializing weights. `validating` adds buffers for a
+  // Validator of config.data.validation. A collective.
+  // Requires: `runtime` outlives the object.
   TrainingModel(const Job& job, bool validating, Runtime& runtime);
   TrainingModel(const TrainingModel&) = delete;
   TrainingModel& operator=(const TrainingModel&) = delete;

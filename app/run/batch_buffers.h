@@ -1,4 +1,4 @@
-// Device buffers for batches of tokens. The loader prepares a batch on the host, and it is uploaded before the step
+// Device buffers for batches of tokens. The loader prepares a batch on the host. The batch is uploaded before the step
 // that uses it.
 #pragma once
 
@@ -21,12 +21,12 @@ class BatchBuffers {
   // document mask. Until the first upload, the current batch is all zeros, with one document per sequence.
   BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream);
 
-  // Queues the upload of a batch of at most `rows` rows, in whole micro-batches. The host waits only if the upload two
-  // batches ago is not complete.
+  // Queues the upload of a batch. The host waits only if the upload two batches ago is not complete.
+  // Requires: the batch has at most `rows` rows, in whole micro-batches.
   void upload(const Batch& batch);
 
-  // Makes the batch that was uploaded before the last one the current batch, which the methods below refer to. A second
-  // call makes the last one current again.
+  // Makes the batch before the last upload the current batch, to which the methods below refer. A second call undoes
+  // this.
   void swap() { current_ = 1 - current_; }
 
   // Returns micro-batch `i` of the current batch. The result is valid until the second upload after this call.

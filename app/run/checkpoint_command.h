@@ -1,15 +1,15 @@
 // Runs checkpoint.command, a shell command, on rank 0's machine for each complete checkpoint while the run continues.
-// The command is given
+// The command gets these environment variables
 //
 //   OCTAVO_CHECKPOINT   absolute path of the checkpoint
 //   OCTAVO_STEP         its step
 //   OCTAVO_LOSS         training loss of that step, or "nan" if it is not known
 //   OCTAVO_RUN          absolute path of the run's folder, which is also the working directory
 //
-// and none of the variables by which MPI and Slurm identify the process, so that it can start programs of its own. One
-// command runs at a time. A checkpoint that is complete while a command runs waits for it, and if another follows,
-// only the newer one is kept. Output goes to RUN/checkpoint_commands/step_00000500.log. If the last line of the output
-// that is a JSON object has numbers, these are metrics (app/run/metric_table.h, "evaluation").
+// and none of those by which MPI and Slurm identify the process, so that the command can start programs of its own. One
+// command runs at a time. A checkpoint that is complete while a command runs waits for its end. Only the newest such
+// checkpoint waits, and older ones get no command. Output goes to RUN/checkpoint_commands/step_00000500.log. Numbers in
+// the last line of the output that is a JSON object become metrics (app/run/metric_table.h, "evaluation").
 #pragma once
 
 #include <sys/types.h>
@@ -47,14 +47,14 @@ class CheckpointCommand {
 
   // Sets the loss of a step whose state is about to be saved.
   void set_loss(int64_t step, double loss);
-  // Runs the command for the complete checkpoint of a step, at once or after the one that runs.
+  // Runs the command for the complete checkpoint of a step, at once or after the running command.
   void start(int64_t step);
-  // Logs the end of a command as an event, ends a command whose time is over, and starts the next one. Returns whether
-  // a command runs. Never waits.
+  // Logs the end of a command as an event, ends a command that has exceeded its time limit, and starts the next one.
+  // Returns whether a command runs. Never waits.
   bool poll();
-  // Ends the command that runs, and forgets the one that waits.
+  // Ends the running command, and forgets the checkpoint that waits.
   void end(const std::string& reason);
-  // Returns what the first command has printed of which this was not returned yet, if there is one.
+  // Returns the numbers of the earliest command whose numbers have not been returned yet, if there is one.
   std::optional<Numbers> next_numbers();
 
  private:

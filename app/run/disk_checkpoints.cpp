@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Calls `is_done` until it returns true, for about a quarter of a second. It is called a number of times that does not
-// depend on the clock, so that all ranks run equally many collectives.
+// Calls `is_done` until it returns true, for about a quarter of a second. The number of calls does not depend on the
+// clock, so that all ranks run equally many collectives.
 bool wait_briefly_for(const std::function<bool()>& is_done) {
   constexpr std::chrono::milliseconds kPause{5};
   constexpr int kPolls = 50;
@@ -101,9 +101,9 @@ void DiskCheckpoints::set_other_runs_aside() {
   });
 }
 
-// Moves checkpoints that this run does not resume, so that `auto` never finds them later: all of them, or if the run
-// resumes a checkpoint in this directory, those after it. Incomplete ones move too, because a save of their step would
-// replace them.
+// Moves checkpoints that this run does not resume, so that `auto` never finds them later. If the run resumes a
+// checkpoint in this directory, only later checkpoints move, otherwise all. Incomplete checkpoints move too, because a
+// save of the same step would replace them.
 void DiskCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
   std::vector<FoundCheckpoint> others = find_checkpoints(dir, true);
@@ -117,8 +117,7 @@ void DiskCheckpoints::move_other_runs() const {
            others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
 }
 
-// Returns by how many the number of checkpoints on disk will grow at most, given that `there` exist now and old ones
-// are removed.
+// Returns the maximum growth of the number of checkpoints on disk. `there` exist now, and old ones are removed.
 int64_t DiskCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const {
   const CheckpointConfig& c = config_.checkpoint;
   const auto multiples = [&](int64_t n) { return n > 0 ? (last_step - 1) / n - start_step / n : 0; };
@@ -155,8 +154,7 @@ std::string DiskCheckpoints::describe_space() const {
   return text;
 }
 
-// Reserves the staging memory at the start. Otherwise a process that the system cannot give enough pages would be
-// killed at its first save.
+// Reserves the staging memory at the start. If memory is short, a process would otherwise be killed at its first save.
 void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) {
   if (!writer_.stages()) return;
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces);

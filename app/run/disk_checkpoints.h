@@ -34,9 +34,9 @@ class CreatedDirectories {
   std::vector<std::filesystem::path> missing_;  // Directories that did not exist, the innermost first.
 };
 
-// Returns whether the final save of a run replaces a pending save of `step`, so that nobody waits for the pending one.
-// A pending save is needed if its checkpoint stays for ever (checkpoint.keep_every), or if there is no complete
-// checkpoint to fall back to until the final one is complete.
+// Returns whether the final save of a run replaces a pending save of `step`, which is then abandoned. A pending save is
+// needed if its checkpoint is kept forever (checkpoint.keep_every), or if there is no complete checkpoint to fall back
+// to until the final save is complete.
 bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_checkpoint);
 
 // Every method is a collective, unless it is const or its comment says otherwise. If a save fails (a full disk, an I/O
@@ -45,15 +45,16 @@ bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_che
 // fails.
 class DiskCheckpoints {
  public:
-  // Opens config.checkpoint.dir for writing. `config` and `runtime` must outlive the object.
+  // Opens config.checkpoint.dir for writing.
+  // Requires: `config` and `runtime` outlive the object.
   DiskCheckpoints(const Config& config, Runtime& runtime);
 
   // Returns the path of the checkpoint on disk that the run would resume if none were damaged (path_to_resume), without
   // reading the checkpoint.
   std::optional<std::filesystem::path> newest();
   // Returns the checkpoint to resume, which is the same on all ranks, or nothing if the run starts from step 0.
-  // Verifies the checksums of the parts in `needed` on each rank, but not those of the newest or named checkpoint
-  // without `verifies_newest` (open_checkpoint_to_resume).
+  // Verifies the checksums of the parts in `needed` on each rank. If `verifies_newest` is false, those of the newest or
+  // named checkpoint are not verified (open_checkpoint_to_resume).
   std::optional<Checkpoint> open(std::span<const TensorPart> needed, bool verifies_newest = true);
   // Returns the newest undamaged checkpoint that this run saved, or else the checkpoint that it resumed, if any.
   // Completes a pending save first.
@@ -63,9 +64,8 @@ class DiskCheckpoints {
   // Sets the files that checkpoints contain besides tensors. Only rank 0's files are written. Not a collective.
   void carry(std::vector<CarriedFile> files) { writer_.carry(std::move(files)); }
   // Reserves host memory for staging `pieces`, the tensors that this rank saves. Throws an InputError if the machine
-  // has too little memory. Also checks the free disk space for the checkpoints between `start_step` and `last_step`:
-  // throws an InputError if it is too small for a single checkpoint, and warns if it is too small for all that exist at
-  // a time.
+  // has too little memory. Also checks the free disk space for the checkpoints between `start_step` and `last_step`.
+  // Throws an InputError if not even one fits, and warns if not all fit that will exist at the same time.
   void prepare(std::span<const CheckpointTensor> pieces, int64_t start_step, int64_t last_step);
   // Moves checkpoints of other runs, which this run does not resume, to a separate directory. Called after all checks
   // of the start have passed.
@@ -83,7 +83,7 @@ class DiskCheckpoints {
   bool ready() const { return writer_.ready(); }
   // Returns the name of the directory that is being written, or an empty text.
   std::string pending_name() const { return pending() ? step_directory_name(saving_step_) : ""; }
-  // Records whether a due save was postponed and is still to be made. Not a collective.
+  // Records whether a due save has been postponed and not made yet. Not a collective.
   void set_postponed(bool postponed) { postponed_ = postponed; }
   bool is_postponed() const { return postponed_; }
   // Waits up to a quarter of a second until ready().
@@ -91,23 +91,22 @@ class DiskCheckpoints {
   // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save). The
   // final save abandons a pending save that it replaces.
   void save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces, bool is_final);
-  // Returns the point at which the last save has copied the state. Until then the weights and optimizer states must not
-  // change. Forward and backward of the next step may run.
+  // Returns the point at which the last save has copied the state. Until this point the weights and optimizer states
+  // must not change, but forward and backward of the next step may run.
   const PiecesRead& staged() const { return writer_.staged(); }
   // Completes a pending save if all ranks have written their parts, and updates ready().
   void poll();
   // Waits for a pending save and completes it.
   void finish();
-  // Completes a pending save after another failure, which all ranks know and which takes precedence over a failure of
-  // the save.
+  // Completes a pending save after another failure that all ranks know. A failure of this save is only logged.
   void complete_pending_save();
   // Returns the step of the last complete checkpoint that this run saved or resumed. 0 if there is none.
   int64_t saved_step() const { return saved_step_; }
   // Returns the steps of the saves that were completed since the last call, in order. Not a collective.
   std::vector<int64_t> take_completed() { return std::exchange(completed_, {}); }
-  // Returns the path of that checkpoint, or nothing if there is none.
+  // Returns the path of the checkpoint of saved_step(), or nothing if there is none.
   std::optional<std::filesystem::path> last_path() const;
-  // Returns the path of that checkpoint for messages, or "none".
+  // Returns the text of last_path() for messages, or "none".
   std::string last() const;
 
  private:
@@ -117,7 +116,7 @@ class DiskCheckpoints {
   void check_free_space(int64_t start_step, int64_t last_step);
   void move_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const;
-  // Runs `work`, a part of a save. Counts a failure, which all ranks share.
+  // Runs `work`, a part of a save, and counts a failure on all ranks.
   void attempt(const std::function<void()>& work);
   void make_way_for_final_save(int64_t step);
   void report_saved();

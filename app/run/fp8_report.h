@@ -1,6 +1,6 @@
-// Statistics of a step's FP8 casts, collected every logging.fp8_stats_every steps. The model computes them, they are
-// copied to the host after the step, written to metrics.jsonl and checked for a warning. docs/precision.md explains how
-// to read them.
+// Statistics of a step's FP8 casts, collected every logging.fp8_stats_every steps. The model computes the statistics.
+// After the step they are copied to the host, written to metrics.jsonl and checked for a warning. docs/precision.md
+// explains them.
 #pragma once
 
 #include <optional>
@@ -26,16 +26,16 @@ struct Fp8TensorReport {
 
 // Largest acceptable share of saturated elements. Saturation makes large values smaller, which biases the tensor
 // towards zero. In a normal distribution 0.1% of the values exceed 3.3 standard deviations, while the largest of a
-// million values is near 5. So this limit is reached only if the scale was computed for a tensor of two thirds the
-// magnitude, which does not happen while the amax history follows the tensor.
+// million values is near 5. So this limit is reached only if the scale fits a tensor that is a third smaller, which
+// does not happen while the amax history follows the tensor.
 inline constexpr double kMaxSaturated = 1e-3;
 // Largest acceptable share of values that are flushed to zero. The smallest fifth of a normal distribution holds 0.4%
 // of its sum of squares. Setting these values to zero changes the tensor by 6.5% of its norm, more than twice the
 // change by rounding to e4m3 (2.6%).
 inline constexpr double kMaxFlushed = 0.2;
 
-// Returns one line that counts the tensors that exceed these limits or whose amax is zero or not finite, and names the
-// worst one. Returns nothing if there are none.
+// Returns one line with the number of tensors that exceed these limits or whose amax is zero or not finite, and the
+// worst tensor. Returns nothing if there are none.
 std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorReport> tensors);
 
 // Returns whether the config requests statistics and has FP8 linears.

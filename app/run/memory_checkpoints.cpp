@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 // Key in the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk when it was saved.
 constexpr const char* kOnDisk = "newest_on_disk";
-// Key in the manifest of a checkpoint in memory: the name of the checkpoint that was being written to disk at that
-// time, which may have become the newest one.
+// Key in the manifest of a checkpoint in memory: the name of the checkpoint that was being written to disk when this
+// one was saved. It may have become the newest checkpoint on disk.
 constexpr const char* kPendingOnDisk = "pending_on_disk";
 
 }  // namespace
@@ -70,7 +70,7 @@ void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const 
   }
 }
 
-// Gives the directory in memory a new name at each start of the run, so that a machine that is offline now cannot
+// Gives the directory in memory a new name at each start of the run. Otherwise a machine that is offline now could
 // contribute an old checkpoint later.
 void MemoryCheckpoints::begin() {
   if (writer_) return;
@@ -157,7 +157,7 @@ void MemoryCheckpoints::check_memory() {
   });
 }
 
-// Reserves memory for the files on every machine, because any machine may be the only one that remains.
+// Reserves memory for the files on every machine, because any machine may be the only one that is still running later.
 void MemoryCheckpoints::reserve() {
   check_memory();
   runtime_.group().agree([&] { writer_->reserve(bytes_); });

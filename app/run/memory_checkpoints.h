@@ -1,6 +1,6 @@
 // Keeps the newest state of a run in host memory that outlives the processes (checkpoint/machine_memory.h), so that a
-// restart can resume without reading the disk. Without checkpoint.in_memory, only frees what an earlier start left in
-// memory.
+// restart can resume without reading the disk. Without checkpoint.in_memory, it only frees what an earlier start left
+// in memory.
 #pragma once
 
 #include <filesystem>
@@ -20,16 +20,16 @@
 
 namespace octavo {
 
-// Every method but due() and staged() is a collective. The first failed save is logged as a warning; later failures are
+// Every method except due() and staged() is a collective. The first failed save is logged as a warning; later ones are
 // ignored.
 class MemoryCheckpoints {
  public:
-  // `config` and `runtime` must outlive the object.
+  // Requires: `config` and `runtime` outlive the object.
   MemoryCheckpoints(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {}
 
   // Returns the checkpoint in memory if the run saved it after `newest_on_disk`, of which only the manifest is read,
-  // and if the run began where checkpoint.resume says. Returns nothing otherwise. Fetches the parts in `needed` from
-  // other machines if necessary.
+  // and if the run began at the checkpoint that checkpoint.resume names, unless it is auto. Returns nothing otherwise.
+  // Fetches the parts in `needed` from other machines if necessary.
   std::optional<Checkpoint> open(const std::optional<std::filesystem::path>& newest_on_disk,
                                  std::span<const TensorPart> needed);
   // Sets the content of the checkpoints: `pieces`, the tensors that this rank saves, and the `files` of rank 0. Throws
@@ -45,7 +45,8 @@ class MemoryCheckpoints {
   // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest records the newest checkpoints on disk.
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
             const DiskCheckpoints& on_disk);
-  // Returns the point at which the last save has copied the state. Requires an earlier save().
+  // Returns the point at which the last save has copied the state.
+  // Requires: an earlier save().
   const PiecesRead& staged() const { return writer_->staged(); }
   // Makes the host wait until the last save, if any, has copied the state.
   void wait_until_staged() const {

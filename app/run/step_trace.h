@@ -8,9 +8,9 @@
 // On the CPU, ops run on the thread that calls them.
 //
 // Clocks: the streams of a rank share one event, which is recorded on the idle device between two readings of the
-// host's clock. The event is assigned the middle of these two times, with an error of some ten microseconds. Ranks on
-// rank 0's machine share its clock. The offset of other machines is measured as the difference of the times at which
-// ranks leave a barrier (the median of several), with an error of about the network's latency.
+// host's clock. The time of the event is taken to be the middle of these readings, with an error of some ten
+// microseconds. Ranks on rank 0's machine share its clock. The offset of other machines is measured as the difference
+// of the times at which ranks leave a barrier (the median of several), with an error of about the network's latency.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ inline constexpr OutputKind kStepTraceFile{"a trace of an Octavo step", R"("othe
 
 class StepTrace {
  public:
-  // Waits for queued work, and then records everything on the streams of `state` until write() or destruction. A
-  // collective. `state` and `group` must outlive the object.
+  // Waits for queued work, then records all work on the streams of `state` until write() or destruction. A collective.
+  // Requires: `state` and `group` outlive the object.
   StepTrace(TrainingState& state, ProcessGroup& group);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;

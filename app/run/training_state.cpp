@@ -117,7 +117,7 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
   }
 }
 
-// Sums the losses over the ranks. Only the last pipeline stage has some, and the other stages add zeros.
+// Sums the losses over the ranks. Only the last pipeline stage has losses, and the other stages add zeros.
 void sum_losses(TrainingState& state, Stream& stream) {
   if (!state.parameters.layout().has_head()) zero_losses(state, stream);
   for (Communicator* ranks : {&state.mesh.tokens(), &state.mesh.pipeline()}) {

@@ -17,7 +17,8 @@ class PiecesRead;
 
 class TrainingState {
  public:
-  // `mesh`, which may be a dry-run mesh, must outlive the object. The job may be a draft.
+  // The mesh may be a dry-run mesh, and the job may be a draft.
+  // Requires: `mesh` outlives the object.
   TrainingState(const Job& job, const Mesh& mesh, Arena& arena);
   // Not copyable, because the model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
@@ -51,7 +52,7 @@ struct TrainingStream {
 // Returns the streams of a step, beginning with the compute stream of the model.
 std::vector<TrainingStream> training_streams(TrainingState& state);
 
-// Returns an arena that laid out a TrainingState without allocating device memory. Runs no collectives.
+// Returns an arena in which a TrainingState has been laid out without allocating device memory. Runs no collectives.
 Arena plan_training(const Job& job, const Mesh& mesh);
 
 struct TrainingStep {
@@ -60,7 +61,7 @@ struct TrainingStep {
   int64_t targets = 1;  // Number of targets on all ranks that the loss counts. The step minimizes their mean loss.
   // A step with a larger loss is skipped. A step whose loss or gradient norm is not finite is always skipped.
   float loss_limit = std::numeric_limits<float>::infinity();
-  // Copies of the weights and optimizer states that must be complete before these change. Null: none.
+  // Copies of the weights and optimizer states that must be complete before the step changes these. Null: none.
   const PiecesRead* update_after = nullptr;
 };
 
@@ -78,8 +79,8 @@ void queue_entries(TrainingState& state, const TrainingStep& step, std::span<con
 void finish_step(TrainingState& state, const TrainingStep& step);
 
 // Queues every kind of work of a step once and waits for it, so that algorithms are timed, plans built, GPU modules
-// loaded and pipeline stages connected before the first step. Within Runtime::tune(), algorithms are timed afterwards,
-// while no transfer of another rank is in progress. Changes no state.
+// loaded and pipeline stages connected before the first step. Within Runtime::tune(), algorithms are timed after
+// warm_up(), while no transfer of another rank is in progress. Changes no state.
 void warm_up(TrainingState& state);
 
 // Returns the amaxes of delayed FP8 scaling. Undefined without delayed scaling.

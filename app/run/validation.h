@@ -1,5 +1,5 @@
-// Computes the validation loss: the mean cross entropy of a model over samples of data.validation, for each dataset,
-// and the mean of the datasets with targets, weighted by their weights. Every call uses the same samples, on any number
+// Computes the validation loss: for each dataset, the mean cross entropy of a model over samples of data.validation,
+// and the mean over the datasets with targets, weighted by their weights. All calls use the same samples, on any number
 // of ranks.
 #pragma once
 

@@ -34,25 +34,25 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
 // Loads the weights `which` of a checkpoint into the master weights.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream,
                   SavedWeights which = SavedWeights::kMaster);
-// Loads the optimizer states of a checkpoint. Requires the weights to be loaded already. If the checkpoint has no
-// optimizer states (an imported model), sets the initial states of a run. Throws an InputError if the checkpoint was
-// saved with another type of optimizer.
+// Loads the optimizer states of a checkpoint. If the checkpoint has no optimizer states (an imported model), sets the
+// initial states of a run. Throws an InputError if the checkpoint was saved with another type of optimizer.
+// Requires: the weights have been loaded.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream);
 // Loads the amax history of delayed scaling, so that tensors are scaled as they were when the checkpoint was saved. If
 // the checkpoint has no history, or one of another shape (from another recipe), tensors are scaled as in the first step
-// of a run. Does nothing if `amaxes` is null, as it is for recipes without per-tensor scales. Must be called before the
-// weights are cast. Waits for the copy.
+// of a run. Does nothing if `amaxes` is null, as for recipes without per-tensor scales. Waits for the copy.
+// Requires: the weights have not been cast yet.
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
 // Returns the tensors that this rank writes to a checkpoint: its share of the master weights, optimizer states and amax
 // history.
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime);
 
-// Loads the weights, optimizer states and amax history of a checkpoint into `state`, which must belong to the same
-// model. Verifies the checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over
-// other InputErrors, such as for values that are not finite. The caller ensures that no rank failed
-// (ProcessGroup::agree) and then publishes the weights (publish_weights).
+// Loads the weights, optimizer states and amax history of a checkpoint of the same model into `state`. Verifies the
+// checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over other InputErrors,
+// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::agree) and then
+// publishes the weights (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank. The job may be a draft. The parts do not

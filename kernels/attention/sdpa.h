@@ -11,9 +11,9 @@
 // columns of qkv.
 //
 // Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
-// sequence is one attention whose causal mask is aligned at the last key of the chunk. Attention within documents needs
-// heads of 64 or 128 there (kernels/flash_attention/flash_documents.h). Without documents the length of the chunks of a
-// shared sequence must be a multiple of kContextChunkUnit on GPUs.
+// sequence is one attention whose causal mask is aligned at the last key of the chunk. On GPUs, attention within
+// documents needs heads of 64 or 128 (kernels/flash_attention/flash_documents.h), and without documents the length of
+// the chunks of a shared sequence must be a multiple of kContextChunkUnit.
 //
 // Backward: with D_t = d_out_t . out_t,  p = exp(s - lse),  ds = p * (d_out_t . v_j - D_t),
 //   d_q_t = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_t ds q_t / sqrt(head_dim),  d_v_j = sum_t p d_out_t,

@@ -37,8 +37,8 @@ class SdpaPlans {
 
   const SdpaPlan& forward(const SdpaGeometry& geometry);
   const SdpaPlan& backward(const SdpaGeometry& geometry, Stream& stream);
-  // Queues the plan on the stream. `pointers` must have the address of every tensor of the plan but its lengths, which
-  // are added.
+  // Queues the plan on the stream, and adds the plan's lengths to `pointers`.
+  // Requires: `pointers` has the address of every other tensor of the plan.
   void execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const;
 
  private:

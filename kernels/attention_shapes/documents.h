@@ -1,5 +1,5 @@
 // Documents of a micro-batch, for attention within documents (kernels/attention/sdpa.h). Each document is a run of
-// tokens of one sequence; together the runs are all tokens of the micro-batch. Under context parallelism
+// tokens of one sequence; together the runs cover all tokens of the micro-batch. Under context parallelism
 // (core/sequence_chunks.h), a run consists of this rank's tokens and lies in one chunk of the sequence, and its
 // document may begin in an earlier chunk.
 #pragma once

@@ -46,8 +46,8 @@ struct Magnitude {
 // Returns the largest of the warp's 32 numbers.
 __device__ inline uint32_t warp_max(uint32_t bits) { return __reduce_max_sync(0xffffffffu, bits); }
 
-// Returns the largest number of the block. Only the threads of the first warp get it. All threads must call it, and
-// must call __syncthreads() before they call it again. The block must consist of whole warps.
+// Returns the largest number of the block to the threads of the first warp.
+// Requires: all threads call block_max(), with __syncthreads() between two calls. The block consists of whole warps.
 __device__ inline uint32_t block_max(uint32_t bits) {
   __shared__ uint32_t scratch[32];
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;

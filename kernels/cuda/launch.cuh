@@ -190,8 +190,9 @@ __device__ V warp_reduce(V value, Op op) {
   return value;
 }
 
-// The block's size must be a multiple of 32. `scratch` holds 32 values in shared memory. Two consecutive reductions
-// need different scratch, because a fast thread may enter the second while a slow thread still reads the first.
+// `scratch` holds 32 values in shared memory. Two consecutive reductions need different scratch, because a fast thread
+// may begin the second reduction while a slow thread still reads the scratch of the first.
+// Requires: the block's size is a multiple of 32.
 template <typename V, typename Op>
 __device__ V block_reduce(V value, V identity, Op op, V* scratch) {
   value = warp_reduce(value, op);

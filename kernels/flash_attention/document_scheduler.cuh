@@ -1,6 +1,6 @@
-// Tile scheduler of backward within documents. FlashAttention's own starts a block for every tile of the longest
-// document, for every document, and most of them would find nothing to do. This scheduler starts one for each tile that
-// exists, those of long documents first.
+// Tile scheduler of backward within documents. For every document, FlashAttention's own scheduler starts a block for
+// each tile of the longest document, and most of these blocks would find nothing to do. This scheduler starts one block
+// for each tile that exists, those of long documents first.
 #pragma once
 
 #include <tile_scheduler.hpp>  // FlashAttention's

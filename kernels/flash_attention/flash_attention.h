@@ -1,7 +1,7 @@
 // FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper GPUs, for causal sequences and chunks of sequences, and
-// for documents within them (kernels/flash_attention/flash_documents.h). It takes less time and energy than cuDNN
-// (docs/benchmarks/attention.md). The kernels are compiled from FlashAttention's sources, which
-// scripts/setup.sh downloads. A build without them uses cuDNN for all attention, and refuses documents.
+// for documents within them (kernels/flash_attention/flash_documents.h). FlashAttention takes less time and energy than
+// cuDNN (docs/benchmarks/attention.md). The kernels are compiled from FlashAttention's sources, which scripts/setup.sh
+// downloads. A build without them uses cuDNN for all attention, and refuses documents.
 #pragma once
 
 #include "build_config.h"

@@ -55,7 +55,7 @@ FlashBackwardSize backward_size(const SdpaShape& shape, const DocumentLaunch& la
 
 namespace {
 
-// Returns a launch of backward that has at least as much of everything as any launch of this shape.
+// Returns a launch of backward whose numbers are at least those of any launch of this shape.
 DocumentLaunch largest_backward(const SdpaShape& shape) {
   const int64_t count = documents_per_backward(shape);
   const int64_t queries = window_tokens(shape);

@@ -44,9 +44,9 @@ struct DocumentLaunch {
   // Number of rows from the first key of the first document to the last key of the last document. All of them are keys
   // of the documents.
   int64_t num_keys = 0;
-  int64_t most_queries = 0;  // Number of queries of the document that has most.
-  int64_t most_keys = 0;     // Number of keys of the document that has most.
-  int64_t key_tiles = 0;     // Number of tiles of keys, of which no two documents share one.
+  int64_t most_queries = 0;  // Largest number of queries of a document.
+  int64_t most_keys = 0;     // Largest number of keys of a document.
+  int64_t key_tiles = 0;     // Number of tiles of keys. No two documents share a tile.
 };
 // Returns the launches of all documents, in the order of the list.
 std::vector<DocumentLaunch> document_launches(std::span<const Document> documents, const SdpaShape& shape,

@@ -15,7 +15,7 @@ inline constexpr int kFlashKeyTile = 128;
 // Returns the number of tiles that hold `rows` rows.
 constexpr int64_t num_tiles(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; }
 
-// Returns the largest power of two of heads whose data fits into `cache_bytes`, at least 1 and at most `most`.
+// Returns the largest number of heads, a power of two up to `most`, whose data fits into `cache_bytes`. At least 1.
 constexpr int64_t heads_in_cache(int64_t bytes_per_head, int64_t cache_bytes, int64_t most) {
   int64_t heads = 1;
   while (2 * heads <= most && 2 * heads * bytes_per_head <= cache_bytes) heads *= 2;

@@ -5,7 +5,7 @@
 //   current      = 0
 //
 // element by element. A zero does not replace an amax, because it says nothing about the tensors of later steps. So a
-// slot that has had an amax always has one. NaN and infinity count as the largest values in a maximum, as in
+// slot that has had a nonzero amax always has one. NaN and infinity count as the largest values in a maximum, as in
 // kernels/fp8/fp8.h. Queued on `stream`; deterministic.
 #pragma once
 
@@ -22,7 +22,7 @@ struct AmaxHistory {
   Tensor current;  // [slots] float32; read, then set to zero
   int64_t row = 0;
   float factor = 1;       // 2^margin
-  bool replaces = false;  // sets history[row] to a nonzero `current` instead of the maximum
+  bool replaces = false;  // whether a nonzero `current` replaces history[row], instead of their maximum
   Tensor skip = {};       // optional [1] float32: history stays unchanged if not 0 (kernels/optimizer/skip_update.h)
 };
 void amax_history(const AmaxHistory& args, Stream& stream);

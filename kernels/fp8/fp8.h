@@ -31,7 +31,7 @@ struct Fp8Operand {
 
 // Computes out[0] = max(out[0], factor * max |x|).
 struct Amax {
-  Tensor out;          // [1] float32; zero bytes before the first call
+  Tensor out;          // in and out, [1] float32; zero before the first call
   Tensor x;            // [n] float32 or bfloat16
   Tensor factor = {};  // optional [1] float32, not negative; 1 if undefined
 };
@@ -40,9 +40,10 @@ void amax(const Amax& args, Stream& stream);
 // The operands that a tensor [m, n] is cast into, and the source of their scale.
 //
 // An op that takes a cast writes these operands instead of its result, with the bits that quantize would compute from
-// the result. The scaling must have ScalingTraits::casts_results. With kTensor, `amax` is known before the op runs, as
-// in delayed scaling, or is the tensor that the op writes the amax of its result to. In that case the op computes its
-// result twice, first to measure it and then to cast it.
+// the result. With kTensor, `amax` is known before the op runs, as in delayed scaling, or is the tensor that the op
+// writes the amax of its result to. In the latter case the op computes its result twice, to measure and then to cast
+// it.
+// Requires: if an op takes the cast, its scaling has ScalingTraits::casts_results.
 struct Fp8Cast {
   Fp8Operand rows = {};             // optional = [m, n]
   Fp8Operand columns = {};          // optional = [n, m], the transpose; format and scaling equal those of rows
@@ -57,10 +58,10 @@ struct Fp8Cast {
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }
 };
 
-// Casts x, which is read once. With kRow there are two passes, kMeasure and kCast. Ranks that hold parts of a matrix
-// run the passes separately and exchange amaxes between them: where each rank has some columns of the matrix, the
-// amaxes in rows.scale_inv become the maximum over the ranks, and where each rank has some rows, those in
-// columns.scale_inv. Each rank then has its part of the operands of the whole matrix, bit by bit.
+// Passes of a cast of x. A cast reads x once, or with kRow twice, in the passes kMeasure and kCast. Ranks that hold
+// parts of a matrix run these passes separately, and between them replace amaxes by their maxima over the ranks: those
+// in rows.scale_inv if each rank has some columns of the matrix, and those in columns.scale_inv if each rank has some
+// rows. Each rank then has its part of the operands of the whole matrix, bit by bit.
 enum class QuantizePasses : uint8_t {
   kAll,
   kMeasure,  // kRow: writes only the amaxes, into scale_inv of the operands
@@ -74,15 +75,15 @@ struct Quantize {
 };
 void quantize(const Quantize& args, Stream& stream);
 
-// Computes d = a b^T (+ d) from two quantized operands, dequantized, with float32 accumulation. At least one operand is
-// e4m3. The scalings are kTensor for both, kRow for both, or 1x128 with 1x128 or 128x128. k and n are multiples of 16,
-// and on GPUs of 128 if a scaling is blockwise.
+// Computes d = a b^T (+ d) from the values of two quantized operands, with float32 accumulation.
+// Requires: at least one operand is e4m3. The scalings are kTensor for both, kRow for both, or 1x128 with 1x128 or
+// 128x128. k and n are multiples of 16, and on GPUs of 128 if a scaling is blockwise.
 struct Fp8Matmul {
   Tensor d;      // [m, n] bfloat16 or float32
   Fp8Operand a;  // [m, k]
   Fp8Operand b;  // [n, k]
   bool accumulate = false;
-  // Uses the tensor cores' reduced-precision accumulation, which is twice as fast at long k; kTensor and kRow only.
+  // Whether to use the tensor cores' reduced-precision accumulation, twice as fast at long k. Only kTensor and kRow.
   bool fast_accumulation = false;
   const char* name = "fp8_matmul";
 };

@@ -21,7 +21,8 @@ struct Fp8CastPiece {
 };
 void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream);
 
-// Computes out[j][i] = x[i][j] in one pass. out must not alias x.
+// Computes out[j][i] = x[i][j] in one pass.
+// Requires: out does not alias x.
 struct Fp8Transpose {
   Tensor out;  // = [n, m], dtype of x
   Tensor x;    // [m, n] float8_e4m3 or float8_e5m2

@@ -34,7 +34,7 @@ inline constexpr int kFp8Counts = Fp8Sum::kCount - 1;
 
 struct Fp8Stats {
   Tensor sums;      // += [Fp8Sum::kCount] float32
-  Tensor maxima;    // = max(itself, new) [Fp8Maximum::kCount] float32; zero bytes before the first call
+  Tensor maxima;    // in and out, [Fp8Maximum::kCount] float32: running maxima; zero before the first call
   Fp8Operand rows;  // [m, n], the operand that quantize made from x
   Tensor x;         // [m, n] float32 or bfloat16
   Tensor amax;      // kTensor: [1] float32, the amax that the scale was computed from

@@ -18,12 +18,12 @@ struct ScalingTraits {
   Scaling scaling;
   const char* name;     // in messages
   const char* product;  // name, in machine files, of matmuls whose activations have this scaling
-  bool takes_amax;      // the caller gives the amax, or a bound, that the scale is computed from
-  bool measures_apart;  // a separate pass, before that of the cast, finds the scales
-  bool casts_results;   // an op can cast its own result (Fp8Cast)
-  bool one_per_tile;    // the elements of a tile of 128 x 128 share one scale
-  bool scales_first;    // the first operand of a matmul can have this scaling
-  bool blockwise;       // a matmul has no fast accumulation, and the scalings of its operands may differ
+  bool takes_amax;      // whether the caller gives the amax, or a bound, that the scale is computed from
+  bool measures_apart;  // whether a separate pass, before the cast, finds the scales
+  bool casts_results;   // whether an op can cast its own result (Fp8Cast)
+  bool one_per_tile;    // whether the elements of a tile of 128 x 128 share one scale
+  bool scales_first;    // whether the first operand of a matmul can have this scaling
+  bool blockwise;       // whether a matmul has no fast accumulation, and operands whose scalings may differ
 };
 
 // clang-format off

@@ -11,8 +11,8 @@
 // which equals cross_entropy (kernels/layers/cross_entropy.h) of the whole rows up to rounding. A rank has the logits
 // of the entries [vocab_begin, vocab_begin + vocab) of the vocabulary, and `vocab` may differ between ranks. The losses
 // and gradients of a token with target -1 are zero. Arithmetic is float32. A NaN or +infinity among the logits of any
-// rank makes the loss NaN. A logit of -infinity has probability zero, even if a rank has no other logits. Queued on
-// `stream`; deterministic; wrong shapes throw.
+// rank makes the loss NaN. A logit of -infinity has probability zero, even if all logits of a rank are -infinity.
+// Queued on `stream`; deterministic; wrong shapes throw.
 #pragma once
 
 #include "core/stream.h"
@@ -34,7 +34,7 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream);
 struct CrossEntropyParallel {
   Tensor losses;    // = [tokens] float32, the same bits on every rank
   Tensor d_logits;  // optional = [tokens, vocab], compute dtype; may alias logits
-  Tensor logits;    // [tokens, vocab], those of cross_entropy_stats
+  Tensor logits;    // [tokens, vocab], the input of cross_entropy_stats
   Tensor targets;   // [tokens] int32
   Tensor stats;     // [ranks, tokens, 3] float32, the gathered CrossEntropyStats::stats of all ranks
   int64_t vocab_begin = 0;

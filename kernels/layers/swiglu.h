@@ -12,7 +12,8 @@
 //
 // The slope bounds how much larger than d_out a gradient can be: |d_up| <= |d_out| * |gate|, because |silu(x)| <= |x|,
 // and |d_gate| <= |d_out| * 1.1 * |up|, because |silu'(x)| < 1.1. Rounding may exceed the bound by 0.4%, which does not
-// change a cast to e5m2 with a scale of the bound, because values up to 7% above the largest number round to it.
+// change a cast to e5m2 with a scale of the bound, because values up to 7% above the largest number round to this
+// number.
 //
 // Queued on `stream`; deterministic.
 #pragma once

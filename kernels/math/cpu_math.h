@@ -30,7 +30,7 @@ void convert(Out* out, const In* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = Out(static_cast<float>(x[i]));
 }
 
-// Returns |x| as an integer. Such integers order all floats, with infinity and NaN at the top.
+// Returns the bits of |x|. As integers, these bits order all floats by |x|, with infinity and NaN at the top.
 inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
 inline void update_amax(float& amax, float x) { amax = std::bit_cast<float>(std::max(magnitude(amax), magnitude(x))); }

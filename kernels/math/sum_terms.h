@@ -11,7 +11,7 @@ struct SumTerms {
   Tensor out;  // [n] float32, or bfloat16 if the terms are bfloat16.
   // [t * n], one term after the other; float32 or bfloat16.
   Tensor terms;
-  bool accumulate = false;  // Adds to `out` instead of assigning it.
+  bool accumulate = false;  // Whether the sum is added to `out` instead of assigned.
 };
 void sum_terms(const SumTerms& args, Stream& stream);
 

@@ -28,8 +28,8 @@ struct Matmul {
   Tensor b;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // d += instead of d =
-  // Requires equal bits on all ranks with GPUs of one kind, so the algorithm does not depend on measured times.
+  bool accumulate = false;  // whether d += instead of d =
+  // Whether all ranks with GPUs of one kind must get equal bits. The algorithm then does not depend on measured times.
   bool reproducible = false;
   const char* name = "matmul";  // for the profile, a string literal
 };

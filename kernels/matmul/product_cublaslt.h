@@ -68,8 +68,8 @@ struct ProductLayouts {
   OwnedLayout a, b, d;
 };
 
-// A matmul that can be queued. The constructor says in `descriptor` which operands are transposed. The caller sets how
-// they are scaled, and choose_algorithm sets the algorithm.
+// A matmul that can be queued. The constructor sets in `descriptor` which operands are transposed. The caller sets how
+// the operands are scaled, and choose_algorithm sets the algorithm.
 struct ProductPlan {
   explicit ProductPlan(const ProductShape& shape);
 

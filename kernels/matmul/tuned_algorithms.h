@@ -1,5 +1,5 @@
 // The algorithms that timing has chosen, so that each problem is timed once. A problem is a matmul with everything that
-// decides how fast its algorithms are; a problem and an algorithm of the library are both text. The object is a state
+// decides how fast its algorithms are. Problems and the library's algorithms are stored as text. The object is a state
 // of a stream: stream.state<TunedAlgorithms>().
 //
 // text() is JSON, {"on": "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.14.0", "algorithms": {problem: algorithm, ...}}. A
@@ -41,15 +41,16 @@ class TunedAlgorithms {
   // otherwise takes the recorded algorithm.
   void defer(std::function<void()> choose) { deferred_.push_back(std::move(choose)); }
   int64_t num_deferred() const { return static_cast<int64_t>(deferred_.size()); }
-  // Calls all functions that defer() has added since the last clear_deferred(). A second call calls the same functions
-  // again, so that they take the algorithms that add() has added since the first. Must not be called while deferring.
+  // Calls all functions that defer() has added since the last clear_deferred(). A second call of choose_deferred()
+  // calls the same functions again, so that they take the algorithms that add() has added in between.
+  // Requires: deferring() is false.
   void choose_deferred() {
     for (const auto& choose : deferred_) choose();
   }
   // Removes all deferred functions.
   void clear_deferred() { deferred_.clear(); }
 
-  // Records that the problem could not be timed because memory is missing. The problem runs with the library's first
+  // Records that the problem could not be timed for lack of memory. The problem runs with the library's first
   // candidate.
   void leave(const std::string& problem) {
     if (std::ranges::find(untimed_, problem) == untimed_.end()) untimed_.push_back(problem);

@@ -8,8 +8,8 @@
 //
 // The optional outputs are w in the compute dtype for the next forward, and the amax of w (kernels/fp8/fp8.h), where
 // NaN and infinity count as the largest values. If `skip` is not 0, m, v and w keep their bits and only the amax is
-// computed. Elementwise over flat buffers that may start at any element, in one fused kernel, which is fastest if all
-// buffers have the same offset, in elements, from a multiple of 8 elements. Queued on `stream`; deterministic.
+// computed. One fused elementwise kernel updates flat buffers that may start at any element. The kernel is fastest if
+// all buffers have the same offset, in elements, from a multiple of 8 elements. Queued on `stream`; deterministic.
 // kernels/optimizer/adamw_float8.h describes moments in three bytes, with which the results have equal bits on all
 // devices.
 #pragma once
@@ -47,7 +47,7 @@ struct Adamw {
   Tensor exp_avg;              // m, in place [n] float32, bfloat16 or float8_e4m3 codes
   Tensor exp_avg_sq;           // v, in place [n] in the dtype of m, or bfloat16 if m is codes
   Tensor grad;                 // [n] float32
-  Tensor weight;               // optional = [n] bfloat16
+  Tensor weight;               // optional = [n] bfloat16: new w
   Tensor amax = {};            // optional [1] float32: = max(itself, max |master|) after the update
   Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
   Tensor skip = {};            // optional [1] float32 (kernels/optimizer/skip_update.h)

@@ -18,7 +18,7 @@ inline float clip_factor(float grad_clip, const Tensor& grad_sum_of_squares) {
   return factor > 1.0f ? 1.0f : factor;  // a NaN norm gives NaN
 }
 
-// Computes the amax of the updated master weights and the weights in bfloat16, each if its tensor is defined.
+// Computes the amax of the updated master weights, and rounds them to bfloat16, each if its tensor is defined.
 inline void publish(const Tensor& master, const Tensor& amax, const Tensor& weight) {
   update_amax<float>(amax, master);
   if (weight.defined()) convert(weight.data<BFloat16>(), master.data<float>(), master.numel());

@@ -8,7 +8,7 @@
 //   w = w - lr * (0.2 * sqrt(max(rows, columns)) * X + weight_decay * w)
 //
 // with a, b, c = 3.4445, -4.7750, 2.0315. This is the Newton-Schulz iteration, with coefficients that Jordan fitted to
-// grow small singular values fast; the singular values of the result are about 0.7 to 1.2. If rows > columns, it is
+// grow small singular values fast; the singular values of the result are about 0.7 to 1.2. If rows > columns, X is
 // computed with A = X^T X as X (a I + b A + c A^2), which is equal. kernels/matmul/matmul.h has the matmuls,
 // model/optimizer/muon.h assembles whole matrices, and this header has the elementwise ops. All are queued on `stream`
 // and deterministic.
@@ -31,8 +31,9 @@ struct MuonMomentum {
 };
 void muon_momentum(const MuonMomentum& args, Stream& stream);
 
-// Copies a matrix out of or into a larger one: out[r, c] = x[r, c], divided by sqrt(sum_of_squares) + 1e-7 if that is
-// defined. Element [r, c] is at r * stride + c. out and x are flat and have one dtype, float32 or bfloat16.
+// Copies a matrix out of or into a larger one: out[r, c] = x[r, c], divided by sqrt(sum_of_squares) + 1e-7 if
+// sum_of_squares is defined. Element [r, c] is at r * stride + c. out and x are flat and have one dtype, float32 or
+// bfloat16.
 struct MuonRows {
   Tensor out;
   Tensor x;
@@ -55,7 +56,7 @@ void muon_polynomial(const MuonPolynomial& args, Stream& stream);
 struct MuonUpdate {
   Tensor master;       // w, in place [n] float32
   Tensor update;       // X [n] float32 or bfloat16
-  Tensor weight = {};  // optional = [n] bfloat16
+  Tensor weight = {};  // optional = [n] bfloat16: new w
   Tensor amax = {};    // optional [1] float32: = max(itself, max |master|) after the update
   Tensor skip = {};    // optional [1] float32
   float lr = 0;

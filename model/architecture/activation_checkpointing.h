@@ -8,9 +8,9 @@
 //   full       their input h0                                 the forward up to gate_up
 //   block      `ratio` of the blocks, spread evenly, save the activations of mode full, the others those of mode none
 //
-// All modes recompute two inputs that backward gets almost for free: the output of swiglu, which the kernel of its
-// backward also computes, and the cast of attention's output. Mode none under fp8_rowwise is the exception, which saves
-// the cast of swiglu. kActivationPasses is the table.
+// All modes recompute two inputs of linears that backward gets almost for free: the output of swiglu, which the kernel
+// of its backward also computes, and the cast of attention's output. As an exception, mode none under fp8_rowwise saves
+// the cast of swiglu's output. kActivationPasses is the table.
 //
 // Activations that are not saved lie in memory that all blocks share (SharedActivations).
 //
@@ -32,17 +32,17 @@ namespace octavo {
 // The op that makes the input of a linear, or the gradient of its output.
 enum class Producer : uint8_t { kNorm, kAttention, kSwiglu, kRopeBackward, kSwigluBackward, kNormBackward };
 
-// How a kernel can cast a result of which no earlier step knows the amax.
+// How a kernel can cast a result whose amax is not known before the kernel runs.
 enum class OwnScale : uint8_t {
-  kNone,   // It cannot. The result is written, and cast by a kernel of its own.
+  kNone,   // It cannot. It writes the result, and another kernel casts it.
   kTwice,  // It computes the result twice: to measure it, and to cast it with this amax.
   kBound,  // It casts a gradient to e5m2 with an upper bound of the amax.
 };
 
 struct ProducerTraits {
   Producer producer;
-  bool measures;  // The kernel also computes the amax of its result.
-  bool casts;     // The kernel can write FP8 operands in place of its result, if it has their scales.
+  bool measures;  // Whether the kernel also computes the amax of its result.
+  bool casts;     // Whether the kernel can write FP8 operands in place of its result, if their scales are known.
   OwnScale own_scale;
 };
 
@@ -60,7 +60,7 @@ inline constexpr ProducerTraits kProducers[] = {
 // clang-format on
 constexpr const ProducerTraits& traits(Producer producer) { return kProducers[static_cast<size_t>(producer)]; }
 
-// How much of the forward of a block is computed again in its backward.
+// Part of a block's forward that its backward computes again.
 enum class Recompute : uint8_t { kNothing, kCheap, kBlock };
 
 // The pass of a block that makes an activation for backward. Activations of the forward lie in memory of the block and
@@ -119,8 +119,8 @@ struct ActivationCheckpointing {
   double ratio = 1.0;       // Share of the blocks that mode block recomputes. Other modes ignore it.
 };
 
-// Activations that all blocks share, because each block needs them only for a short time. The first call with a name
-// allocates the tensor, and later calls must have the same dtype and shape.
+// Activations that all blocks share, because each block needs them only for a short time. The first call of get() with
+// a name allocates the tensor. Later calls must have the same dtype and shape.
 class SharedActivations {
  public:
   Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena) {

@@ -29,7 +29,7 @@ struct LinearNames {
   const char* d_w = "linear_d_w";
 };
 
-// A parameter that is some rows of W.
+// A parameter that is some rows of the weight W of a linear.
 struct MatrixSpec {
   const char* name;          // Name without its prefix, such as "model.layers.3.".
   int64_t rows;              // Rows of the whole parameter.
@@ -53,7 +53,7 @@ struct NormSpec {
   int64_t width;
 };
 
-// The norms and linears of a half of a block.
+// The norms and linears of a half of a block, which is attention or the MLP.
 struct HalfSpec {
   std::vector<NormSpec> norms;
   std::vector<LinearSpec> linears;
@@ -68,7 +68,7 @@ inline constexpr const char* kMlpNorm = "post_attention_layernorm.weight";
 struct BatchShape {
   int64_t micro_batch_size = 0;  // Sequences in one micro-batch.
   int64_t seq_len = 0;           // Tokens of each sequence that this tensor-parallel group has.
-  int64_t tensor_ranks = 1;      // Ranks that divide the layers. Between linears each has a share of the tokens.
+  int64_t tensor_ranks = 1;      // Ranks that divide the layers. Between linears each has share() of the tokens.
   bool document_mask = false;    // Whether a token attends only to tokens of its document.
   ContextRank context = {};      // This rank among the ranks that share each sequence.
   int64_t tokens() const { return micro_batch_size * seq_len; }

@@ -2,20 +2,20 @@
 // have shares of their tokens exchange them. cast_plan() decides it once, when a linear is constructed
 // (model/linear/linear_layer.h), and the linear only reads it.
 //
-//   recipe                tensor                    cast by                 measured by          ranks agree
-//   bfloat16              any                       nobody                  nobody               no
-//   scales of rows        any                       the linear              nobody               no
-//   scales of blocks      whole                     the producer if it can  nobody               no
-//                         share of the tokens       the linear              nobody               no
-//   one scale per tensor  recomputation, backward   the producer if it can  nobody               no
+//   recipe                tensor                    cast by                 measured by            ranks agree
+//   bfloat16              any                       nobody                  nobody                 no
+//   scales of rows        any                       the linear              nobody                 no
+//   scales of blocks      whole                     the producer if it can  nobody                 no
+//                         share of the tokens       the linear              nobody                 no
+//   one scale per tensor  recomputation, backward   the producer if it can  nobody                 no
 //                         forward and gradient:
-//                         - scales of a history     the producer if it can  producer, else cast  no
-//                         - gradient with a bound   the producer            nobody               no
-//                         - whole, own scale kTwice the producer            the producer         no
-//                         - otherwise               the linear              producer, else it    yes
+//                         - scales of a history     the producer if it can  producer, else cast    no
+//                         - gradient with a bound   the producer            nobody                 no
+//                         - whole, own scale kTwice the producer            the producer           no
+//                         - otherwise               the linear              producer, else linear  yes
 //
-// While results are observed or statistics are measured, the linear casts what the producer would cast in the forward,
-// and the gradient.
+// An observer of results and the FP8 statistics need the tensors themselves. For them the linear, instead of the
+// producer, casts the gradient, and in the forward the input.
 #pragma once
 
 #include <array>
@@ -67,9 +67,9 @@ enum class Exchange : uint8_t {
 struct TensorCast {
   Caster cast = Caster::kNobody;
   Measurer measure = Measurer::kNobody;
-  bool agree = false;    // Ranks take the maximum of their amaxes before the cast.
-  bool rows = false;     // The row operand is made.
-  bool columns = false;  // The transposed operand is made.
+  bool agree = false;    // Whether ranks take the maximum of their amaxes before the cast.
+  bool rows = false;     // Whether the row operand is made.
+  bool columns = false;  // Whether the transposed operand is made.
   bool operator==(const TensorCast&) const = default;
 };
 
@@ -98,7 +98,8 @@ constexpr bool bounds_gradient(const CastFacts& f) {
          traits(f.output_gradient).own_scale == OwnScale::kBound && f.gradient_format == DType::kFloat8E5M2;
 }
 
-// Returns the work on a tensor in a pass. Gradients have the pass kForward: like the forward, they have no scale yet.
+// Returns the work on a tensor in a pass. Output gradients, like inputs in the forward, have no scale yet, so their
+// pass is kForward.
 constexpr TensorCast tensor_cast(const CastFacts& f, LinearTensor tensor, BlockPass pass, CastMoment now) {
   if (!is_fp8(f.recipe)) return {};
   const bool input = tensor == LinearTensor::kInput;
@@ -118,7 +119,7 @@ constexpr TensorCast tensor_cast(const CastFacts& f, LinearTensor tensor, BlockP
       producer.casts && !(first && now.watched) && (has_scale || makes_scale) ? Caster::kProducer : Caster::kLinear;
   if (measures) c.measure = producer.measures ? Measurer::kProducer : now.history ? Measurer::kCast : Measurer::kLinear;
   c.agree = measures && !now.history && c.cast == Caster::kLinear;
-  // Without a second forward, the first one makes what the second one would.
+  // If backward does not queue the forward again, the only forward also makes the columns of the pass kRecompute.
   const BlockPass makes_columns =
       f.input_pass == BlockPass::kRecompute && !f.recomputes ? BlockPass::kForward : f.input_pass;
   // The forward and d_x read the rows. If ranks gather casts of their shares, the columns are transposed from the rows.

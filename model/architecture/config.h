@@ -32,8 +32,8 @@ struct ModelConfig {
   double rope_theta = 500000.0;
   std::optional<RopeScaling> rope_scaling;
   double rms_norm_eps = 1e-5;
-  bool tie_word_embeddings = false;  // lm_head.weight is model.embed_tokens.weight
-  bool qk_norm = false;              // RMSNorm of each query and key head before rope
+  bool tie_word_embeddings = false;  // whether lm_head.weight is model.embed_tokens.weight
+  bool qk_norm = false;              // whether RMSNorm is applied to each query and key head before rope
 
   int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
   int64_t attention_width() const { return num_heads * head_dim; }

@@ -20,9 +20,9 @@ struct LayerSpec {
   auto operator<=>(const LayerSpec&) const = default;
 };
 
-// Returns the specs of all layers of the model, in order. The mode of `checkpointing` must not be auto. Mode block with
-// ratio p recomputes layer i if floor((i + 1) p + 1/2) > floor(i p + 1/2), so it recomputes floor(num_layers p + 1/2)
-// layers.
+// Returns the specs of all layers of the model, in order. Mode block with ratio p recomputes floor(num_layers p + 1/2)
+// layers: layer i if floor((i + 1) p + 1/2) > floor(i p + 1/2).
+// Requires: the mode of `checkpointing` is not auto.
 std::vector<LayerSpec> layer_specs(const ModelConfig& model, const PrecisionConfig& precision,
                                    const ActivationCheckpointing& checkpointing);
 

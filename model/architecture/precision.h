@@ -25,7 +25,7 @@ struct RecipeTraits {
   bool fp8;             // Whether linears multiply in FP8. Otherwise they use the compute dtype.
   Scaling activations;  // Scaling of inputs and output gradients.
   Scaling weights;      // Scaling of weights.
-  bool uses_history;    // Whether amaxes come from earlier steps, so that they are known before the tensor.
+  bool uses_history;    // Whether amaxes come from earlier steps, so that they are known before the tensor is computed.
   int64_t alignment;    // Every contracted dimension of a matmul is a multiple of this number.
 };
 
@@ -47,7 +47,7 @@ constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
 constexpr bool needs_amax(LinearPrecision recipe) {
   return is_fp8(recipe) && traits(traits(recipe).weights).takes_amax;
 }
-// Returns whether a scale is made of values that a thread block of a kernel has at once.
+// Returns whether a scale depends only on values that one thread block of a kernel has.
 constexpr bool scales_locally(LinearPrecision recipe) {
   const ScalingTraits& scaling = traits(traits(recipe).activations);
   return is_fp8(recipe) && scaling.casts_results && !scaling.takes_amax;
@@ -103,7 +103,7 @@ struct PrecisionConfig {
   bool fp8_all_gather = true;
   DType reduce = DType::kFloat32;
 
-  // Returns the dtype in which ranks exchange gradients. Only matmuls of bfloat16 operands write bfloat16 gradients.
+  // Returns the dtype in which ranks exchange gradients. Matmuls of float32 operands cannot write bfloat16 gradients.
   DType exchanged_gradients() const { return compute == DType::kFloat32 ? DType::kFloat32 : reduce; }
 };
 

@@ -44,12 +44,12 @@ struct DividedSize {
   std::string name;
   int64_t size = 0;
 };
-// The dimensions of a model that the ranks of a group divide evenly. Kv heads are not among them, because ranks may
-// have copies.
+// Returns the dimensions of a model that the ranks of a group must divide evenly. Kv heads are not among them, because
+// several ranks may have the same kv head.
 std::vector<DividedSize> tensor_parallel_sizes(const ModelConfig& config);
 
-// Returns the config of the part of the model that a rank computes, with its heads, intermediate width and vocabulary.
-// Use it only for the shapes of tensors.
+// Returns the config of the part of the model that a rank computes, with the rank's heads, intermediate width and
+// vocabulary. It is meant only for the shapes of tensors.
 ModelConfig local_config(const ModelConfig& config, TensorRank tensor);
 
 struct KvHead {

@@ -94,7 +94,7 @@ void Attention::rotate(const BlockContext& c, const AttentionActivations& a) con
                        c.stream);
 }
 
-// Replaces the gradient of `qkv` with the gradient of `projected`, or writes the cast of the latter.
+// Replaces the gradient of `qkv` with the gradient of `projected`, or writes the cast of the gradient of `projected`.
 void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
   const ModelConfig& model = c.config;
   const ProducerWork work = qkv_.gradient_work(a.norm.linear);

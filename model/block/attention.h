@@ -18,7 +18,7 @@ struct AttentionActivations {
   Tensor projected;      // [tokens, qkv_width] output of the qkv linear. The same memory as `qkv` without qk_norm.
   Tensor qkv;            // [tokens, qkv_width] with queries and keys after qk-norm and rope
   Tensor attention;      // [tokens, heads * head_dim] input of o
-  Tensor lse;            // [chunks * batch, heads, seq_len / chunks] float32. Whole sequences are one chunk.
+  Tensor lse;  // [chunks * batch, heads, seq_len / chunks] float32 log-sum-exp. Whole sequences are one chunk.
   LinearActivations o;
   bool recomputes_rotation = false;  // Whether backward computes `qkv` again from `projected`.
 };
@@ -31,8 +31,8 @@ struct AttentionScratch {
   Tensor d_qkv;        // [tokens, qkv_width]
   Tensor d_attention;  // [tokens, heads * head_dim]
   // [batch * whole_seq_len, kv_width] keys and values of whole sequences, if ranks share the sequences
-  // (kernels/attention/sdpa.h). They are gathered in forward and again in backward. To save them for every layer would
-  // take more memory than all other activations.
+  // (kernels/attention/sdpa.h). They are gathered in forward and again in backward, because saving them for every layer
+  // would take more memory than all other activations.
   Tensor kv, d_kv;
   ContextScratch context;  // buffers for their transfers
 };
@@ -54,8 +54,8 @@ class Attention {
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   // Queues what can run during the MLP's backward: computes `a.qkv` again if a.recomputes_rotation, and starts the
-  // gather of keys and values. Call it before the backward of a block that is not recomputed. The recomputation of a
-  // block does the same.
+  // gather of keys and values. Called before the backward of a block that is not recomputed. Recomputing a block
+  // includes it.
   void start_backward(const BlockContext& context, const AttentionActivations& a) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).

@@ -4,12 +4,13 @@
 //   h1 = h0 + o(attention(rope(qkv(norm1(h0)))))
 //   out = h1 + down(swiglu(gate_up(norm2(h1))))
 //
-// The next norm makes the last addition, because it can fuse it. So the outputs of a block are h1 as `residual` and the
-// output of down as `delta`. All work is queued on the stream of the context. A block holds its weights and its recipe.
-// The activations of a micro-batch are passed to forward and backward.
+// The next norm computes the sum `out`, because its kernel can fuse the addition. So the outputs of a block are h1 as
+// `residual` and the output of down as `delta`. All work is queued on the stream of the context. A block holds its
+// weights and its recipe. The activations of a micro-batch are passed to forward and backward.
 //
 // Under tensor parallelism `config` is the local_config of the rank, which has some of the heads and a part of the
-// intermediate width. Between the linears a rank has its share of the tokens. Without it, the share is all tokens.
+// intermediate width. Between the linears a rank has its share of the tokens, which is all tokens without tensor
+// parallelism.
 #pragma once
 
 #include <optional>
@@ -54,9 +55,9 @@ class Block {
   void start_backward(const BlockContext& context, const BlockActivations& a) const {
     attention_.start_backward(context, a.attention);
   }
-  // `d_h` [share, hidden] is the gradient of the block's output, and is overwritten with the gradient of its input.
-  // `d_h_amax` (optional [1]) takes the amax of the latter for the previous block. Gradients of norms are always +=.
-  // Backward also recomputes the activations of BlockPass::kBackward.
+  // `d_h` [share, hidden] is the gradient of the block's output, and is overwritten with the gradient of the block's
+  // input. `d_h_amax` (optional [1]) takes the amax of the input's gradient, for the previous block. Gradients of norms
+  // are always +=. Backward also recomputes the activations of BlockPass::kBackward.
   void backward(const BlockContext& context, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
                 WeightGradient weight_gradient) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).

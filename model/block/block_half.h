@@ -4,7 +4,7 @@
 //   h = residual + delta
 //   delta = last linear(... op(first linear(norm(h))))
 //
-// The next norm makes the last addition, because it can fuse it.
+// The next norm computes the sum residual + delta, because its kernel can fuse the addition.
 #pragma once
 
 #include <functional>
@@ -75,7 +75,8 @@ struct HalfBackward {
   Tensor d_h;       // [share, hidden] input: gradient of the half's output. Output: gradient of the half's input.
   Tensor d_norm;    // [share, hidden] scratch
   Tensor d_h_amax;  // [1] = max(itself, amax of the output d_h). Undefined: not measured.
-  // Says whether backward writes, adds or saves the weight gradients of linears. Those of norms are always added.
+  // Says whether backward writes, adds or saves the weight gradients of linears. The weight gradients of norms are
+  // always +=.
   WeightGradient weight_gradient = WeightGradient::kWrite;
 };
 

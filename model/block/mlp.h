@@ -37,7 +37,7 @@ class Mlp {
 
   HalfNorm norm_;
   LinearLayer gate_up_, down_;
-  Tensor swiglu_;  // Input of down. In backward first its gradient, then the input again.
+  Tensor swiglu_;  // Input of down. In backward it first holds its gradient, then the input again.
 };
 
 }  // namespace octavo

@@ -29,7 +29,7 @@ Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
 
 void AmaxTable::begin_weights(Stream& stream) { stream.zero(weights()); }
 
-void AmaxTable::settle_weights(Stream& stream) {
+void AmaxTable::compute_weight_scales(Stream& stream) {
   const Tensor& source = uses_history_ ? scaling_ : current_[0];
   stream.copy(weight_scaling_, source.rows(kWeight * linears_, kKinds * linears_));
   fp8_scale_inv({.scale_inv = weight_scale_inv_, .amax = weight_scaling_, .format = DType::kFloat8E4M3}, stream);
@@ -47,8 +47,8 @@ void AmaxTable::collect(const Tensor& current, Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
 }
 
-// Takes the amaxes of earlier micro-batches out of the row of the history where begin_micro_batch has collected them.
-// Moves the amaxes of all micro-batches to the slots of number 0.
+// Moves the amaxes of all micro-batches to the slots of number 0, from the other slots and from the row of the history
+// in which begin_micro_batch has collected those of earlier micro-batches.
 void AmaxTable::take_back_row(Stream& stream) {
   if (uses_history_) return;
   const Tensor row = history_.rows(row_, row_ + 1);
@@ -88,7 +88,7 @@ void AmaxTable::find_history(Stream& stream) {
   if (!uses_history_) stream.zero(history_);
 }
 
-// Returns whether each linear that took part in a step has amaxes of all its tensors in the history, and one did.
+// Returns whether the history has amaxes of all tensors of each linear that took part in a step, and any linear did.
 bool AmaxTable::knows_all(std::span<const float> history) const {
   const int64_t width = kKinds * linears_;
   const auto has = [&](int64_t linear, Kind kind) {

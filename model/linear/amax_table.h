@@ -3,14 +3,14 @@
 //
 //   tensorwise  The scale comes from current(), which the producer of the tensor has filled in this micro-batch.
 //   delayed     The scale comes from the largest current() of the last amax_history steps over all micro-batches and
-//               ranks. As long as a tensor has no amax above zero in the history, its scale is unknown, and all scales
-//               are made as in tensorwise. The history is then all zeros: there was no step yet, every step was skipped
-//               or had no gradients, or weights are still zero. A linear whose input and output gradient are both zero
-//               does not count, as one that is not in FP8.
+//               ranks. A tensor without an amax above zero in the history has no known scale. Until all tensors have
+//               one, scales are made as in tensorwise and the history is zero: before the first step, as long as steps
+//               are skipped or have no gradients, and while weights are zero. A linear whose input and output gradient
+//               are both zero does not count, like one that is not in FP8.
 //
 // All slots lie contiguously in memory, [kKinds, linears], so clearing them, reducing them over ranks and updating the
-// history are one op each. Each micro-batch in flight has its own slots. The slots of number 0 also have the weights
-// and, while scales come from the history, the amaxes of all micro-batches.
+// history are one op each. Each micro-batch in flight has its own slots. The slots of number 0 also hold the amaxes of
+// the weights and, while scales come from the history, those of all micro-batches.
 #pragma once
 
 #include <span>
@@ -35,8 +35,8 @@ class AmaxTable {
   Tensor current(int64_t linear, Kind kind, int64_t in_flight = 0) const {
     return slot(current_[static_cast<size_t>(in_flight)], linear, kind);
   }
-  // Returns [1] float32, the factor of a bound of current(linear, kOutputGradient, in_flight). The forward op that the
-  // producer of the gradient differentiates writes max(itself, slope). Undefined if delayed().
+  // Returns [1] float32, the maximum factor by which the output gradient of a linear can exceed the gradient that it is
+  // computed from. The forward op (swiglu_forward) writes max(itself, factor). Undefined if delayed().
   Tensor slope(int64_t linear, int64_t in_flight) const {
     return slopes_[static_cast<size_t>(in_flight)].rows(linear, linear + 1);
   }
@@ -48,17 +48,18 @@ class AmaxTable {
   void begin_weights(Stream& stream);
   // Returns the amaxes of all weights, [linears] float32, which the caller reduces over the ranks.
   Tensor weights() const { return current_[0].rows(kWeight * linears_, kKinds * linears_); }
-  // Sets weight_scaling() and weight_scale_inv(). Called when weights() is complete.
-  void settle_weights(Stream& stream);
+  // Computes weight_scaling() and weight_scale_inv().
+  // Requires: weights() has been reduced over the ranks.
+  void compute_weight_scales(Stream& stream);
   // Return [1] float32: the amax of which the scale of a weight is made, and the inverse of this scale in e4m3.
   Tensor weight_scaling(int64_t linear) const { return weight_scaling_.rows(linear, linear + 1); }
   Tensor weight_scale_inv(int64_t linear) const {
     return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
   }
 
-  // Clears the amaxes of inputs and output gradients of the micro-batch in flight with number `in_flight`, and its
-  // slopes, unless they grow over the step. Delayed scaling adds them to the history first, except for the `first`
-  // micro-batch of the step with this number.
+  // Clears the amaxes of inputs and output gradients, and the slopes, of the micro-batch in flight with number
+  // `in_flight`. `first` says whether it is the step's first micro-batch with this number. For later ones, delayed
+  // scaling first adds the amaxes to the history, or does not clear them while uses_history().
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
   // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
@@ -85,7 +86,7 @@ class AmaxTable {
 
   void collect(const Tensor& current, Stream& stream);
   void take_back_row(Stream& stream);
-  // Sets uses_history_ to whether the history knows every tensor that it needs to. Waits for the stream.
+  // Sets uses_history_ = knows_all(history_), and zeroes a history that does not know all. Waits for the stream.
   void find_history(Stream& stream);
   bool knows_all(std::span<const float> history) const;
 

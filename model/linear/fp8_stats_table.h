@@ -34,7 +34,7 @@ class Fp8StatsTable {
 
   void begin(Stream& stream);
   bool measuring() const { return measuring_; }
-  // Returns the number of steps that were begun so far. A caller that adds a tensor once per step compares it.
+  // Returns the number of begun steps, by which a caller that adds a tensor once per step detects a new step.
   int64_t steps_begun() const { return steps_begun_; }
   // Ends measuring. Collective: values() cover all ranks when the work queued on the stream is done.
   void end(Communicator& communicator, Stream& stream);
@@ -59,7 +59,7 @@ class Fp8StatsTable {
   Tensor maxima() const;  // [slots, Fp8Maximum::kCount], flat
 
   int64_t linears_;
-  Tensor values_;  // Sums, followed by maxima, so that each of the two takes one collective.
+  Tensor values_;  // All sums, followed by all maxima, so that two collectives suffice.
   bool measuring_ = false;
   int64_t steps_begun_ = 0;
 };

@@ -14,12 +14,12 @@
 // A layer holds its weight and its recipe. LinearActivations hold the tensors of a micro-batch in flight. Every call
 // takes them.
 //
-// If backward or recomputation makes the columns of x, the same linear of all blocks shares the memory for them.
+// If backward or recomputation makes the columns of x, all blocks share the memory for the columns of this linear.
 //
 // Tensor parallelism (model/architecture/tensor_parallel.h, parallel/tensor_group.h): W is the part of the weight that
 // this rank has. If the outputs are divided, x has this rank's share of the tokens, and y has all tokens and this
-// rank's columns. If the inputs are divided, x has all tokens and this rank's columns, and y has the share of the
-// tokens. Gradients are divided like their tensors.
+// rank's columns. If the inputs are divided, x has all tokens and this rank's columns, and y has this rank's share of
+// the tokens. Gradients are divided like their tensors.
 //
 //   outputs divided   forward   y = gather(x) W^T
 //                     backward  d_x = scatter(sum of d_y W),  d_W += d_y^T gather(x)
@@ -71,7 +71,7 @@ struct LinearScratch {
   ResultObserver* observer = nullptr;
 };
 
-// The operands of a weight. `value` is defined without FP8, the others with FP8.
+// The operands of a weight. `value` is defined without FP8, `rows` and `columns` with FP8.
 struct LinearWeight {
   Tensor value;        // [out, in]
   Fp8Operand rows;     // [out, in], valid in forward
@@ -82,7 +82,7 @@ struct LinearWeight {
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena, Lifetime lifetime = Lifetime::kRun);
 
-// The form of x that the weight gradient reads. Both are undefined if it reads x itself.
+// The form of x that the weight gradient reads. Both members are undefined if the weight gradient reads x itself.
 struct LinearInput {
   Fp8Operand columns;  // [in, tokens] in FP8
   Tensor gathered;     // [tokens, in] compute dtype, without FP8, if the ranks gather shares of x
@@ -101,9 +101,9 @@ enum class WeightGradient : uint8_t {
   kSave,   // Saves its operands in LinearActivations::saved. backward_weights() computes it later.
 };
 
-// Tensors of a micro-batch in flight that hold x and d_y without FP8 until backward_weights() has read them, so that
-// they need no copy: no op after backward() overwrites x, and d_y is written there, or copied to memory that no op
-// reads any more. Both may be undefined.
+// Existing tensors of a micro-batch in flight that hold x and d_y without FP8 until backward_weights() has read them,
+// so that WeightGradient::kSave allocates no memory for them. No op after backward() overwrites `x`. No op after
+// backward() needs the old content of `d_y`, which d_y is written or copied to. Both may be undefined.
 struct KeptOperands {
   Tensor x;    // [tokens, in]
   Tensor d_y;  // [tokens, out]
@@ -172,12 +172,12 @@ class LinearLayer {
   explicit LinearLayer(const LinearOptions& options);
 
   // Allocates the tensors of the micro-batch in flight with number `in_flight`. LinearInput lies in `shared` if a later
-  // pass than the forward makes it, and if `shared` is not null. WeightGradient::kSave copies what is not in `kept`.
+  // pass than the forward makes it, and if `shared` is not null. WeightGradient::kSave copies what `kept` lacks.
   LinearActivations make_activations(int64_t in_flight, const KeptOperands& kept, SharedActivations* shared,
                                      Arena& arena) const;
 
   // Return the work of the producer of x before forward or recompute_input, and of the producer of d_y before backward.
-  // All linears cast into the same memory, so no other linear may be called between the producer and this linear.
+  // Requires: no other linear is called between the producer and this linear, because all linears cast into one memory.
   ProducerWork input_work(const LinearActivations& a, BlockPass pass = BlockPass::kForward) const {
     return producer_work(a, AmaxTable::kInput, pass);
   }
@@ -190,12 +190,13 @@ class LinearLayer {
   void bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const;
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
-  // Makes LinearInput within backward, after the producer of x did the work of input_work(kBackward).
+  // Makes LinearInput within backward.
+  // Requires: the producer of x has done the work of input_work(kBackward).
   void recompute_input(const LinearActivations& a, const Tensor& x, Stream& stream) const;
-  // Returns whether backward must make LinearInput: it calls recompute_input, or lets a kernel write the operands.
+  // Returns whether the caller of backward must make LinearInput, with recompute_input or a kernel that writes it.
   bool recomputes_input() const { return options_.input_pass == BlockPass::kBackward; }
   // Returns whether the backward kernel of the op that computes x can also write input_work(kBackward), so that
-  // recompute_input is not needed. A rowwise cast cannot be written so, because its scales come from all tokens.
+  // recompute_input is not needed. Such a kernel cannot write a rowwise cast, because its scales come from all tokens.
   bool input_is_by_product() const { return casts_in_one_pass(options_.recipe); }
   // Computes d_x, and treats the weight gradient as args.weight_gradient says.
   void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;

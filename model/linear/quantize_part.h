@@ -21,7 +21,8 @@ struct MatrixParts {
   TensorGroup* group = nullptr;           // Null means that no tensor-parallel ranks divide the matrix.
   const ContextGroup* context = nullptr;  // Null means that x has all tokens, or that x is a weight.
 };
-// Collective of both groups, queued on `stream`, which must be the compute stream of the tensor-parallel group.
+// Casts a part of a matrix. A collective of both groups.
+// Requires: `stream` is the compute stream of the tensor-parallel group.
 void quantize_part(const Quantize& args, const MatrixParts& parts, Stream& stream);
 
 }  // namespace octavo

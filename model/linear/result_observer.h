@@ -1,8 +1,8 @@
-// ResultObserver: sees the result of every operation of the model while Llama::observe_results() has set one. Otherwise
-// an operation only names its tensors.
+// ResultObserver sees the result of every operation of the model, if Llama::observe_results() has set one. Without an
+// observer, an operation does nothing for this purpose except name its tensors.
 //
-// On a GPU, an observer is called when the operation has been queued. It may queue work on the stream of the model and
-// wait for it. Until the next call, the stream leaves the results unchanged.
+// On a GPU, an observer is called when the operation has been queued. The observer may queue work on the stream of the
+// model and wait for this work. No work that the model queues before the next call changes the results.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// A tensor that an operation reads. One without FP8 has no scales.
+// A tensor that an operation reads. It has scales only if it is in FP8.
 struct OpInput {
   OpInput(const Tensor& x) : operand{.data = x, .scale_inv = {}} {}
   OpInput(const Fp8Operand& x) : operand(x) {}
@@ -28,7 +28,7 @@ struct OpResult {
   std::initializer_list<OpInput> inputs = {};
   std::initializer_list<OpInput> weights = {};  // Weights, or this rank's part of them.
   const char* parameter = "";         // Name of the weight, if the name of the operation does not tell. String literal.
-  std::optional<int64_t> layer = {};  // Layer of a result that may come later than those of begin_part()'s layer.
+  std::optional<int64_t> layer = {};  // Layer of a result that may be computed after begin_part() of another layer.
 };
 
 class ResultObserver {

@@ -1,8 +1,8 @@
 // Muon over this rank's shard of the blocks' matrices (kernels/optimizer/muon.h has the formula). Each of q, k, v, o,
-// gate, up and down is orthogonalized as a whole on every mesh, as by a model that stores them separately.
+// gate, up and down is orthogonalized as a whole on every mesh, as if the model stored them separately.
 //
-// The matrices are gathered, the momentum is not: it is sharded like the weights. In each round over a few blocks
-// (model/optimizer/whole_matrices.h) a rank
+// The momentum stays sharded like the weights, and only the updates are gathered as whole matrices. In each round over
+// a few blocks (model/optimizer/whole_matrices.h) a rank
 //   1. updates its shard of the momentum and writes its shard of the update u into a buffer for the full block;
 //   2. gathers u over the shard axis and then over the tensor axis;
 //   3. iterates on the matrices of the round that it owns, in precision.compute, and zeroes the others;

@@ -1,6 +1,6 @@
-// The optimizer of a run on this rank's shard of the parameters: the states and updates of the row of kOptimizers that
-// the config names and of AdamW, the global gradient norm, clipping on the device, and the moving average of the
-// weights.
+// The optimizer of a run on this rank's shard of the parameters. It has the states and updates of the configured row of
+// kOptimizers, and of AdamW for parameters that this row does not update. It also computes the global gradient norm,
+// clips on the device, and keeps the moving average of the weights.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// A number per parameter of some units that is kept from step to step, such as a moment.
+// A number for each parameter of some units that is kept from step to step, such as a moment.
 struct OptimizerState {
   const char* name;                         // in plans, and in checkpoints before the parameter's name
   Tensor shards;                            // this rank's shards of the units, in the order of shard buffers
@@ -24,11 +24,13 @@ struct OptimizerState {
   std::vector<std::optional<int64_t>> shift = {};
 
   bool has(size_t unit) const { return shift[unit].has_value(); }
-  // Returns elements [begin, end) of shard buffers, which belong to `unit` and to units after it with the same shift.
+  // Returns the part of this state that belongs to elements [begin, end) of shard buffers.
+  // Requires: the elements are in `unit` and in units after it that have the same shift.
   Tensor slice(size_t unit, int64_t begin, int64_t end) const {
     return shards.rows(begin - *shift[unit], end - *shift[unit]);
   }
-  // Return the slice of this state that belongs to a unit or a piece. Require has(unit).
+  // Return the slice of this state that belongs to a unit or a piece.
+  // Requires: has(unit).
   Tensor of(const ShardedParameters& parameters, size_t unit) const {
     return slice(unit, parameters.unit_begin(unit), parameters.unit_begin(unit + 1));
   }
@@ -70,7 +72,7 @@ class Optimizer {
   // Borrows `parameters` and `amaxes`; amaxes is null without FP8.
   Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena);
 
-  // Returns the bytes that a stream's workspace must have.
+  // Returns the bytes that the workspace of a stream must have for the updates.
   static int64_t workspace_bytes(const OptimizerConfig& config, const ParameterLayout& layout, DType compute,
                                  const Stream& stream);
 
@@ -87,8 +89,8 @@ class Optimizer {
   // `stream`.
   void warm_up(Stream& stream);
 
-  // Sets one state, or all, to the values that a run begins with. The master weights must be set before. Queued on
-  // `stream`.
+  // Sets one state, or all, to the values that a run begins with. Queued on `stream`.
+  // Requires: the master weights have been set.
   void begin(const OptimizerState& state, Stream& stream) const;
   void begin(Stream& stream) const;
 

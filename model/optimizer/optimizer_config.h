@@ -35,11 +35,11 @@ struct OptimizerConfig {
   double ema_decay = 0;                 // 0 disables the average of the weights
 };
 
-// A state that an optimizer keeps of each parameter that it updates.
+// A state that an optimizer keeps for each parameter that it updates.
 struct OptimizerStateTraits {
   const char* name;  // in plans, and in checkpoints before the parameter's name
-  // Name of the state that the codes of this state are relative to (kernels/optimizer/adamw_float8.h). With state_dtype
-  // float8_e4m3 such a state is stored as codes, and a state without codes (null) in bfloat16.
+  // Name of another state. With state_dtype float8_e4m3, this state is stored as float8 codes relative to the other
+  // state (kernels/optimizer/adamw_float8.h), or in bfloat16 if the name is null.
   const char* codes_relative_to;
 };
 inline constexpr OptimizerStateTraits kAdamwStates[] = {{"exp_avg", "exp_avg_sq"}, {"exp_avg_sq", nullptr}};
@@ -51,8 +51,8 @@ struct OptimizerTraits {
   OptimizerType type;
   const char* name;  // in configs
   std::span<const OptimizerStateTraits> states;
-  bool takes_momentum;  // reads OptimizerConfig::momentum instead of beta1 and beta2
-  bool matrices_alone;  // updates only the matrices of the blocks, each as a whole; AdamW updates the rest
+  bool takes_momentum;  // whether it reads OptimizerConfig::momentum instead of beta1 and beta2
+  bool matrices_alone;  // whether it updates only the matrices of the blocks, each as a whole, and AdamW the rest
   std::unique_ptr<ParameterUpdate> (*make_update)(const UpdateOptions& options);
   int64_t (*workspace_bytes)(const ParameterLayout& layout, DType compute, const Stream& stream);  // null means 0
 };

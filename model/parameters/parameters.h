@@ -39,8 +39,8 @@ struct ParameterSpec {
   std::vector<int64_t> whole_shape;
   int64_t row_begin = 0;
   int64_t column_begin = 0;
-  // False for a replica of a part that another rank of the group, or an earlier part, also holds. Only the other one
-  // counts in the gradient norm and is saved.
+  // False for a replica, whose elements another rank of the group or an earlier part of this rank also holds. A replica
+  // does not count in the gradient norm and is not saved.
   bool counts = true;
 
   int64_t numel() const { return numel_of(shape); }
@@ -50,7 +50,7 @@ struct ParameterSpec {
   // Returns the index of element i in the flattened whole parameter.
   int64_t whole_index(int64_t i) const { return static_cast<int64_t>(range(i).index(0)); }
   // Returns the range of columns of the whole parameter that the part has. Returns (0, 0) if the part has all columns.
-  // If the range is flattened row by row, element i of the part is its element column_offset() + i.
+  // Element i of the part is element column_offset() + i of these columns, flattened row by row.
   ColumnRange columns() const;
   int64_t column_offset() const { return shape.size() < 2 ? 0 : row_begin * shape[1]; }
   bool decayed() const { return shape.size() >= 2; }  // Returns whether weight decay applies.
@@ -84,7 +84,8 @@ class ParameterLayout {
   static constexpr size_t kEmbedding = 1;
   // Returns the unit of a block of the stage.
   size_t block_unit(int64_t layer) const;
-  // Returns the unit of lm_head, which is the embedding's if tied. Requires has_head().
+  // Returns the unit of lm_head, which is the embedding's if tied.
+  // Requires: has_head().
   size_t head_unit() const { return specs_[lm_head_].unit; }
   // Without `stage`, the layout is that of the whole model.
   explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, StageLayers stage = {});
@@ -146,9 +147,9 @@ std::string layer_parameter(int64_t layer, std::string_view name);
 // Returns this rank's W [out, in] of a linear of block `layer`, or its gradient.
 Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear, int64_t layer);
 
-// out [n] float32, on the stream's device = the initial values of elements begin to begin + n of a parameter's part.
-// Each is a function of (seed, name, index in the whole parameter) alone (kernels/math/random_normal.h), so any mesh
-// starts from the same model. Queued on `stream`.
+// Sets out [n] float32, on the stream's device, = the initial values of elements [begin, begin + n) of a parameter's
+// part. Each value is a function of (seed, name, index in the whole parameter) alone (kernels/math/random_normal.h), so
+// any mesh starts from the same model. Queued on `stream`.
 void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream);
 
 }  // namespace octavo

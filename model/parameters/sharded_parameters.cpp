@@ -227,7 +227,7 @@ void ShardedParameters::sum_tied_table(Stream& stream) {
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
   if (AmaxTable* amaxes = casts.amaxes) {
     if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");
-    amaxes->settle_weights(stream);
+    amaxes->compute_weight_scales(stream);
     for (const ParameterPiece& piece : pieces_) {
       if (travels_in_fp8(piece.spec->unit)) cast_to_fp8(piece, casts, stream);
     }

@@ -22,9 +22,9 @@ enum class LlamaMode : uint8_t { kTraining, kInference };  // Purpose of a model
 
 // Options that decide which full weights and gradients a rank keeps.
 struct ShardingOptions {
-  // Full weights use rotating buffers. Otherwise all of them are kept.
+  // Whether full weights use rotating buffers. Otherwise all of them are kept.
   bool reshard_after_forward = false;
-  // During gradient accumulation, full gradients are kept and reduced once per step.
+  // Whether full gradients are kept over the micro-batches of a step and reduced once.
   bool accumulate_unsharded = false;
   // Number of tokens per rank and micro-batch in training. 0 means unknown.
   int64_t tokens = 0;
@@ -34,7 +34,7 @@ struct ShardingOptions {
 struct EmbeddingSharding {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  // The gradient of lm_head, which has every row, is added to the table's gradient.
+  // Whether lm_head is this table. The gradient of lm_head, which has every row, is then added to the table's.
   bool tied = false;
   DType compute = DType::kBFloat16;
   int64_t tokens = 0;
@@ -63,7 +63,8 @@ struct WeightCasts {
 
 class ShardedParameters {
  public:
-  // `layout` and `mesh` must outlive the object. A null mesh stands for one rank.
+  // A null mesh stands for one rank.
+  // Requires: `layout` and `mesh` outlive the object.
   ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision, const ShardingOptions& sharding,
                     LlamaMode mode, const Mesh* mesh, Arena& arena, Stream& stream);
 
@@ -81,7 +82,7 @@ class ShardedParameters {
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
     return shards.rows(unit_begin(unit), unit_begin(unit + 1));
   }
-  // Returns the index of a unit's first element in shard buffers. For the number of units it returns their end.
+  // Returns the index of a unit's first element in shard buffers. The number of units gives the end of the last unit.
   int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
   // Returns the dtype of the weights that matmuls read, except FP8 weights.
   DType compute_dtype() const { return compute_; }
@@ -101,12 +102,12 @@ class ShardedParameters {
   // The gradient of a tied table is summed over the first and the last pipeline stage. All replicas get the same bits.
   void finish_gradients(Stream& stream);
 
-  // Must be called after an update of the master weights, with the amaxes of this rank's pieces in casts.amaxes.
   // Reduces the amaxes over all ranks, casts the FP8 shards with them, and makes the next use of every unit gather its
-  // weights again.
+  // weights again. Must be called after an update of the master weights.
+  // Requires: casts.amaxes has the amaxes of this rank's pieces.
   void publish(const WeightCasts& casts, Stream& stream);
-  // Must be called after the master weights were set by other means than the optimizer. Computes their amaxes, rounds
-  // the weights to the gathered dtype, and calls publish().
+  // Computes the amaxes of the master weights, rounds the weights to the gathered dtype, and calls publish(). Must be
+  // called after the master weights were set by other means than the optimizer.
   void set(const WeightCasts& casts, Stream& stream);
 
   Fsdp& fsdp() { return *fsdp_; }

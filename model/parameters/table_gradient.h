@@ -43,8 +43,9 @@ struct TableSpec {
 
 class TableGradient : public TokenReduction {
  public:
-  // Borrows unit.gradient, which must have at least memory_bytes() of any dtype; it is undefined while planning.
-  // unit.shard is [slice_rows * columns]. If unit.keeps, step 2 runs once for all micro-batches of a step.
+  // Borrows unit.gradient. If unit.keeps, step 2 runs once for all micro-batches of a step.
+  // Requires: unit.gradient has memory_bytes() of any dtype (undefined while planning); unit.shard [slice_rows *
+  // columns].
   TableGradient(const TableSpec& spec, const ReducedUnit& unit);
 
   void cut(const TokenRows& rows, Stream& stream) override;
@@ -54,7 +55,7 @@ class TableGradient : public TokenReduction {
 
  private:
   int64_t columns_of(int rank) const;  // Returns the number of columns of a rank, without padding.
-  // Step 1. Sums over the ranks. `first` assigns the sums; otherwise they are added to those of earlier micro-batches.
+  // Step 1. Sums over the ranks. If `first` is false, the sums are added to those of earlier micro-batches.
   void add_tokens(bool first, Stream& stream);
   // Step 2. Sets the shard to the sums of this rank's rows, or adds them to it. The sums are invalid afterwards.
   void finish(bool adds, Stream& stream);

@@ -47,7 +47,7 @@ class Comm {
   MPI_Comm handle_ = MPI_COMM_NULL;
 };
 
-// MPI datatype of `bytes` bytes whose next element starts `stride` bytes after it. Neither copied nor moved.
+// MPI datatype of `bytes` bytes whose next element starts `stride` bytes after it. Not copyable or movable.
 class StridedBytes {
  public:
   StridedBytes(int bytes, MPI_Aint stride) {

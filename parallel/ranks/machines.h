@@ -22,10 +22,9 @@ class Machines {
   const std::vector<int>& ranks(int machine) const { return ranks_[static_cast<size_t>(machine)]; }
   int first_rank(int machine) const { return ranks(machine).front(); }
 
-  // Returns the rank of the next machine that stores the copy for `rank`. It is the rank at the same position among the
-  // ranks of its machine, modulo their number. With one machine it is `rank` itself.
+  // Returns the rank that stores the copy for `rank`: its counterpart() on the next machine (itself with one machine).
   int keeper(int rank) const { return counterpart(rank, (of(rank) + 1) % count()); }
-  // Returns the rank of `machine` whose position among the machine's ranks is that of `rank` on its own machine.
+  // Returns the rank of `machine` at the position that `rank` has on its own machine, modulo the number of ranks.
   int counterpart(int rank, int machine) const;
   // Returns the ranks of other machines whose keeper is `rank`.
   std::vector<int> kept_by(int rank) const;

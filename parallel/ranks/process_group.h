@@ -1,6 +1,5 @@
-// ProcessGroup is the set of ranks of a run, one process per GPU or per share of the CPU. It sends their control
-// messages over MPI, on the host. A process started without a launcher is a group of one rank and does not initialise
-// MPI.
+// ProcessGroup is the set of ranks of a run: one process per GPU, or several on CPUs. It sends their control messages
+// over MPI, on the host. A process started without a launcher is a group of one rank and does not initialise MPI.
 //
 // Every method except the accessors is a collective: all ranks call the same methods in the same order from the main
 // thread. Messages are small, except for texts; tensors use a Communicator. The watchdog watches all
@@ -53,7 +52,7 @@ class ProcessGroup {
   // Returns root's text on every rank. The text may have any length.
   std::string broadcast(std::string text, int root = 0);
   // Returns, on every rank, the non-empty text of the lowest rank that has one. Empty if all texts are empty. Texts are
-  // transferred only if there is one. `what` names the collective in messages.
+  // transferred only if one is not empty. `what` names the collective in messages.
   std::string broadcast_first(std::string text, const char* what = "broadcast_first");
   // Returns every rank's text on rank 0, and an empty list on other ranks. Texts may have any length.
   std::vector<std::string> gather(const std::string& text);
@@ -68,14 +67,14 @@ class ProcessGroup {
 
   // Runs `work` on every rank. If it throws on any rank, all ranks throw the error of the lowest such rank, as
   // AgreedInputError if it was an InputError and otherwise as AgreedError. So a bad file that one rank finds ends the
-  // run everywhere with one message. `work` must not call collectives, because a rank that fails would leave the others
-  // waiting in them.
+  // run everywhere with one message.
+  // Requires: `work` calls no collectives, because a rank that fails would leave the others waiting in them.
   void agree(const std::function<void()>& work);
-  // Equivalent of agree() for work with files, which may take any time. The other ranks wait beyond the watchdog's time
-  // limit. `what` names the work in messages ("reading the checkpoint") and is borrowed.
+  // Equivalent of agree() for work with files, which may take any time. The watchdog's time limit does not apply to
+  // ranks that wait for it. `what` names the work in messages ("reading the checkpoint") and is borrowed.
   void agree_on_files(const char* what, const std::function<void()>& work);
-  // Returns whether every rank throws this error, because agree() threw it or there is only one rank. Other errors
-  // leave the other ranks waiting.
+  // Returns whether every rank throws this error, because agree() threw it or there is only one rank. After any other
+  // error, the other ranks keep waiting for this one.
   bool shares(const std::exception& error) const;
 
   Watchdog& watchdog() { return *watchdog_; }
@@ -86,12 +85,12 @@ class ProcessGroup {
   // Returns whether threads other than the main thread may communicate too (parallel/ranks/rank_transfers.h).
   bool has_threads() const { return has_threads_; }
 
-  // Ends all ranks at once. For failures that the other ranks cannot detect.
+  // Ends all ranks at once. Used for failures that the other ranks cannot detect.
   [[noreturn]] void abort(int exit_code);
 
  private:
   void start_mpi();
-  // Throws the error of the lowest rank whose outcome of agree() is a failure.
+  // Throws the error of the lowest rank whose work in agree() failed. `outcome` is empty for success.
   void settle(std::string outcome);
 
   bool initialised_ = false;

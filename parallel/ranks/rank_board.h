@@ -1,8 +1,8 @@
 // RankBoard is a page of memory, shared by the ranks of one machine, in which each rank writes how many collectives it
 // has entered. A rank that waits too long for a collective reads there which other ranks have not entered it, without
 // their help. All ranks enter the same collectives in the same order, so equal counts mean the same collective. Ranks
-// of different pipeline stages enter different ones. For them only the interval counts: every rank begins the next
-// interval of kInterval numbers at the same points of a step.
+// of different pipeline stages enter different collectives. Their counts are therefore compared by intervals of
+// kInterval numbers, and every rank begins the next interval at the same points of a step.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class RankBoard {
   void set_entered(int64_t number);
   // Sets the pipeline stage of this rank, which messages then name.
   void set_stage(int64_t stage);
-  // Count of numbers from the beginning of one interval to that of the next.
+  // Length of an interval of the numbers of collectives.
   static constexpr int64_t kInterval = int64_t{1} << 20;
 
   // Returns one sentence about the ranks of this machine that have entered fewer than `number` collectives. Empty if
@@ -44,7 +44,8 @@ class RankBoard {
   std::string gone() const;
   // Returns true for the first rank of the machine that calls this method. That rank prints the final message.
   bool claim_report();
-  // Returns true for the first rank of the machine that asks about the collective with this number.
+  // Returns true for the first rank of the machine that asks about the collective with this number. That rank prints
+  // the notice that a wait for files takes long.
   bool claim_notice(int64_t number);
 
  private:
@@ -57,9 +58,9 @@ class RankBoard {
     std::atomic<int64_t> stage;
     // Namespace of `pid`. Process ids are comparable only within one namespace.
     std::atomic<uint64_t> pid_namespace;
-    // State of the whole machine, used in the first rank's entry only: whether a rank has claimed the report.
+    // Whether a rank of the machine has claimed the report. Used in the first rank's entry only.
     std::atomic<int32_t> is_reported;
-    // Number of the last collective that a rank claimed the notice of, also in the first rank's entry only.
+    // Number of the last collective whose notice a rank has claimed. Used in the first rank's entry only.
     std::atomic<int64_t> noticed;
   };
 

@@ -57,8 +57,7 @@ class Watchdog {
     std::string failure;
   };
 
-  // Collectives that are still in progress after the main thread has queued them. The thread of the watchdog calls the
-  // method.
+  // Collectives that are queued and still in progress. The thread of the watchdog calls oldest_unfinished().
   class Queue {
    public:
     virtual ~Queue() = default;
@@ -108,7 +107,8 @@ class Watchdog {
   std::optional<Stuck> find_stuck();
   std::string describe(const Stuck& stuck) const;
   void note_wait_for_files();
-  // Prints the sentence and ends all ranks, if this is the first rank of its machine to do so. Requires the mutex.
+  // Prints the sentence and ends all ranks, if this is the first rank of its machine to do so.
+  // Requires: the caller holds the mutex.
   [[noreturn]] void end(const std::string& sentence);
 
   int rank_;
