@@ -110,9 +110,7 @@ bool has_name(std::string_view names, std::string_view name) {
                              [&](const auto& one) { return std::ranges::equal(one, name); });
 }
 
-bool has_value(const Json& values, const Json& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
+bool has_value(const Json& values, const Json& value) { return std::ranges::find(values, value) != values.end(); }
 
 // Refuses a key with a value that changes what the model computes in a way that Octavo does not.
 void check_key(const std::string& key, const Json& value, const std::string& where) {

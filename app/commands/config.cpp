@@ -50,9 +50,9 @@ std::string lower(std::string text) {
 bool matches(const ConfigKey& key, const std::string& filter) {
   const auto contains = [&](const std::string& text) { return lower(text).find(lower(filter)) != std::string::npos; };
   const std::span<const OtherName> others = other_names();
-  return contains(key.name) || contains(key.sentence) ||
-         std::any_of(others.begin(), others.end(),
-                     [&](const OtherName& other) { return key.name == other.key && contains(other.name); });
+  return contains(key.name) || contains(key.sentence) || std::ranges::any_of(others, [&](const OtherName& other) {
+           return key.name == other.key && contains(other.name);
+         });
 }
 
 void print_keys(const Layout& layout, const std::string& filter = "") {

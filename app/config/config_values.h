@@ -186,7 +186,7 @@ struct SomeOf {
     for (const ConfigNode& item : node.items()) {
       Enum value{};
       if (!each.read(item, value)) refuse_choice(item, key, expected(), each.names());
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+      if (std::ranges::find(values, value) == values.end()) values.push_back(value);
     }
     return true;
   }

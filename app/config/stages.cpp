@@ -30,9 +30,7 @@ constexpr std::array kChangeable = {"data.train",
                                     "optimizer.decay_steps",
                                     "optimizer.decay_type"};
 
-bool is_changeable(const ConfigKey& key) {
-  return std::find(kChangeable.begin(), kChangeable.end(), key.name) != kChangeable.end();
-}
+bool is_changeable(const ConfigKey& key) { return std::ranges::find(kChangeable, key.name) != kChangeable.end(); }
 
 bool is_of_schedule(const std::string& key) { return key.starts_with("optimizer."); }
 
@@ -163,8 +161,7 @@ class DatasetsRead {
 
 void check_weights(const Config& config, size_t stage) {
   const std::vector<DatasetSource>& train = config.data.train;
-  const bool has_weight =
-      std::any_of(train.begin(), train.end(), [](const DatasetSource& source) { return source.weight > 0; });
+  const bool has_weight = std::ranges::any_of(train, [](const DatasetSource& source) { return source.weight > 0; });
   CHECK_INPUT(train.empty() || has_weight, "the weights of data.train in stage {} are all 0, expected one above 0",
               stage + 1);
 }
@@ -217,7 +214,7 @@ StageConfig config_of_step(const Config& run, int64_t step) {
 
 ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   StagesRule rule;
-  std::copy_if(keys.begin(), keys.end(), std::back_inserter(rule.keys), is_changeable);
+  std::ranges::copy_if(keys, std::back_inserter(rule.keys), is_changeable);
   ConfigKey stages{
       .name = "stages",
       .expected = rule.expected(),
@@ -231,8 +228,7 @@ ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   stages.item_keys = {"steps"};
   for (const ConfigKey& key : rule.keys) {
     const std::string section = parts(key.name).first;
-    if (std::find(stages.item_keys.begin(), stages.item_keys.end(), section) == stages.item_keys.end())
-      stages.item_keys.push_back(section);
+    if (std::ranges::find(stages.item_keys, section) == stages.item_keys.end()) stages.item_keys.push_back(section);
     stages.item_keys.push_back(key.name);
     for (const std::string& item : key.item_keys) stages.item_keys.push_back(key.name + "." + item);
   }

@@ -67,8 +67,7 @@ bool differ(const std::string& hash, const ModelTokenizer& other) {
 // Returns the tokenizer.json that a checkpoint contains, or null.
 const ListedFile* carried_tokenizer(const Checkpoint& checkpoint) {
   const auto& files = checkpoint.files();
-  const auto found =
-      std::find_if(files.begin(), files.end(), [](const ListedFile& file) { return file.name == kTokenizerName; });
+  const auto found = std::ranges::find(files, kTokenizerName, &ListedFile::name);
   return found == files.end() ? nullptr : &*found;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -50,8 +51,7 @@ std::string weights_text(const StartFacts& facts) {
 std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
   double weights = 0;
   for (const DatasetUse& one : datasets) weights += one.weight;
-  std::stable_sort(datasets.begin(), datasets.end(),
-                   [](const DatasetUse& a, const DatasetUse& b) { return a.weight > b.weight; });
+  std::ranges::stable_sort(datasets, std::greater(), &DatasetUse::weight);
   const auto shown = datasets.begin() + static_cast<std::ptrdiff_t>(std::min(datasets.size(), kMaxDatasets));
   size_t name_columns = 0;
   size_t token_columns = 0;

@@ -63,9 +63,8 @@ std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, in
   // terminal.
   const auto limit = static_cast<size_t>(std::clamp(columns - 1, 1, kMaxColumns));
   std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
-  const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };
   while (fields.size() > 1 && joined(fields).size() > limit) {
-    fields.erase(std::min_element(fields.begin(), fields.end(), by_worth));
+    fields.erase(std::ranges::min_element(fields, {}, &Field::worth));
   }
   std::string& first = fields.front().text;
   first = first.substr(0, limit);

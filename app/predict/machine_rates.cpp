@@ -56,7 +56,7 @@ class Reader {
   std::vector<std::string> texts(const std::string& key) const {
     const Json& items = at(key);
     const auto is_text = [](const Json& item) { return item.is_string(); };
-    return expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
+    return expect(items.is_array() && std::ranges::all_of(items, is_text), key, "a list of texts");
   }
   bool flag(const std::string& key) const { return expect(at(key).is_boolean(), key, "true or false"); }
   int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }

@@ -59,7 +59,7 @@ std::string settings(const Config& config) {
   const nlohmann::json flat = to_json(config).flatten();
   for (const auto& [path, value] : flat.items()) {
     std::string key = path.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
+    std::ranges::replace(key, '/', '.');
     lines += fmt::format("{} {}\n", key, value.dump());
   }
   return lines;
@@ -85,7 +85,7 @@ int choose_threads(ProcessGroup& group) {
   const std::string set = core_set(cores);
   const uint64_t mine = checksum(set.data(), std::ssize(set));
   const std::vector<uint64_t> all = group.all_gather(mine);
-  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  const auto sharing = static_cast<int>(std::ranges::count(all, mine));
   if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
   // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
   constexpr int kMaxThreads = 4096;

@@ -248,9 +248,8 @@ void RunFolder::set_aside() const {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    const bool is_ours =
-        std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return name.starts_with(prefix); });
+    const bool is_ours = std::ranges::find(kNames, name) != kNames.end() ||
+                         std::ranges::any_of(kPrefixes, [&](const char* prefix) { return name.starts_with(prefix); });
     if (is_ours && entry.is_regular_file()) files.push_back(entry.path());
   }
   if (files.empty()) return;
@@ -290,7 +289,7 @@ std::vector<std::string> RunFolder::lost_lines() { return log_ ? log_->lost_line
 void RunFolder::note(const std::string& line) {
   if (!log_) return;
   std::string text = line;
-  std::replace(text.begin(), text.end(), kErrorSeparator, ';');
+  std::ranges::replace(text, kErrorSeparator, ';');
   text = printable(text, 4 * text.size());
   log_->log(spdlog::details::log_msg("octavo", spdlog::level::err, text));
 }

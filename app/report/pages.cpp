@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 std::string_view embedded(std::string_view name) {
   const auto files = page_files();
-  const auto found = std::find_if(files.begin(), files.end(), [&](const auto& file) { return name == file.name; });
+  const auto found = std::ranges::find(files, name, &EmbeddedFile::name);
   CHECK(found != files.end(), "the page file {} is not embedded", name);
   return found->text;
 }
@@ -101,8 +101,8 @@ constexpr MetricSpec kLastCharts[] = {
 
 std::vector<MetricSpec> charts() {
   std::vector<MetricSpec> all(std::begin(kFirstCharts), std::end(kFirstCharts));
-  std::copy_if(std::begin(kMetrics), std::end(kMetrics), std::back_inserter(all),
-               [](const MetricSpec& metric) { return *metric.title != '\0'; });
+  std::ranges::copy_if(kMetrics, std::back_inserter(all),
+                       [](const MetricSpec& metric) { return *metric.title != '\0'; });
   all.insert(all.end(), std::begin(kLastCharts), std::end(kLastCharts));
   return all;
 }
@@ -163,7 +163,7 @@ Json summary_json(const RunRecords& run) {
   for (const char* key : kSummary) {
     const Series& series = run.metric(key);
     if (series.empty()) continue;
-    const auto least = std::min_element(series.begin(), series.end(), [](auto& a, auto& b) { return a.y < b.y; });
+    const auto least = std::ranges::min_element(series, {}, &Point::y);
     const auto middle = series.begin() + static_cast<std::ptrdiff_t>(series.size() / 2);
     summary[key] = {{"last", series.back().y},
                     {"tail_mean", tail_mean(series)},

@@ -32,8 +32,7 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
   if (!value.is_number() || !std::isfinite(value.get<double>())) return;
   Series& series = run.metrics[name];
   const Point point{step, value.get<double>()};
-  const auto place =
-      std::lower_bound(series.begin(), series.end(), step, [](const Point& p, double x) { return p.x < x; });
+  const auto place = std::ranges::lower_bound(series, step, {}, &Point::x);
   if (place != series.end() && place->x == step) {
     *place = point;
   } else {
@@ -178,8 +177,7 @@ std::string loss_of(const Series& loss) {
 std::string validation_of(const Series& validation, const Series& smoothed) {
   if (validation.empty()) return kUnknown;
   const Point last = validation.back();
-  const auto after = std::upper_bound(smoothed.begin(), smoothed.end(), last.x,
-                                      [](double step, const Point& point) { return step < point.x; });
+  const auto after = std::ranges::upper_bound(smoothed, last.x, {}, &Point::x);
   std::string text = fmt::format("{:.4f} at step {}", last.y, number(last.x));
   if (after != smoothed.begin()) text += fmt::format(", where the smoothed loss is {:.4f}", std::prev(after)->y);
   return text;
@@ -261,7 +259,7 @@ std::vector<std::string> run_folders(const std::string& dir) {
               "{} is not the folder of a run, and contains none: it and its folders have no metrics.jsonl, expected a "
               "logging.dir of octavo train",
               dir);
-  std::sort(folders.begin(), folders.end());
+  std::ranges::sort(folders);
   return folders;
 }
 

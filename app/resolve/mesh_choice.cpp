@@ -94,7 +94,7 @@ Setting with_chosen_mesh(Setting setting, ProcessGroup& group) {
   // Ranks with less memory may not fit with the choice of other ranks. If any rank chose no replicas, no rank uses
   // them.
   const std::vector<std::string> reasons = group.all_gather(chosen.shape.replicate == 1 ? chosen.reason : "");
-  const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
+  const auto other = std::ranges::find_if(reasons, [](const auto& reason) { return !reason.empty(); });
   if (other == reasons.end()) {
     setting.mesh = chosen;
   } else {

@@ -218,7 +218,7 @@ std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Chec
 }
 
 bool is_tokenizer_file(std::string_view name) {
-  return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+  return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
 }
 
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {

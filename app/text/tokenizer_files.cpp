@@ -41,8 +41,7 @@ std::vector<NamedToken> named_tokens(const Json& tokenizer) {
 // Returns the name of the token with the id, or null if there is none.
 Json name_of(const std::vector<NamedToken>& tokens, const Json& ids) {
   const Json id = ids.is_array() && !ids.empty() ? ids.front() : ids;
-  const auto found =
-      std::find_if(tokens.begin(), tokens.end(), [&](const NamedToken& token) { return token.id == id; });
+  const auto found = std::ranges::find(tokens, id, &NamedToken::id);
   return found == tokens.end() ? Json() : Json(found->name);
 }
 
@@ -53,7 +52,7 @@ bool is_padding(const NamedToken& token) {
 }
 
 Json padding_of(const std::vector<NamedToken>& tokens, const Json& eos) {
-  const auto found = std::find_if(tokens.begin(), tokens.end(), is_padding);
+  const auto found = std::ranges::find_if(tokens, is_padding);
   return found == tokens.end() ? eos : Json(found->name);
 }
 

@@ -50,7 +50,7 @@ void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
     before = config_from_json(meta.at("config"), checkpoint.path().string());
   } catch (const InputError& error) {  // The config was written by another version.
     std::string reason = error.what();
-    std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
+    std::ranges::replace(reason, kErrorSeparator, ';');
     if (logs) log_warning("the config changes since the checkpoint was saved are unknown: {}", reason);
     return;
   }

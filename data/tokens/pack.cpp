@@ -62,7 +62,7 @@ std::vector<size_t> one_name_each(std::vector<Source>& sources) {
   }
   std::vector<size_t> order;
   for (const auto& [place, i] : chosen) order.push_back(i);
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   return order;
 }
 
