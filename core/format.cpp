@@ -44,6 +44,11 @@ std::string format_duration(double seconds) {
   return fmt::format("{}d {}h", whole / kDay, whole % kDay / kHour);
 }
 
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 int64_t parse_bytes(const std::string& text, const char* option) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);

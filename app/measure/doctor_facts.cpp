@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/output_file.h"
+#include "core/format.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/sgemm.h"
@@ -189,9 +189,7 @@ RankFacts facts_of(int planned_ranks, const std::string& disk, const ProcessGrou
 // nvidia-smi prints eight digits of the PCI domain, and CUDA four.
 std::string gpu_health_key(const std::string& bus_id) {
   constexpr size_t kLength = 12;
-  std::string key = bus_id.size() > kLength ? bus_id.substr(bus_id.size() - kLength) : bus_id;
-  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
-  return key;
+  return lower_case(bus_id.size() > kLength ? bus_id.substr(bus_id.size() - kLength) : bus_id);
 }
 
 std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std::string_view report) {

@@ -1,7 +1,6 @@
 #include "app/text/tokenizer_files.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "app/inputs/tokenizer_source.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
+#include "core/format.h"
 #include "data/tokenizer_identity.h"
 #include "data/tokens/byte_tokenizer.h"
 
@@ -46,9 +46,7 @@ Json name_of(const std::vector<NamedToken>& tokens, const Json& ids) {
 }
 
 bool is_padding(const NamedToken& token) {
-  std::string name = token.name;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return token.is_special && name.find("pad") != std::string::npos;
+  return token.is_special && lower_case(token.name).find("pad") != std::string::npos;
 }
 
 Json padding_of(const std::vector<NamedToken>& tokens, const Json& eos) {
