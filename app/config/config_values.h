@@ -171,6 +171,8 @@ struct OneOf {
 };
 
 template <typename Enum, size_t kCount>
+OneOf(const Choice<Enum> (&)[kCount]) -> OneOf<Enum>;
+template <typename Enum, size_t kCount>
 OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
 
 // A list of choices, or a single choice. An empty node means an empty list. An unknown name is an InputError for the
