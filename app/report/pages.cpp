@@ -72,13 +72,14 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
 
 // Charts of the page that precede those of kMetrics.
 constexpr MetricSpec kFirstCharts[] = {
-    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
+    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true, .from_zero = false},
     {.key = "loss_gap",
      .tag = "",
      .title = "Relative loss gap",
      .unit = "%",
      .note = "to the first run, smoothed",
-     .scale = 100},
+     .scale = 100,
+     .from_zero = false},
 };
 // Charts of the page that follow those of kMetrics. Each chart of FP8 statistics has one curve per kind of tensor
 // (RunRecords::metrics).
@@ -88,15 +89,13 @@ constexpr MetricSpec kLastCharts[] = {
      .title = "FP8 saturation",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = 100,
-     .from_zero = true},
+     .scale = 100},
     {.key = "fp8_flushed",
      .tag = "",
      .title = "FP8 flushed to zero",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = 100,
-     .from_zero = true},
+     .scale = 100},
 };
 
 std::vector<MetricSpec> charts() {
