@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/files/json_input.h"
+
 namespace octavo {
 
 namespace {
@@ -112,8 +114,7 @@ void StepGuard::from_json(const nlohmann::json& json) {
   if (!json.is_object()) return;
   losses_.from_json(json.value("losses", nlohmann::json()));
   grad_norms_.from_json(json.value("grad_norms", nlohmann::json()));
-  const auto skipped = json.find("skipped_steps");
-  if (skipped != json.end() && skipped->is_number_integer()) skipped_ = skipped->get<int64_t>();
+  skipped_ = find_value<int64_t>(json, "/skipped_steps").value_or(0);
 }
 
 }  // namespace octavo

@@ -44,12 +44,12 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
 void add_fp8(RunRecords& run, double step, const json& tensors) {
   std::map<std::string, double> most;
   for (const json& tensor : tensors) {
-    if (!tensor.is_object() || !tensor.contains("tensor") || !tensor["tensor"].is_string()) continue;
+    const std::optional<std::string> name = find_value<std::string>(tensor, "/tensor");
     for (const char* share : {"saturated", "flushed"}) {
-      const auto found = tensor.find(share);
-      if (found == tensor.end() || !found->is_number()) continue;
-      double& largest = most[fmt::format("fp8_{}/{}", share, tensor["tensor"].get<std::string>())];
-      largest = std::max(largest, found->get<double>());
+      const std::optional<double> found = find_value<double>(tensor, fmt::format("/{}", share));
+      if (!name || !found) continue;
+      double& largest = most[fmt::format("fp8_{}/{}", share, *name)];
+      largest = std::max(largest, *found);
     }
   }
   for (const auto& [name, share] : most) add(run, name, step, share);
@@ -184,13 +184,10 @@ std::string validation_of(const Series& validation, const Series& smoothed) {
 }
 
 std::string goodput_of(const nlohmann::ordered_json& goodput) {
-  const auto value = [&](const char* key) -> double {
-    const auto found = goodput.is_object() ? goodput.find(key) : goodput.end();
-    return found != goodput.end() && found->is_number() ? found->get<double>() : std::nan("");
-  };
-  if (!std::isfinite(value("goodput"))) return kUnknown;
-  const double restarts = value("restarts");
-  std::string text = fmt::format("{:.1f}% of {}", 100 * value("goodput"), format_duration(value("wall_s")));
+  const auto value = [&](const char* place) { return find_value<double>(goodput, place).value_or(std::nan("")); };
+  if (!std::isfinite(value("/goodput"))) return kUnknown;
+  const double restarts = value("/restarts");
+  std::string text = fmt::format("{:.1f}% of {}", 100 * value("/goodput"), format_duration(value("/wall_s")));
   if (restarts >= 1) text += fmt::format(", {} restart{}", number(restarts), restarts == 1 ? "" : "s");
   return text;
 }
