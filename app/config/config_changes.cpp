@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 #include <set>
 
 #include "app/config/config_keys.h"
@@ -83,11 +84,10 @@ std::vector<ConfigChange> config_changes(const Config& before, const Config& now
 }
 
 std::string describe(const std::vector<ConfigChange>& changes) {
-  std::string text;
-  for (const ConfigChange& change : changes) {
-    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", change.key, change.before, change.now);
-  }
-  return text;
+  const auto text = [](const ConfigChange& change) {
+    return fmt::format("{} {} -> {}", change.key, change.before, change.now);
+  };
+  return fmt::format("{}", fmt::join(changes | std::views::transform(text), ", "));
 }
 
 std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now) {

@@ -52,11 +52,7 @@ ConfigKey make_key(KeyClass key_class, const std::string& name, Get get, Rule ru
 constexpr auto kWhole = [](auto& config) -> auto& { return config; };
 
 struct PresetRule {
-  std::string expected() const {
-    std::string text;
-    for (const std::string& name : model_preset_names()) text += (text.empty() ? "one of " : ", ") + name;
-    return text;
-  }
+  std::string expected() const { return fmt::format("one of {}", fmt::join(model_preset_names(), ", ")); }
   bool read(const ConfigNode& found, Config& config) const {
     const std::vector<std::string> names = model_preset_names();
     if (found.kind == ConfigNode::Kind::kNull) return true;

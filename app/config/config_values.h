@@ -5,6 +5,8 @@
 //   write(value)        returns JSON from which read() restores the same value
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -149,11 +151,7 @@ template <typename Enum>
 struct OneOf {
   std::span<const Choice<Enum>> choices;
 
-  std::string expected() const {
-    std::string text;
-    for (const Choice<Enum>& one : choices) text += (text.empty() ? "one of " : ", ") + std::string(one.name);
-    return text;
-  }
+  std::string expected() const { return fmt::format("one of {}", fmt::join(names(), ", ")); }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const Choice<Enum>& one : choices) names.emplace_back(one.name);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "app/config/config_names.h"
@@ -85,10 +86,8 @@ std::string documents_text(const DataConfig& data) {
 std::string validation_text(const StartFacts& facts) {
   const ValidationConfig& validation = facts.job.config.validation;
   if (facts.validation.empty()) return "none";
-  std::string names;
-  for (const ValidationSet::Dataset& one : facts.validation) {
-    names += (names.empty() ? "" : ", ") + shortened(one.name, kLongestName);
-  }
+  const auto name = [](const ValidationSet::Dataset& one) { return shortened(one.name, kLongestName); };
+  const std::string names = fmt::format("{}", fmt::join(facts.validation | std::views::transform(name), ", "));
   if (validation.every == 0) return names + ": never";
   return fmt::format("{}: {} batches every {} steps and at the end", names, validation.batches, validation.every);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <ranges>
 
 #include "app/config/config_check.h"
 #include "core/error.h"
@@ -296,11 +297,8 @@ OrderedJson to_json(const DoctorReport& report) {
 
 void print_report(const DoctorReport& report) {
   const RankFacts& first = report.ranks.front();
-  std::string versions;
-  for (const auto& [name, version] : first.versions) {
-    versions += fmt::format("{}{} {}", versions.empty() ? "" : ", ", name, version);
-  }
-  std::cout << versions << "\n\n";
+  const auto text = [](const auto& version) { return fmt::format("{} {}", version.first, version.second); };
+  std::cout << fmt::format("{}\n\n", fmt::join(first.versions | std::views::transform(text), ", "));
   for (const RankFacts& facts : report.ranks) print_rank(facts);
   if (!report.rates.empty()) {
     std::cout << "\n" << rates_table(report.rates).text();

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -95,11 +96,8 @@ std::string text_at(const json& line, const char* key) {
   if (found == line.end()) return "";
   if (found->is_string()) return found->get<std::string>();
   if (!found->is_array()) return found->dump();
-  std::string words;
-  for (const json& word : *found) {
-    words += (words.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : word.dump());
-  }
-  return words;
+  const auto text = [](const json& word) { return word.is_string() ? word.get<std::string>() : word.dump(); };
+  return fmt::format("{}", fmt::join(*found | std::views::transform(text), " "));
 }
 
 // Returns the events in events.jsonl. Empty if the file does not exist.
