@@ -51,7 +51,6 @@ struct StagesRule {
     if (node.kind == Kind::kNull) return true;
     if (node.kind != Kind::kList) return false;
     std::vector<StageChanges> stages;
-    stages.reserve(node.children.size());
     for (const ConfigNode& item : node.children) stages.push_back(read_stage(item, config));
     config.stages = std::move(stages);
     return true;
@@ -122,7 +121,6 @@ class DatasetsRead {
   // Returns the position in each dataset at which the next stage begins.
   std::vector<DatasetOrigin> origins(const DataConfig& data) {
     std::vector<DatasetOrigin> origins;
-    origins.reserve(data.train.size());
     std::map<std::vector<std::string>, int64_t> times;
     for (const DatasetSource& source : data.train) {
       const auto found =
@@ -136,7 +134,6 @@ class DatasetsRead {
   // Adds the samples that a stage reads, starting from its origins.
   void read(const DataConfig& data, int64_t samples) {
     std::vector<double> weights;
-    weights.reserve(data.train.size());
     for (const DatasetSource& source : data.train) weights.push_back(source.weight);
     const std::vector<int64_t> shares = integer_weights(weights);
     const int64_t total = std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -180,7 +177,6 @@ size_t stage_of_step(const Config& run, int64_t step) {
 std::vector<StageConfig> stage_configs(const Config& run, const std::vector<SampleRange>& rolled_back) {
   if (run.stages.empty()) return {StageConfig(run)};
   std::vector<StageConfig> stages;
-  stages.reserve(run.stages.size());
   DatasetsRead datasets;
   int64_t steps = 0;
   int64_t samples = 0;

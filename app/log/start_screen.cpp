@@ -62,7 +62,6 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
     token_columns = std::max(token_columns, with_thousands_separators(one->tokens).size());
   }
   std::vector<std::string> texts;
-  texts.reserve(kMaxDatasets + 1);
   for (auto one = datasets.begin(); one != shown; ++one) {
     texts.push_back(fmt::format("{:<{}}  {:>{}} tokens  weight {:>5.1f}%  epochs {:.3f} to {:.3f}", one->name,
                                 name_columns, with_thousands_separators(one->tokens), token_columns,

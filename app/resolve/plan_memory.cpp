@@ -26,7 +26,6 @@ std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
     if (item.block >= 0) group.blocks.push_back(item.block);
   }
   std::vector<MemoryItem> items;
-  items.reserve(by_name.size());
   for (auto& [name, item] : by_name) items.push_back(std::move(item));
   std::ranges::stable_sort(items, std::greater(), &MemoryItem::bytes);
   return items;

@@ -90,7 +90,6 @@ class ChildProcess {
           "no socket can be created for {}: {}", command.front(), std::strerror(errno));
     socket_ = sockets[0];
     std::vector<char*> arguments;
-    arguments.reserve(command.size() + 1);
     for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
     arguments.push_back(nullptr);
     const FileActions actions(sockets[1]);
