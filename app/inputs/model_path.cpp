@@ -78,6 +78,12 @@ fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlac
   return Checkpoint::newest(dir).has_value() ? dir : fs::path();
 }
 
+// Returns the logging.dir of the run that saved a checkpoint with the metadata `meta`. Returns nothing for an imported
+// checkpoint.
+std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
+  return find_value<std::string>(meta, "/config/logging/dir");
+}
+
 // Returns whether the checkpoint at `path` may belong to the run. Runs of earlier versions shared one directory by
 // default. A checkpoint inside the run's own folder always belongs to the run.
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
@@ -156,11 +162,6 @@ ModelKind model_kind(const std::string& path, const ModelPathFacts& facts) {
               "metrics.jsonl) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);
   return found->kind;
-}
-
-std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
-  const nlohmann::json::json_pointer key("/config/logging/dir");
-  return meta.contains(key) && meta.at(key).is_string() ? std::optional<std::string>(meta.at(key)) : std::nullopt;
 }
 
 fs::path run_checkpoint_dir(const fs::path& run, const RecordedPlaces& places) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "app/process/events.h"
@@ -44,20 +45,17 @@ std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib)
 }
 
 std::string joined(const std::vector<Field>& fields) {
-  std::string line;
-  for (const Field& field : fields) line += (line.empty() ? "" : "  ") + field.text;
-  return line;
+  return fmt::format("{}", fmt::join(fields | std::views::transform(&Field::text), "  "));
 }
 
-}  // namespace
-
-void Smoothed::add(double value) {
-  constexpr double kKept = 0.95;
-  if (!std::isfinite(value)) return;
-  sum_ = kKept * sum_ + (1 - kKept) * value;
-  weight_ = kKept * weight_ + (1 - kKept);
-}
-
+// Returns the progress line that a terminal shows below the log while a run is in progress. It describes the run's
+// newest step:
+//
+//   42.1%  step 4,210/10,000  34.5M tokens  epoch 0.31  loss 2.8123  16,432 wps  mfu 46.2%  71.3 GiB 51%  eta 1h 12m
+//
+// The line has at most 100 characters and fewer than `columns`. If the line is too long, the least important fields are
+// omitted. `colors` adds color codes, which do not count as characters. `gpu_gib` is the total memory of the GPU, or 0
+// on the CPU.
 std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
   // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
   // terminal.
@@ -72,13 +70,23 @@ std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, in
   return joined(fields);
 }
 
-std::string describe_steps(int64_t first, int64_t last) {
-  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
-}
-
+// Returns the FLOPs per token of a step in the precision that it used. `row` has its attended_tokens.
 ModelFlops flops_of_step(const Config& config, const MetricRow& row) {
   return model_flops(config.model, row.in_bfloat16 ? without_fp8(config.precision) : config.precision,
                      config.data.seq_len, row.at("attended_tokens"));
+}
+
+}  // namespace
+
+void Smoothed::add(double value) {
+  constexpr double kKept = 0.95;
+  if (!std::isfinite(value)) return;
+  sum_ = kKept * sum_ + (1 - kKept) * value;
+  weight_ = kKept * weight_ + (1 - kKept);
+}
+
+std::string describe_steps(int64_t first, int64_t last) {
+  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
 StepLog::StepLog(const StageConfig& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,

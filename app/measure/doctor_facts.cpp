@@ -122,6 +122,15 @@ DiskFacts look_at_disk(const std::string& dir, int rank) {
   return disk;
 }
 
+// Returns the health of each GPU by bus id. Values that nvidia-smi does not print keep their defaults. Empty if
+// nvidia-smi does not exist. Takes one or two seconds.
+std::map<std::string, GpuHealth> read_gpu_health() {
+  const std::string settings = output_of(
+      "nvidia-smi --query-gpu=pci.bus_id,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null");
+  if (settings.empty()) return {};
+  return parse_gpu_health(settings, output_of("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE 2>/dev/null"));
+}
+
 void add_gpus(RankFacts& facts, const ProcessGroup& group) {
   const CudaVersions cuda = cuda_versions();
   facts.driver_cuda = cuda.driver;
@@ -209,13 +218,6 @@ std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std
     }
   }
   return gpus;
-}
-
-std::map<std::string, GpuHealth> read_gpu_health() {
-  const std::string settings = output_of(
-      "nvidia-smi --query-gpu=pci.bus_id,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null");
-  if (settings.empty()) return {};
-  return parse_gpu_health(settings, output_of("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE 2>/dev/null"));
 }
 
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {

@@ -191,14 +191,9 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
               checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 
-}  // namespace
-
-void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
-  const OptimizerState master = master_state(parameters);
-  SavedState saved(checkpoint, checkpoint.prefix(which), parameters, master);
-  fill_state(master, parameters, saved.reader(), stream);
-}
-
+// Loads the optimizer states of a checkpoint. Requires the weights to be loaded already. If the checkpoint has no
+// optimizer states (an imported model), sets the initial states of a run. Throws an InputError if the checkpoint was
+// saved with another type of optimizer.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream) {
   const ParameterLayout& layout = parameters.layout();
@@ -222,6 +217,14 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
       fill_state(state, parameters, saved.reader(), stream);
     }
   }
+}
+
+}  // namespace
+
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
+  const OptimizerState master = master_state(parameters);
+  SavedState saved(checkpoint, checkpoint.prefix(which), parameters, master);
+  fill_state(master, parameters, saved.reader(), stream);
 }
 
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream) {
