@@ -59,25 +59,6 @@ std::string python_program() {
   return ::access(venv.c_str(), X_OK) == 0 ? venv : "python3";
 }
 
-// File actions that replace the standard streams of the child process.
-class FileActions {
- public:
-  explicit FileActions(int socket) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, socket, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, socket, STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  }
-  ~FileActions() { posix_spawn_file_actions_destroy(&actions_); }
-  FileActions(const FileActions&) = delete;
-  FileActions& operator=(const FileActions&) = delete;
-
-  const posix_spawn_file_actions_t* get() const { return &actions_; }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-};
-
 // A program that reads lines from its standard input and answers on its standard output. Its standard error is
 // discarded.
 class ChildProcess {
@@ -92,8 +73,13 @@ class ChildProcess {
     std::vector<char*> arguments;
     for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
     arguments.push_back(nullptr);
-    const FileActions actions(sockets[1]);
-    if (::posix_spawnp(&pid_, arguments[0], actions.get(), nullptr, arguments.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_t streams;
+    posix_spawn_file_actions_init(&streams);
+    posix_spawn_file_actions_adddup2(&streams, sockets[1], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&streams, sockets[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&streams, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (::posix_spawnp(&pid_, arguments[0], &streams, nullptr, arguments.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_destroy(&streams);
     ::close(sockets[1]);
   }
   // Closes the program's standard input and waits for its end.
