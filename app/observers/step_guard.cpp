@@ -81,7 +81,7 @@ Judgement StepGuard::judge(const Step& step) {
   const auto sequences = static_cast<double>(config_.batch_schedule().batch_size(number));
   const double sample_ms = step.step_ms / sequences;
   const bool spike = losses_.is_spike(number, loss);
-  Judgement judgement{.skipped = step.skipped, .spike = spike && !step.skipped};
+  Judgement judgement{.spike = spike && !step.skipped};
   if (spike && std::isfinite(loss)) judgement.loss_z = losses_.z_score(number, loss);
   const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
   if (jumps) judgement.grad_norm_z = grad_norms_.z_score(number, grad_norm);
