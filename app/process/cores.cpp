@@ -33,6 +33,8 @@ int topology(int core, const char* what) {
   return std::atoi(read_system_file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what)).c_str());
 }
 
+}  // namespace
+
 std::vector<Core> cores_of(pid_t pid) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -43,8 +45,6 @@ std::vector<Core> cores_of(pid_t pid) {
   }
   return cores;
 }
-
-}  // namespace
 
 std::vector<int> core_share(std::span<const Core> cores, int local_rank, int local_size) {
   std::vector<Core> sorted(cores.begin(), cores.end());
