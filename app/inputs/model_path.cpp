@@ -1,13 +1,11 @@
 #include "app/inputs/model_path.h"
 
-#include <filesystem>
 #include <functional>
 #include <ranges>
 #include <vector>
 
 #include "app/config/config_node.h"
 #include "app/job/progress.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"

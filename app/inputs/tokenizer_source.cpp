@@ -1,10 +1,8 @@
 #include "app/inputs/tokenizer_source.h"
 
 #include <algorithm>
-#include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"

@@ -1,7 +1,6 @@
 #include "app/job/job.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace octavo {
 

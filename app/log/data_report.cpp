@@ -4,7 +4,6 @@
 
 #include "app/process/events.h"
 #include "core/error.h"
-#include "core/log.h"
 
 namespace octavo {
 

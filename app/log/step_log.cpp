@@ -7,7 +7,6 @@
 #include <ranges>
 #include <utility>
 
-#include "app/process/events.h"
 #include "core/format.h"
 #include "core/log.h"
 

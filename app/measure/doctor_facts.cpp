@@ -1,12 +1,9 @@
 #include "app/measure/doctor_facts.h"
 
-#include <fmt/format.h>
-#include <omp.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

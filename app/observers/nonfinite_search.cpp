@@ -10,7 +10,6 @@
 #include "app/process/events.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "core/log.h"
 #include "kernels/fp8/fp8_cpu.h"
 #include "kernels/math/cpu_math.h"
 

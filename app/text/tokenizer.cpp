@@ -15,7 +15,6 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "app/text/tokenizer_answer.h"
 #include "app/text/tokenizer_files.h"
 #include "build_config.h"
 #include "checkpoint/hf_format.h"

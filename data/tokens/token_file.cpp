@@ -1,7 +1,5 @@
 #include "data/tokens/token_file.h"
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
