@@ -244,7 +244,6 @@ void Checkpoint::verify(std::span<const TensorPart> parts) {
 void Checkpoint::verify() {
   for (const ListedFile& listed : manifest_.shards) shard(listed.name);
   std::vector<TensorPart> all;
-  all.reserve(manifest_.tensors.size());
   for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
     all.push_back({tensor.name, tensor.shape, {}, 0, tensor.numel()});
   }

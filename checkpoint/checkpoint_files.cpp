@@ -105,7 +105,6 @@ std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir, bool with_inc
   }
   found.merge(incomplete);
   std::vector<FoundCheckpoint> checkpoints;
-  checkpoints.reserve(found.size());
   for (const auto& [step, checkpoint] : found) checkpoints.push_back(checkpoint);
   return checkpoints;
 }

@@ -358,7 +358,7 @@ void ManifestParts::add_tensor(const Json& json) {
   CHECK(tensor.shape == added.shape && tensor.dtype == added.dtype,
         "tensor {} is {} {} on one rank and {} {} on another", tensor.name, dtype_name(tensor.dtype),
         describe_shape(tensor.shape), dtype_name(added.dtype), describe_shape(added.shape));
-  std::move(added.pieces.begin(), added.pieces.end(), std::back_inserter(tensor.pieces));
+  std::ranges::move(added.pieces, std::back_inserter(tensor.pieces));
 }
 
 void check_complete(CheckpointManifest& manifest) {

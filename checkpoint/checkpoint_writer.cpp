@@ -277,7 +277,6 @@ void CheckpointWriter::run_write() noexcept {
 std::vector<std::span<const std::byte>> CheckpointWriter::shard_parts() const {
   std::vector<std::span<const std::byte>> parts;
   if (host_pieces_.empty()) return parts;
-  parts.reserve(host_pieces_.size() + 1);
   parts.push_back(std::as_bytes(std::span(shard_beginning_)));
   for (const CheckpointTensor& piece : host_pieces_) {
     parts.emplace_back(static_cast<const std::byte*>(piece.data.raw()), static_cast<size_t>(piece.data.bytes()));
@@ -287,7 +286,6 @@ std::vector<std::span<const std::byte>> CheckpointWriter::shard_parts() const {
 
 void CheckpointWriter::write_shard() {
   std::vector<SafetensorsEntry> entries;
-  entries.reserve(host_pieces_.size());
   for (const CheckpointTensor& piece : host_pieces_) {
     const std::vector<int64_t> shape = is_whole(piece) ? piece.shape : std::vector{piece.end - piece.begin};
     entries.push_back({piece_key(piece), safetensors_dtype(piece.data.dtype()), shape, 0, 0});

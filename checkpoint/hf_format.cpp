@@ -110,9 +110,7 @@ bool has_name(std::string_view names, std::string_view name) {
                              [&](const auto& one) { return std::ranges::equal(one, name); });
 }
 
-bool has_value(const Json& values, const Json& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
+bool has_value(const Json& values, const Json& value) { return std::ranges::find(values, value) != values.end(); }
 
 // Refuses a key with a value that changes what the model computes in a way that Octavo does not.
 void check_key(const std::string& key, const Json& value, const std::string& where) {
@@ -322,17 +320,15 @@ Json value_at(const Json& json, const char* path) {
   return json.contains(pointer) ? json.at(pointer) : Json();
 }
 
-int64_t integer_or_zero(const Json& json) { return json.is_number_integer() ? json.get<int64_t>() : 0; }
-
 // Returns the longest data.seq_len up to the step, with the stages of the run that began before it.
 int64_t longest_seq_len(const Json& meta, int64_t step) {
-  int64_t longest = integer_or_zero(value_at(meta, "/config/data/seq_len"));
+  int64_t longest = find_value<int64_t>(meta, "/config/data/seq_len").value_or(0);
   int64_t begin = 0;
   const Json stages = value_at(meta, "/config/stages");
   for (const Json& stage : stages.is_array() ? stages : Json::array()) {
     if (begin >= step) break;
-    longest = std::max(longest, integer_or_zero(value_at(stage, "/data/seq_len")));
-    begin += std::clamp(integer_or_zero(value_at(stage, "/steps")), int64_t{0}, step - begin);
+    longest = std::max(longest, find_value<int64_t>(stage, "/data/seq_len").value_or(0));
+    begin += std::clamp(find_value<int64_t>(stage, "/steps").value_or(0), int64_t{0}, step - begin);
   }
   return longest;
 }
@@ -413,7 +409,7 @@ HfMetadata parse_hf_metadata(const Json& json) {
   };
   metadata.bos_token_id = id_of("bos_token_id");
   metadata.eos_token_id = id_of("eos_token_id");
-  metadata.max_position_embeddings = integer_or_zero(config.value("max_position_embeddings", Json()));
+  metadata.max_position_embeddings = find_value<int64_t>(config, "/max_position_embeddings").value_or(0);
   return metadata;
 }
 

@@ -99,7 +99,7 @@ fs::path memory_directory(const fs::path& checkpoint_dir) {
   if (const std::optional<struct stat> status = status_of(file); status && status->st_nlink > 1) return {};
   const std::string id = read_input_file(file.string(), 2 * kIdDigits);
   const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
-  CHECK_INPUT(id.size() == kIdDigits && std::all_of(id.begin(), id.end(), is_digit),
+  CHECK_INPUT(id.size() == kIdDigits && std::ranges::all_of(id, is_digit),
               "{}: expected {} hexadecimal digits; remove it to start without the checkpoint in memory", file.string(),
               kIdDigits);
   return path_of(id, file);

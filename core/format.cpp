@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -40,6 +42,11 @@ std::string format_duration(double seconds) {
   if (whole < kHour) return fmt::format("{}m", whole / kMinute);
   if (whole < kDay) return fmt::format("{}h {}m", whole / kHour, whole % kHour / kMinute);
   return fmt::format("{}d {}h", whole / kDay, whole % kDay / kHour);
+}
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
 int64_t parse_bytes(const std::string& text, const char* option) {

@@ -1,4 +1,4 @@
-// Formats and parses numbers for people.
+// Formats and parses numbers and words for people.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,9 @@ double unsigned_nan(double value);
 
 // Returns "42s", "31m", "5h 12m" or "3d 4h", and "-" if `seconds` is negative or not finite.
 std::string format_duration(double seconds);
+
+// Returns `text` with lower-case ASCII letters.
+std::string lower_case(std::string text);
 
 // Parses "80GiB", "80GB", "81920MiB" or "500MB". Throws an InputError that names `option` for anything else.
 int64_t parse_bytes(const std::string& text, const char* option);

@@ -8,7 +8,7 @@ namespace octavo {
 
 // Returns the median of at least one value. For an even number of values it is the mean of the two middle ones.
 inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const size_t n = values.size();
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }

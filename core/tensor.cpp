@@ -19,8 +19,8 @@ std::string describe_shape(std::span<const int64_t> shape) { return fmt::format(
 Tensor::Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
     : data_(data), dtype_(dtype), ndim_(static_cast<int>(shape.size())) {
   CHECK(shape.size() <= kMaxDims, "a tensor has at most {} dimensions, got {}", int{kMaxDims}, shape.size());
-  std::copy(shape.begin(), shape.end(), shape_.begin());
-  CHECK(std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d >= 0; }), "negative dimension in {}",
+  std::ranges::copy(shape, shape_.begin());
+  CHECK(std::ranges::all_of(shape, [](int64_t d) { return d >= 0; }), "negative dimension in {}",
         describe_shape(this->shape()));
 }
 

@@ -35,7 +35,7 @@ struct IdRange {
 IdRange token_ids(const TokenFile& file) {
   IdRange range;
   for_each_piece(file, [&](std::span<const int32_t> ids, int64_t) {
-    const auto [low, high] = std::minmax_element(ids.begin(), ids.end());
+    const auto [low, high] = std::ranges::minmax_element(ids);
     range = {std::min<int64_t>(range.min, *low), std::max<int64_t>(range.max, *high)};
   });
   return range;

@@ -90,7 +90,7 @@ void pad_row(Batch& batch, int64_t row, int64_t share) {
 }
 
 int64_t count_targets(std::span<const int32_t> targets) {
-  return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
+  return std::ranges::count_if(targets, [](int32_t id) { return id >= 0; });
 }
 
 void check_loader_state(const Json& state) {

@@ -67,7 +67,7 @@ Mixture::Mixture(std::vector<int64_t> weights) : total_(std::accumulate(weights.
 }
 
 size_t Mixture::take_furthest(int64_t behind) {
-  const auto share = static_cast<size_t>(std::find(behind_.begin(), behind_.end(), behind) - behind_.begin());
+  const auto share = static_cast<size_t>(std::ranges::find(behind_, behind) - behind_.begin());
   ++taken_[share];
   behind_[share] -= total_;
   return share;
@@ -88,8 +88,8 @@ int64_t Mixture::next() {
 void Mixture::rewind() {
   period_begin_ = next_sample_ - next_sample_ % total_;
   next_sample_ = period_begin_;
-  std::fill(taken_.begin(), taken_.end(), 0);
-  std::fill(behind_.begin(), behind_.end(), 0);
+  std::ranges::fill(taken_, 0);
+  std::ranges::fill(behind_, 0);
 }
 
 bool Mixture::settle(int64_t begin, int64_t end) {
@@ -122,13 +122,13 @@ void Mixture::seek(int64_t g) {
   }
   // A walk that does not determine the counts is followed by a longer one, and finally by one from the beginning of the
   // period.
-  int64_t walk = 1 + total_ / *std::min_element(weights_.begin(), weights_.end()) / 8;
+  int64_t walk = 1 + total_ / *std::ranges::min_element(weights_) / 8;
   while (g - next_sample_ > walk && !settle(g - walk, g)) walk *= 4;
   while (next_sample_ < g) next();
 }
 
 int64_t Mixture::taken(int64_t dataset) const {
-  const auto found = std::find(datasets_.begin(), datasets_.end(), dataset);
+  const auto found = std::ranges::find(datasets_, dataset);
   if (found == datasets_.end()) return 0;
   const auto share = static_cast<size_t>(found - datasets_.begin());
   return period_begin_ / total_ * weights_[share] + taken_[share];

@@ -60,8 +60,7 @@ std::optional<SidecarTokenizer> new_tokenizer(const std::string& path, const Jso
                                               std::set<std::string>& compared) {
   if (sidecar.is_null()) return std::nullopt;
   const auto text = [&](const char* key) {
-    const Json value = sidecar.value(key, Json());
-    return value.is_string() ? value.get<std::string>() : "";
+    return find_value<std::string>(sidecar, fmt::format("/{}", key)).value_or("");
   };
   SidecarTokenizer found{path, text("tokenizer"), text(kTokenizerHashKey)};
   if (!compared.insert(found.name + "\n" + found.hash).second) return std::nullopt;

@@ -104,7 +104,7 @@ void add_vocabulary(const Json& vocabulary, Fields& fields) {
   }
   std::vector<std::pair<int64_t, std::string_view>> tokens;
   for (const auto& [token, id] : vocabulary.items()) tokens.emplace_back(as_integer(id, "an id"), token);
-  std::sort(tokens.begin(), tokens.end());
+  std::ranges::sort(tokens);
   for (const auto& [id, token] : tokens) {
     fields.add("token");
     fields.add(id);
@@ -134,7 +134,7 @@ void add_added_tokens(const Json& added, Fields& fields) {
     tokens.emplace_back(integer_at(token, "id", "an added token"), token.at("content").get<std::string>(),
                         token.value("special", false));
   }
-  std::sort(tokens.begin(), tokens.end());
+  std::ranges::sort(tokens);
   for (const auto& [id, content, special] : tokens) {
     fields.add("added");
     fields.add(id);

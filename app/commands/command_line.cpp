@@ -91,7 +91,7 @@ std::string argument_meant(const CLI::App& command, const std::string& option) {
 // mean the config key training.steps=VALUE?" for "--steps". Empty if there is no such key, or several.
 std::string config_key_hint(const std::string& option) {
   std::string name = without_dashes(option);
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   std::string found;
   for (const ConfigKey& key : config_keys()) {
     if (key.name != name && key.name != fmt::format("{}.{}", key.section(), name)) continue;
@@ -218,7 +218,7 @@ void add_help(CommandLine& line) {
   const auto print = [&] {
     const CLI::App& app = line.app();
     const std::vector<std::string> names = command_names(app);
-    const bool is_known = std::find(names.begin(), names.end(), name) != names.end();
+    const bool is_known = std::ranges::find(names, name) != names.end();
     CHECK_INPUT(name.empty() || is_known, "{} (see octavo --help)", no_such_command(name, names));
     std::cout << (name.empty() ? app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal)
                                : app.get_subcommand(name)->help("octavo"));
@@ -249,9 +249,7 @@ CLI::Validator integer(uint64_t least, uint64_t most) {
 }
 
 CLI::Validator one_of(const std::vector<std::string>& choices) {
-  const auto allows = [=](const std::string& text) {
-    return std::find(choices.begin(), choices.end(), text) != choices.end();
-  };
+  const auto allows = [=](const std::string& text) { return std::ranges::find(choices, text) != choices.end(); };
   return value(allows, fmt::format("one of {}", fmt::join(choices, ", ")),
                fmt::format("{{{}}}", fmt::join(choices, ",")));
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <iostream>
 #include <span>
@@ -14,6 +13,7 @@
 #include "core/error.h"
 #include "core/files/embedded_file.h"
 #include "core/files/input_file.h"
+#include "core/format.h"
 
 namespace octavo {
 
@@ -40,19 +40,16 @@ constexpr Layout kMarkdown{
     "## {section}\n\n| key | description | value | default | class |\n| --- | --- | --- | --- | --- |\n",
     "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 // Returns whether the name or description of a key, or a name of the key in another program, contains `filter`. Ignores
 // case.
 bool matches(const ConfigKey& key, const std::string& filter) {
-  const auto contains = [&](const std::string& text) { return lower(text).find(lower(filter)) != std::string::npos; };
+  const auto contains = [&](const std::string& text) {
+    return lower_case(text).find(lower_case(filter)) != std::string::npos;
+  };
   const std::span<const OtherName> others = other_names();
-  return contains(key.name) || contains(key.sentence) ||
-         std::any_of(others.begin(), others.end(),
-                     [&](const OtherName& other) { return key.name == other.key && contains(other.name); });
+  return contains(key.name) || contains(key.sentence) || std::ranges::any_of(others, [&](const OtherName& other) {
+           return key.name == other.key && contains(other.name);
+         });
 }
 
 void print_keys(const Layout& layout, const std::string& filter = "") {

@@ -139,7 +139,7 @@ class GeneratedText {
   // Draws the next token. Returns an empty list if the sample has ended with it.
   std::vector<int32_t> draw(std::span<const float> logits) {
     const int32_t token = sampler_.draw(logits);
-    const bool is_eos = std::find(eos_.begin(), eos_.end(), token) != eos_.end();
+    const bool is_eos = std::ranges::find(eos_, token) != eos_.end();
     if (!is_eos) print(printable_lines(text_.push(token)));
     --left_;
     if (!is_eos && !text_.stopped() && left_ > 0) return {token};

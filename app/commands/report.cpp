@@ -50,7 +50,7 @@ int run_report(const ReportArguments& arguments) {
     OutputFile file(arguments.output, kReportPage);
     std::vector<std::string> left_out;
     const std::vector<RunRecords> runs = read_runs(arguments.runs, left_out);
-    const bool watches = arguments.watch_s > 0 && std::any_of(runs.begin(), runs.end(), goes_on);
+    const bool watches = arguments.watch_s > 0 && std::ranges::any_of(runs, goes_on);
     const std::string page = report_page(runs, watches ? arguments.watch_s : 0);
     file.write(page);
     file.finish();

@@ -29,7 +29,7 @@ struct KnownNames {
 KnownNames known_names() {
   KnownNames names;
   const auto add = [&](const std::string& name) {
-    if (std::find(names.all.begin(), names.all.end(), name) != names.all.end()) return false;
+    if (std::ranges::find(names.all, name) != names.all.end()) return false;
     names.all.push_back(name);
     return true;
   };
@@ -55,7 +55,7 @@ void check_sections(const ConfigNode& tree, const std::vector<std::string>& sect
 void derive_heads(Config& config) {
   ModelConfig& model = config.model;
   const auto is_given = [&given = config.model_fields](const char* field) {
-    return std::find(given.begin(), given.end(), field) != given.end();
+    return std::ranges::find(given, field) != given.end();
   };
   if (model.num_kv_heads == 0) model.num_kv_heads = model.num_heads;
   const bool is_of_preset = model.head_dim != 0 && !is_given("hidden_size") && !is_given("num_heads");
@@ -92,10 +92,10 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
 // any other.
 void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
-    const auto section = std::find(tree.keys.begin(), tree.keys.end(), key.section);
+    const auto section = std::ranges::find(tree.keys, key.section);
     if (section == tree.keys.end()) continue;
     ConfigNode& node = tree.children[static_cast<size_t>(section - tree.keys.begin())];
-    const auto found = std::find(node.keys.begin(), node.keys.end(), key.name);
+    const auto found = std::ranges::find(node.keys, key.name);
     if (found == node.keys.end()) continue;
     const auto child = node.children.begin() + (found - node.keys.begin());
     if (key.value != nullptr && child->text != key.value) continue;
@@ -149,7 +149,7 @@ Config read_config(ConfigNode tree, const std::string& source) {
 // Returns the JSON pointer to a key, given its full name.
 OrderedJson::json_pointer place_of(const std::string& key) {
   std::string path = "/" + key;
-  std::replace(path.begin(), path.end(), '.', '/');
+  std::ranges::replace(path, '.', '/');
   return OrderedJson::json_pointer(path);
 }
 
@@ -192,8 +192,7 @@ std::string to_json_text(const Config& config) { return config_sections(config).
 
 std::string value_text(const Config& config, const std::string& key) {
   const std::vector<ConfigKey>& keys = config_keys();
-  const bool is_known =
-      std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& known) { return known.name == key; });
+  const bool is_known = std::ranges::any_of(keys, [&](const ConfigKey& known) { return known.name == key; });
   CHECK_INPUT(is_known, "there is no key {}, expected one that octavo config lists", key);
   const OrderedJson value = config_sections(config).value(place_of(key), OrderedJson());
   return value.is_string() ? value.get<std::string>() : yaml_text(value);

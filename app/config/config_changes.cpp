@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 #include <set>
 
 #include "app/config/config_keys.h"
@@ -78,17 +79,15 @@ std::string moved_stage(const StageConfig& was, const StageConfig& is) {
 
 std::vector<ConfigChange> config_changes(const Config& before, const Config& now) {
   constexpr std::array kIgnored = {"checkpoint.resume", "checkpoint.allow_changes", "plan.gpus", "plan.machine"};
-  return changes_where(before, now, [&](const ConfigKey& key) {
-    return std::find(kIgnored.begin(), kIgnored.end(), key.name) == kIgnored.end();
-  });
+  return changes_where(before, now,
+                       [&](const ConfigKey& key) { return std::ranges::find(kIgnored, key.name) == kIgnored.end(); });
 }
 
 std::string describe(const std::vector<ConfigChange>& changes) {
-  std::string text;
-  for (const ConfigChange& change : changes) {
-    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", change.key, change.before, change.now);
-  }
-  return text;
+  const auto text = [](const ConfigChange& change) {
+    return fmt::format("{} {} -> {}", change.key, change.before, change.now);
+  };
+  return fmt::format("{}", fmt::join(changes | std::views::transform(text), ", "));
 }
 
 std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now) {
@@ -108,7 +107,7 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   if (!difference.empty()) {
     std::vector<ConfigChange> schedule =
         changes_where(before, now, [](const ConfigKey& key) { return key.key_class == KeyClass::kSchedule; });
-    std::move(schedule.begin(), schedule.end(), std::back_inserter(refused));
+    std::ranges::move(schedule, std::back_inserter(refused));
     difference = fmt::format(" ({})", difference);
   }
   if (refused.empty()) return "";
@@ -119,8 +118,8 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
     if (needed.erase(one.value) > 0) names += (names.empty() ? "" : ",") + std::string(one.name);
   }
   // No class allows another type, whose states are others.
-  const bool other_states = std::any_of(refused.begin(), refused.end(),
-                                        [](const ConfigChange& change) { return change.key == "optimizer.type"; });
+  const bool other_states =
+      std::ranges::any_of(refused, [](const ConfigChange& change) { return change.key == "optimizer.type"; });
   const std::string remedy =
       needed.empty() && !other_states ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
   return fmt::format(

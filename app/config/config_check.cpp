@@ -21,14 +21,26 @@ namespace {
 
 using namespace config_names;
 
+// Checks that the data-parallel ranks divide every batch, that every pipeline stage has a micro-batch in each step, and
+// equally many ones if its chunks are interleaved.
 void check_batch(const StageConfig& config, int64_t ranks) {
   const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
   const int64_t unit = config.training.micro_batch_size * data_ranks;
+  const int64_t stages = config.parallel.pipeline_parallel;
+  const bool interleaved = config.parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
   const auto check_size = [&](const char* key, int64_t size, SizeRange range) {
     CHECK_INPUT(size % unit == 0,
                 "{} is {}, expected a multiple of training.micro_batch_size {} times {} data-parallel ranks = {}{}",
                 key, size, config.training.micro_batch_size, data_ranks, unit,
                 would_work(multiples_near(size, unit, range)));
+    CHECK_INPUT(size >= unit * stages,
+                "{} is {}, which is {} micro-batch{} per rank and step, expected at least one for each of the {} "
+                "pipeline stages of parallel.pipeline_parallel{}",
+                key, size, size / unit, size / unit == 1 ? "" : "es", stages, would_work({unit * stages}));
+    CHECK_INPUT(!interleaved || size % (unit * stages) == 0,
+                "{} is {}, which is {} micro-batches per rank and step, expected a multiple of the {} pipeline stages "
+                "of parallel.pipeline_parallel, because parallel.pipeline_schedule is interleaved{}",
+                key, size, size / unit, stages, would_work(multiples_near(size, unit * stages, range)));
   };
   check_size("training.global_batch_size", config.training.global_batch_size, {});
   int64_t smallest = 1;
@@ -43,32 +55,6 @@ void check_batch(const StageConfig& config, int64_t ranks) {
     check_size("the batch_size of training.batch_size_warmup", phase.batch_size,
                {.smallest = smallest, .largest = config.training.global_batch_size - 1});
     smallest = phase.batch_size + 1;
-  }
-}
-
-// Checks that every pipeline stage has a micro-batch in each step, and equally many ones if its chunks are interleaved.
-void check_pipeline_batch(const StageConfig& config, int64_t ranks) {
-  const int64_t stages = config.parallel.pipeline_parallel;
-  const int64_t unit = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
-  const bool interleaved = config.parallel.pipeline_schedule == PipelineSchedule::kInterleaved;
-  const auto check_size = [&](const char* key, int64_t size, SizeRange range) {
-    CHECK_INPUT(size >= unit * stages,
-                "{} is {}, which is {} micro-batch{} per rank and step, expected at least one for each of the {} "
-                "pipeline stages of parallel.pipeline_parallel{}",
-                key, size, size / unit, size / unit == 1 ? "" : "es", stages, would_work({unit * stages}));
-    CHECK_INPUT(!interleaved || size % (unit * stages) == 0,
-                "{} is {}, which is {} micro-batches per rank and step, expected a multiple of the {} pipeline stages "
-                "of parallel.pipeline_parallel, because parallel.pipeline_schedule is interleaved{}",
-                key, size, size / unit, stages, would_work(multiples_near(size, unit * stages, range)));
-  };
-  check_size("training.global_batch_size", config.training.global_batch_size, {});
-  int64_t end = 0;
-  for (const BatchPhase& phase : config.training.batch_size_warmup) {
-    end += phase.steps;
-    if (end > config.stage.steps_before) {
-      check_size("the batch_size of training.batch_size_warmup", phase.batch_size,
-                 {.largest = config.training.global_batch_size - 1});
-    }
   }
 }
 
@@ -308,10 +294,7 @@ void validate_stage(const StageConfig& config, int64_t ranks, Purpose purpose) {
   errors.collect([&] { check_optimizer(config.optimizer); });
   errors.raise();
   const int64_t unit = chunk_unit(config);
-  errors.collect([&] {
-    check_batch(config, ranks);
-    check_pipeline_batch(config, ranks);
-  });
+  errors.collect([&] { check_batch(config, ranks); });
   errors.collect([&] {
     check_chunks(config, unit,
                  unit == 1

@@ -52,15 +52,11 @@ ConfigKey make_key(KeyClass key_class, const std::string& name, Get get, Rule ru
 constexpr auto kWhole = [](auto& config) -> auto& { return config; };
 
 struct PresetRule {
-  std::string expected() const {
-    std::string text;
-    for (const std::string& name : model_preset_names()) text += (text.empty() ? "one of " : ", ") + name;
-    return text;
-  }
+  std::string expected() const { return fmt::format("one of {}", fmt::join(model_preset_names(), ", ")); }
   bool read(const ConfigNode& found, Config& config) const {
     const std::vector<std::string> names = model_preset_names();
     if (found.kind == ConfigNode::Kind::kNull) return true;
-    if (std::find(names.begin(), names.end(), found.text) == names.end()) return false;
+    if (std::ranges::find(names, found.text) == names.end()) return false;
     config.preset = found.text;
     config.model = model_preset(config.preset);
     return true;
@@ -132,7 +128,7 @@ std::string field_fallback(const Field& field, const Value& value) {
 
 bool states(const Config& config, const std::string& field) {
   const std::vector<std::string>& fields = config.model_fields;
-  return config.model_complete() || std::find(fields.begin(), fields.end(), field) != fields.end();
+  return config.model_complete() || std::ranges::find(fields, field) != fields.end();
 }
 
 template <typename Struct, typename Get, typename Field, typename Value>

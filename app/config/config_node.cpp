@@ -74,7 +74,7 @@ void merge(ConfigNode& target, ConfigNode value, Repeated repeated, const std::s
     return;
   }
   for (size_t i = 0; i < value.keys.size(); ++i) {
-    const auto found = std::find(target.keys.begin(), target.keys.end(), value.keys[i]);
+    const auto found = std::ranges::find(target.keys, value.keys[i]);
     if (found != target.keys.end()) {
       merge(target.children[static_cast<size_t>(found - target.keys.begin())], std::move(value.children[i]), repeated,
             name.empty() ? *found : fmt::format("{}.{}", name, *found));
@@ -99,8 +99,8 @@ void check_tag(const std::string& tag, const std::string& where) {
   constexpr std::string_view kCore = "tag:yaml.org,2002:";
   constexpr std::string_view kKinds[] = {"str", "int", "float", "bool", "null", "seq", "map"};
   if (tag.empty() || tag == "?" || tag == "!") return;
-  const bool is_kind = tag.starts_with(kCore) &&
-                       std::find(std::begin(kKinds), std::end(kKinds), tag.substr(kCore.size())) != std::end(kKinds);
+  const bool is_kind =
+      tag.starts_with(kCore) && std::ranges::find(kKinds, tag.substr(kCore.size())) != std::end(kKinds);
   CHECK_INPUT(is_kind, "{}: the tag {} is not read, expected a key or value without a tag", where,
               printable(tag, kMaxDescribedText));
 }
@@ -283,7 +283,7 @@ void check_path_is_open(const ConfigNode& root, const std::string& key, const st
 }  // namespace
 
 const ConfigNode* ConfigNode::find(std::string_view key) const {
-  const auto found = std::find(keys.begin(), keys.end(), key);
+  const auto found = std::ranges::find(keys, key);
   return found == keys.end() ? nullptr : &children[static_cast<size_t>(found - keys.begin())];
 }
 

@@ -82,8 +82,8 @@ bool is_plain_word(const std::string& text) {
   const bool starts_well =
       !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/');
   constexpr const char* kReserved[] = {"null", "Null", "NULL", "true", "false"};
-  return starts_well && std::all_of(text.begin(), text.end(), is_word_character) &&
-         std::find(std::begin(kReserved), std::end(kReserved), text) == std::end(kReserved);
+  return starts_well && std::ranges::all_of(text, is_word_character) &&
+         std::ranges::find(kReserved, text) == std::end(kReserved);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 //   write(value)        returns JSON from which read() restores the same value
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -149,11 +151,7 @@ template <typename Enum>
 struct OneOf {
   std::span<const Choice<Enum>> choices;
 
-  std::string expected() const {
-    std::string text;
-    for (const Choice<Enum>& one : choices) text += (text.empty() ? "one of " : ", ") + std::string(one.name);
-    return text;
-  }
+  std::string expected() const { return fmt::format("one of {}", fmt::join(names(), ", ")); }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const Choice<Enum>& one : choices) names.emplace_back(one.name);
@@ -171,6 +169,8 @@ struct OneOf {
 };
 
 template <typename Enum, size_t kCount>
+OneOf(const Choice<Enum> (&)[kCount]) -> OneOf<Enum>;
+template <typename Enum, size_t kCount>
 OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
 
 // A list of choices, or a single choice. An empty node means an empty list. An unknown name is an InputError for the
@@ -186,7 +186,7 @@ struct SomeOf {
     for (const ConfigNode& item : node.items()) {
       Enum value{};
       if (!each.read(item, value)) refuse_choice(item, key, expected(), each.names());
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+      if (std::ranges::find(values, value) == values.end()) values.push_back(value);
     }
     return true;
   }

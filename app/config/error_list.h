@@ -33,7 +33,7 @@ class ErrorList {
 
   // Adds a message unless the list already contains it.
   void add(const std::string& message) {
-    if (std::find(messages_.begin(), messages_.end(), message) == messages_.end()) messages_.push_back(message);
+    if (std::ranges::find(messages_, message) == messages_.end()) messages_.push_back(message);
   }
 
   // Throws one InputError with all messages, separated by kErrorSeparator. Does nothing if the list is empty.

@@ -30,9 +30,7 @@ constexpr std::array kChangeable = {"data.train",
                                     "optimizer.decay_steps",
                                     "optimizer.decay_type"};
 
-bool is_changeable(const ConfigKey& key) {
-  return std::find(kChangeable.begin(), kChangeable.end(), key.name) != kChangeable.end();
-}
+bool is_changeable(const ConfigKey& key) { return std::ranges::find(kChangeable, key.name) != kChangeable.end(); }
 
 bool is_of_schedule(const std::string& key) { return key.starts_with("optimizer."); }
 
@@ -53,7 +51,6 @@ struct StagesRule {
     if (node.kind == Kind::kNull) return true;
     if (node.kind != Kind::kList) return false;
     std::vector<StageChanges> stages;
-    stages.reserve(node.children.size());
     for (const ConfigNode& item : node.children) stages.push_back(read_stage(item, config));
     config.stages = std::move(stages);
     return true;
@@ -124,7 +121,6 @@ class DatasetsRead {
   // Returns the position in each dataset at which the next stage begins.
   std::vector<DatasetOrigin> origins(const DataConfig& data) {
     std::vector<DatasetOrigin> origins;
-    origins.reserve(data.train.size());
     std::map<std::vector<std::string>, int64_t> times;
     for (const DatasetSource& source : data.train) {
       const auto found =
@@ -138,7 +134,6 @@ class DatasetsRead {
   // Adds the samples that a stage reads, starting from its origins.
   void read(const DataConfig& data, int64_t samples) {
     std::vector<double> weights;
-    weights.reserve(data.train.size());
     for (const DatasetSource& source : data.train) weights.push_back(source.weight);
     const std::vector<int64_t> shares = integer_weights(weights);
     const int64_t total = std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -163,8 +158,7 @@ class DatasetsRead {
 
 void check_weights(const Config& config, size_t stage) {
   const std::vector<DatasetSource>& train = config.data.train;
-  const bool has_weight =
-      std::any_of(train.begin(), train.end(), [](const DatasetSource& source) { return source.weight > 0; });
+  const bool has_weight = std::ranges::any_of(train, [](const DatasetSource& source) { return source.weight > 0; });
   CHECK_INPUT(train.empty() || has_weight, "the weights of data.train in stage {} are all 0, expected one above 0",
               stage + 1);
 }
@@ -183,7 +177,6 @@ size_t stage_of_step(const Config& run, int64_t step) {
 std::vector<StageConfig> stage_configs(const Config& run, const std::vector<SampleRange>& rolled_back) {
   if (run.stages.empty()) return {StageConfig(run)};
   std::vector<StageConfig> stages;
-  stages.reserve(run.stages.size());
   DatasetsRead datasets;
   int64_t steps = 0;
   int64_t samples = 0;
@@ -217,7 +210,7 @@ StageConfig config_of_step(const Config& run, int64_t step) {
 
 ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   StagesRule rule;
-  std::copy_if(keys.begin(), keys.end(), std::back_inserter(rule.keys), is_changeable);
+  std::ranges::copy_if(keys, std::back_inserter(rule.keys), is_changeable);
   ConfigKey stages{
       .name = "stages",
       .expected = rule.expected(),
@@ -231,8 +224,7 @@ ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
   stages.item_keys = {"steps"};
   for (const ConfigKey& key : rule.keys) {
     const std::string section = parts(key.name).first;
-    if (std::find(stages.item_keys.begin(), stages.item_keys.end(), section) == stages.item_keys.end())
-      stages.item_keys.push_back(section);
+    if (std::ranges::find(stages.item_keys, section) == stages.item_keys.end()) stages.item_keys.push_back(section);
     stages.item_keys.push_back(key.name);
     for (const std::string& item : key.item_keys) stages.item_keys.push_back(key.name + "." + item);
   }

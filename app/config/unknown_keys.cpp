@@ -126,20 +126,14 @@ size_t key_distance(std::string_view written, std::string_view known) {
   return moved + name_distance(last_part(written), last_part(known));
 }
 
-bool is_known(const std::string& key, const std::vector<std::string>& known_keys) {
-  return std::find(known_keys.begin(), known_keys.end(), key) != known_keys.end();
-}
-
 bool is_section(const std::string& key, const std::vector<std::string>& known_keys) {
-  return std::any_of(known_keys.begin(), known_keys.end(),
-                     [&](const std::string& known) { return known.starts_with(key + "."); });
+  return std::ranges::any_of(known_keys, [&](const std::string& known) { return known.starts_with(key + "."); });
 }
 
 // Returns the known key that is similar enough to be the one that was meant, or null.
 const std::string* near_key(const std::string& key, const std::vector<std::string>& known_keys) {
-  const auto nearest = std::min_element(
-      known_keys.begin(), known_keys.end(),
-      [&](const std::string& a, const std::string& b) { return key_distance(key, a) < key_distance(key, b); });
+  const auto nearest =
+      std::ranges::min_element(known_keys, {}, [&](const std::string& known) { return key_distance(key, known); });
   return key_distance(key, *nearest) <= largest_slip(last_part(key)) ? &*nearest : nullptr;
 }
 
@@ -163,18 +157,16 @@ bool is_foreign_section(const ConfigNode& node, const std::string& name, const s
   if (node.kind != Kind::kMap || find_other_name(name) != nullptr) return false;
   const std::string* near = near_key(name, known_keys);
   if (near != nullptr && section_of(*near) == section_of(name)) return false;
-  return std::any_of(node.keys.begin(), node.keys.end(), [&](const std::string& key) {
+  return std::ranges::any_of(node.keys, [&](const std::string& key) {
     const auto is_same_last_part = [&](const std::string& known) { return last_part(known) == key; };
-    return find_other_name(join(name, key)) != nullptr ||
-           std::any_of(known_keys.begin(), known_keys.end(), is_same_last_part);
+    return find_other_name(join(name, key)) != nullptr || std::ranges::any_of(known_keys, is_same_last_part);
   });
 }
 
 // Returns whether a merge key merges the map `node`, or each map in it, into others, which then have its keys.
 bool is_merged(const ConfigNode& node) {
   const auto is_source = [](const ConfigNode& one) { return one.is_merged; };
-  return node.is_merged ||
-         (!node.children.empty() && std::all_of(node.children.begin(), node.children.end(), is_source));
+  return node.is_merged || (!node.children.empty() && std::ranges::all_of(node.children, is_source));
 }
 
 void find_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys,
@@ -184,8 +176,9 @@ void find_below(const ConfigNode& node, const std::string& name, const std::vect
     // All items of a list have the same keys, so one known key covers all of them.
     const std::string key = node.kind == Kind::kList ? name : join(name, node.keys[i]);
     const bool has_keys = is_section(key, known_keys);
+    const bool is_known = std::ranges::find(known_keys, key) != known_keys.end();
     // The key's own rule checks the value.
-    if (node.kind == Kind::kMap && !has_keys && is_known(key, known_keys)) continue;
+    if (node.kind == Kind::kMap && !has_keys && is_known) continue;
     if (node.kind == Kind::kMap && !has_keys && is_merged(child)) continue;
     if (node.kind == Kind::kMap && !has_keys && !is_foreign_section(child, key, known_keys)) {
       errors.add(fmt::format("{}: unknown key {}; {}", child.where, key, hint(key, known_keys)));
@@ -211,7 +204,7 @@ std::span<const OtherName> other_names() {
 
 const OtherName* find_other_name(std::string_view written) {
   std::string key(written);
-  std::replace(key.begin(), key.end(), '-', '_');
+  std::ranges::replace(key, '-', '_');
   const OtherName* found = nullptr;
   for (const OtherName& row : other_names()) {
     const bool is_better = found == nullptr || row.name.size() > found->name.size();

@@ -1,18 +1,16 @@
 #include "app/inputs/model_path.h"
 
-#include <filesystem>
 #include <functional>
 #include <ranges>
-#include <system_error>
 #include <vector>
 
 #include "app/config/config_node.h"
 #include "app/job/progress.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -51,8 +49,7 @@ RecordedPlaces read_places(const fs::path& run) {
   for (std::string line; starts.read_line(line);) {
     // Becomes discarded JSON if a crash cut the line short.
     const nlohmann::json start = nlohmann::json::parse(line, nullptr, false);
-    if (start.is_object() && start.contains("directory") && start["directory"].is_string())
-      places.directory = start["directory"];
+    places.directory = find_value<std::string>(start, "/directory").value_or(places.directory);
   }
   return places;
 }
@@ -79,11 +76,16 @@ fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlac
   return Checkpoint::newest(dir).has_value() ? dir : fs::path();
 }
 
+// Returns the logging.dir of the run that saved a checkpoint with the metadata `meta`. Returns nothing for an imported
+// checkpoint.
+std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
+  return find_value<std::string>(meta, "/config/logging/dir");
+}
+
 // Returns whether the checkpoint at `path` may belong to the run. Runs of earlier versions shared one directory by
 // default. A checkpoint inside the run's own folder always belongs to the run.
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
-  const fs::path inside = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(run));
-  if (!inside.empty() && *inside.begin() != "..") return true;
+  if (is_inside(path, run)) return true;
   const std::optional<std::string> logging_dir = recorded_logging_dir(Checkpoint(path).meta());
   if (places.logging_dir.empty() || !logging_dir) return true;
   return recorded_place(*logging_dir, places) == recorded_place(places.logging_dir, places);
@@ -111,12 +113,6 @@ fs::path checkpoint_of_run(const fs::path& run) {
               "the path of a checkpoint",
               run.string(), newest->string());
   return newest_complete(dir);
-}
-
-fs::path absolute_path(const std::string& path) {
-  std::error_code error;
-  const fs::path found = fs::weakly_canonical(fs::absolute(path), error);
-  return (error ? fs::path(path) : found) / "";
 }
 
 // Opens the checkpoint at path_of(). Returns nothing if it cannot be read.
@@ -164,11 +160,6 @@ ModelKind model_kind(const std::string& path, const ModelPathFacts& facts) {
               "metrics.jsonl) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);
   return found->kind;
-}
-
-std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
-  const nlohmann::json::json_pointer key("/config/logging/dir");
-  return meta.contains(key) && meta.at(key).is_string() ? std::optional<std::string>(meta.at(key)) : std::nullopt;
 }
 
 fs::path run_checkpoint_dir(const fs::path& run, const RecordedPlaces& places) {
@@ -221,7 +212,7 @@ std::string find_own_checkpoints(Config& config) {
   if (!is_path(path)) return "";
   const std::optional<Checkpoint> newest = newest_readable(config.checkpoint.dir, true);
   if (!newest) return "";
-  const fs::path logging_dir = absolute_path(recorded_logging_dir(newest->meta()).value());
+  const std::string logging_dir = absolute_path(recorded_logging_dir(newest->meta()).value());
   // The folder of a run may have been moved.
   const bool is_its_folder = logging_dir == absolute_path(config.logging.dir) || !fs::exists(logging_dir);
   if (!is_its_folder || !began_at(path, newest->meta())) return "";

@@ -37,10 +37,6 @@ struct RecordedPlaces {
   std::string checkpoint_dir;  // Empty if it was not recorded.
 };
 
-// Returns the logging.dir of the run that saved a checkpoint with the metadata `meta`. Returns nothing for an imported
-// checkpoint.
-std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta);
-
 // Returns the checkpoint directory of the run whose folder is now `run`. Checkpoints inside the folder are assumed to
 // have moved with it. Checkpoints elsewhere are at the recorded path.
 std::filesystem::path run_checkpoint_dir(const std::filesystem::path& run, const RecordedPlaces& places);

@@ -149,7 +149,7 @@ std::vector<std::string> adopt_initial_model(Config& config, const WeightSource&
   std::vector<std::string> notes = source.notes();
   ModelConfig model = source.model_config();
   const auto is_stated = [&stated = config.model_fields](const char* name) {
-    return std::find(stated.begin(), stated.end(), name) != stated.end();
+    return std::ranges::find(stated, name) != stated.end();
   };
   const nlohmann::json file = source.hugging_face().at(kHfConfigName);
   // The last note says why a model is not tied although its config.json says so.

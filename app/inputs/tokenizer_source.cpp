@@ -1,15 +1,14 @@
 #include "app/inputs/tokenizer_source.h"
 
 #include <algorithm>
-#include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "app/config/stages.h"
 #include "app/inputs/model_path.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "data/sidecar.h"
 #include "data/tokenizer_identity.h"
 #include "data/tokens/byte_tokenizer.h"
@@ -67,8 +66,7 @@ bool differ(const std::string& hash, const ModelTokenizer& other) {
 // Returns the tokenizer.json that a checkpoint contains, or null.
 const ListedFile* carried_tokenizer(const Checkpoint& checkpoint) {
   const auto& files = checkpoint.files();
-  const auto found =
-      std::find_if(files.begin(), files.end(), [](const ListedFile& file) { return file.name == kTokenizerName; });
+  const auto found = std::ranges::find(files, kTokenizerName, &ListedFile::name);
   return found == files.end() ? nullptr : &*found;
 }
 
@@ -117,12 +115,9 @@ std::string find_tokenizer_file(const std::string& path) {
 ModelTokenizer tokenizer_of_directory(const std::string& dir) { return read_tokenizer(find_tokenizer_file(dir)); }
 
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
-  const nlohmann::json& meta = checkpoint.meta();
-  const nlohmann::json::json_pointer key("/config/data/tokenizer");
-  const nlohmann::json recorded_hash =
-      meta.is_object() ? meta.value(kTokenizerHashKey, nlohmann::json()) : nlohmann::json();
-  ModelTokenizer tokenizer{kUnknownTokenizer, recorded_hash.is_string() ? recorded_hash.get<std::string>() : ""};
-  if (meta.contains(key) && meta.at(key).is_string()) tokenizer.name = meta.at(key);
+  const auto recorded = [&](const std::string& place) { return find_value<std::string>(checkpoint.meta(), place); };
+  ModelTokenizer tokenizer{recorded("/config/data/tokenizer").value_or(kUnknownTokenizer),
+                           recorded(fmt::format("/{}", kTokenizerHashKey)).value_or("")};
   if (const ListedFile* carried = carried_tokenizer(checkpoint)) {
     const std::string path = carried_path(checkpoint);
     if (!is_file_name(tokenizer.name)) tokenizer.name = path;

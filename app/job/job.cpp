@@ -1,7 +1,6 @@
 #include "app/job/job.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace octavo {
 
@@ -23,8 +22,7 @@ bool is_decided(const Config& config) {
   const ParallelConfig& parallel = config.parallel;
   return config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto &&
          parallel.reshard_after_forward != AutoBool::kAuto && parallel.accumulate_unsharded != AutoBool::kAuto &&
-         std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes),
-                     [&](const MeshAxis& axis) { return parallel.*axis.configured > 0; });
+         std::ranges::all_of(kMeshAxes, [&](const MeshAxis& axis) { return parallel.*axis.configured > 0; });
 }
 
 bool has_precision_guard(const Config& config) {

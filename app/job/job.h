@@ -2,22 +2,75 @@
 // (app/resolve/resolve.h) makes it, and plans, dry runs, benchmarks and runs read it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/config/stages.h"
-#include "app/job/memory_plan.h"
-#include "app/job/place.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "model/architecture/layer_spec.h"
 #include "model/parameters/sharded_parameters.h"
 #include "parallel/config.h"
 
 namespace octavo {
 
+// The ranks of a job and the device of each. A run observes its place, and a plan is told it.
+struct Place {
+  Device device = Device::kCuda;
+  int64_t ranks = 1;
+  int64_t ranks_per_node = 8;  // The largest number of ranks on one node.
+  bool equal_nodes = true;     // Whether every node has that many ranks, with consecutive numbers.
+  int threads = 1;             // Number of CPU threads of each rank.
+  int multiprocessors = 132;   // Number of multiprocessors of each GPU.
+  int64_t memory_bytes = 0;    // Total memory of the device per rank. 0 if unknown; then everything fits.
+  // Free memory of the device per rank when a run decides. Empty in a plan.
+  std::optional<int64_t> free_bytes = std::nullopt;
+
+  bool one_node() const { return ranks <= ranks_per_node; }
+};
+
 // Mesh of a run and the reason for it.
 struct MeshChoice {
   MeshShape shape = {};
   std::string reason = {};  // Explains the choice, as a sentence without its subject. Empty if there was no choice.
+};
+
+// The memory that a job may use on a rank.
+struct MemoryBudget {
+  int64_t available = 0;  // Memory that may be allocated, in bytes. 0 if unknown; then everything fits.
+  int64_t outside = 0;    // Memory outside of the arena, such as that of libraries.
+  int64_t margin = 0;     // Memory that must stay free.
+  int64_t needed(int64_t arena_bytes) const { return arena_bytes + outside + margin; }
+  bool fits(int64_t arena_bytes) const { return available == 0 || needed(arena_bytes) <= available; }
+};
+
+const char* lifetime_name(Lifetime lifetime);  // Returns "whole run", "one step" or "one block".
+
+// All tensors of one name.
+struct MemoryItem {
+  std::string name;
+  int64_t count = 0;
+  int64_t bytes = 0;
+  Lifetime lifetime = Lifetime::kRun;
+  Contents contents = Contents::kOther;
+  std::vector<int64_t> blocks = {};  // Block or slot of each tensor (Arena::Item).
+};
+
+// The memory that a job needs on a rank, item by item (app/resolve/plan_memory.h).
+struct MemoryPlan {
+  // Items of the arena, the largest first. The last item is the padding between tensors.
+  std::vector<MemoryItem> items = {};
+  std::vector<MemoryItem> overlaid = {};  // Items that share memory with `items` at other times.
+  int64_t arena_bytes = 0;  // Size of the arena in bytes, the sum of `items`. This is what the run allocates.
+  int64_t state_bytes = 0;  // Part of the arena for the training state, which is all but the validation.
+  MemoryBudget budget = {};
+  // Size of the arena on a rank of each pipeline stage, of which `arena_bytes` is the largest. Empty with a single
+  // stage.
+  std::vector<int64_t> stage_bytes = {};
+  int64_t total_bytes() const { return arena_bytes + budget.outside; }
+  bool fits() const { return budget.fits(arena_bytes); }
 };
 
 struct Job {

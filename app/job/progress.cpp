@@ -4,6 +4,7 @@
 #include "app/config/config_values.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"
+#include "core/files/json_input.h"
 #include "data/tokenizer_identity.h"
 
 namespace octavo {
@@ -35,11 +36,10 @@ nlohmann::json loader_state_from(const Checkpoint& checkpoint) {
 
 Progress progress_of(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
-  const auto steps_s = meta.find("steps_s");
   // The manifest has checked that the numbers of steps and tokens are integers.
   return {.step = checkpoint.step(),
           .tokens = meta.value("tokens", int64_t{0}),
-          .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
+          .steps_s = find_value<double>(meta, "/steps_s").value_or(0),
           .loader_state = loader_state_from(checkpoint),
           .guard = meta.value("guard", nlohmann::json()),
           .bfloat16_until = meta.value("bfloat16_until", int64_t{0}),
@@ -49,9 +49,7 @@ Progress progress_of(const Checkpoint& checkpoint) {
 }
 
 std::string recorded_beginning(const nlohmann::json& meta) {
-  const nlohmann::json::json_pointer key("/config/checkpoint/resume");
-  if (!meta.contains(key) || !meta.at(key).is_string()) return "";
-  const auto resume = meta.at(key).get<std::string>();
+  const std::string resume = find_value<std::string>(meta, "/config/checkpoint/resume").value_or("auto");
   return is_path(resume) ? resume : "";
 }
 

@@ -4,7 +4,6 @@
 
 #include "app/process/events.h"
 #include "core/error.h"
-#include "core/log.h"
 
 namespace octavo {
 
@@ -31,7 +30,6 @@ void DataReport::check_max_epochs() const {
 std::vector<DatasetUse> DataReport::datasets() const {
   const SampleStream& stream = loader_.stream();
   std::vector<DatasetUse> datasets;
-  datasets.reserve(config_.train.size());
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const auto i = static_cast<size_t>(d);
     datasets.push_back({.name = stream.name(d),

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "app/config/config_names.h"
@@ -50,8 +52,7 @@ std::string weights_text(const StartFacts& facts) {
 std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
   double weights = 0;
   for (const DatasetUse& one : datasets) weights += one.weight;
-  std::stable_sort(datasets.begin(), datasets.end(),
-                   [](const DatasetUse& a, const DatasetUse& b) { return a.weight > b.weight; });
+  std::ranges::stable_sort(datasets, std::greater(), &DatasetUse::weight);
   const auto shown = datasets.begin() + static_cast<std::ptrdiff_t>(std::min(datasets.size(), kMaxDatasets));
   size_t name_columns = 0;
   size_t token_columns = 0;
@@ -61,7 +62,6 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
     token_columns = std::max(token_columns, with_thousands_separators(one->tokens).size());
   }
   std::vector<std::string> texts;
-  texts.reserve(kMaxDatasets + 1);
   for (auto one = datasets.begin(); one != shown; ++one) {
     texts.push_back(fmt::format("{:<{}}  {:>{}} tokens  weight {:>5.1f}%  epochs {:.3f} to {:.3f}", one->name,
                                 name_columns, with_thousands_separators(one->tokens), token_columns,
@@ -85,10 +85,8 @@ std::string documents_text(const DataConfig& data) {
 std::string validation_text(const StartFacts& facts) {
   const ValidationConfig& validation = facts.job.config.validation;
   if (facts.validation.empty()) return "none";
-  std::string names;
-  for (const ValidationSet::Dataset& one : facts.validation) {
-    names += (names.empty() ? "" : ", ") + shortened(one.name, kLongestName);
-  }
+  const auto name = [](const ValidationSet::Dataset& one) { return shortened(one.name, kLongestName); };
+  const std::string names = fmt::format("{}", fmt::join(facts.validation | std::views::transform(name), ", "));
   if (validation.every == 0) return names + ": never";
   return fmt::format("{}: {} batches every {} steps and at the end", names, validation.batches, validation.every);
 }

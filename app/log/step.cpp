@@ -28,7 +28,7 @@ std::string describe_bad_step(const Step& step) {
 
 void log_step_warnings(const Step& step) {
   const Judgement& judgement = step.judgement;
-  if (judgement.skipped || judgement.spike) {
+  if (step.skipped || judgement.spike) {
     log_event(step.skipped ? EventKind::kSkip : EventKind::kWarning, step.number, describe_bad_step(step));
   }
   if (judgement.grad_norm_z) {

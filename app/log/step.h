@@ -15,10 +15,8 @@
 
 namespace octavo {
 
-// The decision of StepGuard about a step: whether it was skipped, and what is unusual compared with the steps before
-// (app/observers/step_guard.h).
+// The decision of StepGuard about a step: what is unusual compared with the steps before (app/observers/step_guard.h).
 struct Judgement {
-  bool skipped = false;                    // Whether the step was skipped and changed nothing.
   bool spike = false;                      // Whether the step changed the state and its loss is a spike.
   std::optional<double> loss_z = {};       // Z-score of the loss if it is a spike.
   std::optional<double> grad_norm_z = {};  // Z-score of the gradient norm if it is a spike.

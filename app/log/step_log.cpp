@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
-#include "app/process/events.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -44,9 +44,35 @@ std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib)
 }
 
 std::string joined(const std::vector<Field>& fields) {
-  std::string line;
-  for (const Field& field : fields) line += (line.empty() ? "" : "  ") + field.text;
-  return line;
+  return fmt::format("{}", fmt::join(fields | std::views::transform(&Field::text), "  "));
+}
+
+// Returns the progress line that a terminal shows below the log while a run is in progress. It describes the run's
+// newest step:
+//
+//   42.1%  step 4,210/10,000  34.5M tokens  epoch 0.31  loss 2.8123  16,432 wps  mfu 46.2%  71.3 GiB 51%  eta 1h 12m
+//
+// The line has at most 100 characters and fewer than `columns`. If the line is too long, the least important fields are
+// omitted. `colors` adds color codes, which do not count as characters. `gpu_gib` is the total memory of the GPU, or 0
+// on the CPU.
+std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
+  // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
+  // terminal.
+  const auto limit = static_cast<size_t>(std::clamp(columns - 1, 1, kMaxColumns));
+  std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
+  while (fields.size() > 1 && joined(fields).size() > limit) {
+    fields.erase(std::ranges::min_element(fields, {}, &Field::worth));
+  }
+  std::string& first = fields.front().text;
+  first = first.substr(0, limit);
+  if (colors) first = fmt::format("\x1b[1;32m{}\x1b[0m", first);
+  return joined(fields);
+}
+
+// Returns the FLOPs per token of a step in the precision that it used. `row` has its attended_tokens.
+ModelFlops flops_of_step(const Config& config, const MetricRow& row) {
+  return model_flops(config.model, row.in_bfloat16 ? without_fp8(config.precision) : config.precision,
+                     config.data.seq_len, row.at("attended_tokens"));
 }
 
 }  // namespace
@@ -58,28 +84,8 @@ void Smoothed::add(double value) {
   weight_ = kKept * weight_ + (1 - kKept);
 }
 
-std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
-  // One column stays free: after a line of the terminal's full width, the position of the next character depends on the
-  // terminal.
-  const auto limit = static_cast<size_t>(std::clamp(columns - 1, 1, kMaxColumns));
-  std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
-  const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };
-  while (fields.size() > 1 && joined(fields).size() > limit) {
-    fields.erase(std::min_element(fields.begin(), fields.end(), by_worth));
-  }
-  std::string& first = fields.front().text;
-  first = first.substr(0, limit);
-  if (colors) first = fmt::format("\x1b[1;32m{}\x1b[0m", first);
-  return joined(fields);
-}
-
 std::string describe_steps(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
-}
-
-ModelFlops flops_of_step(const Config& config, const MetricRow& row) {
-  return model_flops(config.model, row.in_bfloat16 ? without_fp8(config.precision) : config.precision,
-                     config.data.seq_len, row.at("attended_tokens"));
 }
 
 StepLog::StepLog(const StageConfig& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,

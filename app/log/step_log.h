@@ -33,21 +33,8 @@ class Smoothed {
   double weight_ = 0;
 };
 
-// Returns the progress line that a terminal shows below the log while a run is in progress. It describes the run's
-// newest step:
-//
-//   42.1%  step 4,210/10,000  34.5M tokens  epoch 0.31  loss 2.8123  16,432 wps  mfu 46.2%  71.3 GiB 51%  eta 1h 12m
-//
-// The line has at most 100 characters and fewer than `columns`. If the line is too long, the least important fields are
-// omitted. `colors` adds color codes, which do not count as characters. `gpu_gib` is the total memory of the GPU, or 0
-// on the CPU.
-std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors);
-
 // Returns "step 7" or "steps 7 to 9".
 std::string describe_steps(int64_t first, int64_t last);
-
-// Returns the FLOPs per token of a step in the precision that it used. `row` has its attended_tokens.
-ModelFlops flops_of_step(const Config& config, const MetricRow& row);
 
 class StepLog {
  public:

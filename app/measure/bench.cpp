@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <random>
@@ -72,8 +73,7 @@ void add_row(Table& table, const ProfiledStep& profiled, const std::string& name
 // Returns a table of the ops, the longest first. `floors` may be null.
 Table ops_table(const ProfiledStep& profiled, const Floors* floors) {
   std::vector<std::pair<std::string, Profiler::Total>> sorted(profiled.ops.begin(), profiled.ops.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
+  std::ranges::stable_sort(sorted, std::greater(), [](const auto& op) { return op.second.milliseconds; });
   Table table;
   for (const auto& [name, total] : sorted) {
     const double least = floors != nullptr ? floor_ms(total, floors->rates) : 0;
@@ -225,7 +225,7 @@ void Bench::add_throughput(Table& table, const char* batch, int64_t warmup, int6
   const double step_ms = median(step_times);
   const double wps = tokens / group.size() / step_ms * 1e3;
   const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len, attended_tokens);
-  const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
+  const auto [fastest, slowest] = std::ranges::minmax_element(step_times);
   table.row()
       .add({"", "batch", -15}, batch)
       .add({"parameters"}, config.model.num_parameters())

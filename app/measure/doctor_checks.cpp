@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <ranges>
 
 #include "app/config/config_check.h"
 #include "core/error.h"
@@ -270,8 +271,8 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
 }
 
 bool all_have_gpus(std::span<const RankFacts> ranks) {
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
+  return std::ranges::all_of(ranks,
+                             [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
 }
 
 bool any_share_a_gpu(std::span<const RankFacts> ranks) {
@@ -281,13 +282,10 @@ bool any_share_a_gpu(std::span<const RankFacts> ranks) {
 }
 
 int count_hosts(std::span<const RankFacts> ranks) {
-  return static_cast<int>(
-      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
+  return static_cast<int>(std::ranges::count(ranks, 0, &RankFacts::local_rank));
 }
 
-bool DoctorReport::is_ok() const {
-  return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.prevents_training; });
-}
+bool DoctorReport::is_ok() const { return std::ranges::none_of(findings, &Finding::prevents_training); }
 
 OrderedJson to_json(const DoctorReport& report) {
   return {{"ok", report.is_ok()},
@@ -299,11 +297,8 @@ OrderedJson to_json(const DoctorReport& report) {
 
 void print_report(const DoctorReport& report) {
   const RankFacts& first = report.ranks.front();
-  std::string versions;
-  for (const auto& [name, version] : first.versions) {
-    versions += fmt::format("{}{} {}", versions.empty() ? "" : ", ", name, version);
-  }
-  std::cout << versions << "\n\n";
+  const auto text = [](const auto& version) { return fmt::format("{} {}", version.first, version.second); };
+  std::cout << fmt::format("{}\n\n", fmt::join(first.versions | std::views::transform(text), ", "));
   for (const RankFacts& facts : report.ranks) print_rank(facts);
   if (!report.rates.empty()) {
     std::cout << "\n" << rates_table(report.rates).text();

@@ -1,13 +1,9 @@
 #include "app/measure/doctor_facts.h"
 
-#include <fmt/format.h>
-#include <omp.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +16,7 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/output_file.h"
+#include "core/format.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/sgemm.h"
@@ -122,6 +119,15 @@ DiskFacts look_at_disk(const std::string& dir, int rank) {
   return disk;
 }
 
+// Returns the health of each GPU by bus id. Values that nvidia-smi does not print keep their defaults. Empty if
+// nvidia-smi does not exist. Takes one or two seconds.
+std::map<std::string, GpuHealth> read_gpu_health() {
+  const std::string settings = output_of(
+      "nvidia-smi --query-gpu=pci.bus_id,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null");
+  if (settings.empty()) return {};
+  return parse_gpu_health(settings, output_of("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE 2>/dev/null"));
+}
+
 void add_gpus(RankFacts& facts, const ProcessGroup& group) {
   const CudaVersions cuda = cuda_versions();
   facts.driver_cuda = cuda.driver;
@@ -189,9 +195,7 @@ RankFacts facts_of(int planned_ranks, const std::string& disk, const ProcessGrou
 // nvidia-smi prints eight digits of the PCI domain, and CUDA four.
 std::string gpu_health_key(const std::string& bus_id) {
   constexpr size_t kLength = 12;
-  std::string key = bus_id.size() > kLength ? bus_id.substr(bus_id.size() - kLength) : bus_id;
-  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
-  return key;
+  return lower_case(bus_id.size() > kLength ? bus_id.substr(bus_id.size() - kLength) : bus_id);
 }
 
 std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std::string_view report) {
@@ -211,13 +215,6 @@ std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std
     }
   }
   return gpus;
-}
-
-std::map<std::string, GpuHealth> read_gpu_health() {
-  const std::string settings = output_of(
-      "nvidia-smi --query-gpu=pci.bus_id,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null");
-  if (settings.empty()) return {};
-  return parse_gpu_health(settings, output_of("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE 2>/dev/null"));
 }
 
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {

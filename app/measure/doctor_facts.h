@@ -71,10 +71,6 @@ std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, 
 // Converts a PCI bus id that CUDA or nvidia-smi prints to the form of the keys below, "0000:1b:00.0".
 std::string gpu_health_key(const std::string& bus_id);
 
-// Returns the health of each GPU by bus id. Values that nvidia-smi does not print keep their defaults. Empty if
-// nvidia-smi does not exist. Takes one or two seconds.
-std::map<std::string, GpuHealth> read_gpu_health();
-
 // Parses two outputs of nvidia-smi. `settings` is CSV (bus, driver, clock, power), and `report` is the output of
 // nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE, whose headings differ between drivers.
 std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std::string_view report);

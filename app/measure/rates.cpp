@@ -51,7 +51,7 @@ template <typename T>
 void fill_rows(const Tensor& matrix, const std::vector<float>& values, Stream& stream) {
   const Buffer buffer =
       Buffer::host(stream.device(), static_cast<int64_t>(values.size()) * dtype_bytes(matrix.dtype()));
-  std::transform(values.begin(), values.end(), static_cast<T*>(buffer.data()), [](float x) { return T(x); });
+  std::ranges::transform(values, static_cast<T*>(buffer.data()), [](float x) { return T(x); });
   const int64_t rows = static_cast<int64_t>(values.size()) / matrix.dim(1);
   for (int64_t row = 0; row < matrix.dim(0); row += rows) {
     stream.copy(matrix.rows(row, row + rows).raw(), buffer.data(), buffer.bytes());
@@ -73,7 +73,7 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> values(static_cast<size_t>(kRows * matrix.dim(1)));
-  std::generate(values.begin(), values.end(), [&] { return normal(random); });
+  std::ranges::generate(values, [&] { return normal(random); });
   if (matrix.dtype() == DType::kBFloat16) return fill_rows<BFloat16>(matrix, values, stream);
   fill_rows<float>(matrix, values, stream);
 }
@@ -292,7 +292,7 @@ double measure_disk(const std::string& dir, int64_t bytes, int rank) {
   constexpr int64_t kBlockBytes = 4 << 20;
   std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
   std::mt19937_64 random(static_cast<uint64_t>(rank) + 1);
-  std::generate(block.begin(), block.end(), std::ref(random));
+  std::ranges::generate(block, std::ref(random));
   // Removed when it is destroyed, because it is never renamed to its final name.
   OutputFile file(fmt::format("{}/.octavo_doctor_{}_{}", dir, rank, ::getpid()));
   const auto start = std::chrono::steady_clock::now();

@@ -218,7 +218,7 @@ CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, Pro
   const ParameterLayout whole = state.parameters.layout().whole();
   for (const ParameterUnit& unit : whole.units()) results_.push_back("gradients of " + unit.name);
   for (const ParameterUnit& unit : state.parameters.layout().units()) {
-    const auto result = std::find(results_.begin(), results_.end(), "gradients of " + unit.name);
+    const auto result = std::ranges::find(results_, "gradients of " + unit.name);
     result_of_unit_.push_back(static_cast<size_t>(result - results_.begin()));
   }
   const int64_t count = 2 * std::ssize(results_) + std::ssize(parts_);

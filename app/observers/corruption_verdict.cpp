@@ -41,8 +41,8 @@ std::string names(const RankSet& ranks, std::span<const CheckedRank> all) {
 // one resulted from a sum over several ranks' slices or from two replicas without a majority. Otherwise both sets are
 // suspects.
 RankSet merge(const RankSet& a, const RankSet& b) {
-  if (!b.empty() && std::includes(a.begin(), a.end(), b.begin(), b.end())) return b;
-  if (!a.empty() && std::includes(b.begin(), b.end(), a.begin(), a.end())) return a;
+  if (!b.empty() && std::ranges::includes(a, b)) return b;
+  if (!a.empty() && std::ranges::includes(b, a)) return a;
   RankSet both = a;
   both.insert(b.begin(), b.end());
   return both;
@@ -61,8 +61,7 @@ RankSet minority(const Copies& copies) {
   std::map<uint64_t, size_t> counts;
   for (const auto& [name, copy] : copies) ++counts[copy.hash];
   if (counts.size() == 1) return {};
-  const auto most =
-      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
   const bool has_majority = 2 * most->second > copies.size();
   RankSet ranks;
   for (const auto& [name, copy] : copies) {

@@ -10,7 +10,6 @@
 #include "app/process/events.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "core/log.h"
 #include "kernels/fp8/fp8_cpu.h"
 #include "kernels/math/cpu_math.h"
 
@@ -120,9 +119,8 @@ class Search : public ResultObserver {
 
   // Returns the magnitude of an input before the operation, which may have written a result over it.
   float of_input(const Fp8Operand& x, const OpResult& result) const {
-    const bool overwritten = std::any_of(result.results.begin(), result.results.end(), [&](const Tensor& written) {
-      return written.defined() && written.raw() == x.data.raw();
-    });
+    const bool overwritten = std::ranges::any_of(
+        result.results, [&](const Tensor& written) { return written.defined() && written.raw() == x.data.raw(); });
     const auto known = overwritten ? known_.find(x.data.raw()) : known_.end();
     return known != known_.end() ? known->second : magnitudes_.of(x);
   }

@@ -9,7 +9,6 @@
 
 #include "app/observers/step_observer.h"
 #include "app/process/events.h"
-#include "core/log.h"
 #include "core/profiler.h"
 
 namespace octavo {

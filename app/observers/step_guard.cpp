@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/files/json_input.h"
+
 namespace octavo {
 
 namespace {
@@ -79,7 +81,7 @@ Judgement StepGuard::judge(const Step& step) {
   const auto sequences = static_cast<double>(config_.batch_schedule().batch_size(number));
   const double sample_ms = step.step_ms / sequences;
   const bool spike = losses_.is_spike(number, loss);
-  Judgement judgement{.skipped = step.skipped, .spike = spike && !step.skipped};
+  Judgement judgement{.spike = spike && !step.skipped};
   if (spike && std::isfinite(loss)) judgement.loss_z = losses_.z_score(number, loss);
   const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
   if (jumps) judgement.grad_norm_z = grad_norms_.z_score(number, grad_norm);
@@ -112,8 +114,7 @@ void StepGuard::from_json(const nlohmann::json& json) {
   if (!json.is_object()) return;
   losses_.from_json(json.value("losses", nlohmann::json()));
   grad_norms_.from_json(json.value("grad_norms", nlohmann::json()));
-  const auto skipped = json.find("skipped_steps");
-  if (skipped != json.end() && skipped->is_number_integer()) skipped_ = skipped->get<int64_t>();
+  skipped_ = find_value<int64_t>(json, "/skipped_steps").value_or(0);
 }
 
 }  // namespace octavo

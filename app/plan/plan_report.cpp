@@ -183,8 +183,8 @@ Table search_table(const PlanReport& report) {
         .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.use.mfu)
         .add({"mesh"}, mesh_json(found.job.mesh.shape));
     for (const MeshAxis& axis : kMeshAxes) {
-      const bool used = std::any_of(report.found.begin(), report.found.end(),
-                                    [&](const Plan& plan) { return plan.job.mesh.shape.*axis.size > 1; });
+      const bool used =
+          std::ranges::any_of(report.found, [&](const Plan& plan) { return plan.job.mesh.shape.*axis.size > 1; });
       if (used) table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.job.mesh.shape.*axis.size);
     }
     table.add({"", "schedule", -14}, schedule_text(found))

@@ -212,8 +212,8 @@ class Search {
                       .zero_bubble = config.parallel.pipeline_schedule == PipelineSchedule::kZeroBubble};
     const auto less = [&](const Needs& other) { return other.at_most(needs); };
     const auto more = [&](const Needs& other) { return needs.at_most(other); };
-    if (std::any_of(fitting_.begin(), fitting_.end(), more)) return true;
-    if (std::any_of(unfitting_.begin(), unfitting_.end(), less)) return false;
+    if (std::ranges::any_of(fitting_, more)) return true;
+    if (std::ranges::any_of(unfitting_, less)) return false;
     config.activation_checkpointing = {.mode = Mode::kFull};
     const bool fits_full = octavo::can_fit(config, target_.place, mesh);
     (fits_full ? fitting_ : unfitting_).push_back(needs);
@@ -316,10 +316,8 @@ std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& targe
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
   for (std::optional<Plan> plan; plans.size() < count && (plan = search.next());) plans.push_back(std::move(*plan));
-  // The prediction of a plan may differ in the last digits from the prediction that ordered its candidate in the queue.
-  std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
-    return a.prediction.value().step_s < b.prediction.value().step_s;
-  });
+  // The prediction of a plan may differ in the last digits from the one that placed its candidate in the queue.
+  std::ranges::stable_sort(plans, {}, [](const Plan& found) { return found.prediction.value().step_s; });
   return plans;
 }
 

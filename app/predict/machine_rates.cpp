@@ -1,7 +1,6 @@
 #include "app/predict/machine_rates.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <tuple>
 
@@ -9,6 +8,7 @@
 #include "core/files/embedded_file.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
+#include "core/format.h"
 
 namespace octavo {
 
@@ -56,7 +56,7 @@ class Reader {
   std::vector<std::string> texts(const std::string& key) const {
     const Json& items = at(key);
     const auto is_text = [](const Json& item) { return item.is_string(); };
-    return expect(items.is_array() && std::all_of(items.begin(), items.end(), is_text), key, "a list of texts");
+    return expect(items.is_array() && std::ranges::all_of(items, is_text), key, "a list of texts");
   }
   bool flag(const std::string& key) const { return expect(at(key).is_boolean(), key, "true or false"); }
   int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
@@ -220,8 +220,7 @@ std::vector<MachineRates> known_machines() {
 
 MachineRates find_machine(const std::string& name_or_path, const char* option) {
   std::string names;
-  std::string lower = name_or_path;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = lower_case(name_or_path);
   for (const EmbeddedFile& file : machine_files()) {
     if (lower == file.name && (name_or_path == lower || !path_exists(name_or_path))) return rates_of(file);
     names += (names.empty() ? "" : ", ") + std::string(file.name);

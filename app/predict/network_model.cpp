@@ -97,7 +97,7 @@ RankSpread spread(int64_t ranks, int64_t stride, int64_t ranks_per_node) {
 CollectiveKind collective_named(std::string_view op) {
   // Names in the order of CollectiveKind.
   constexpr auto kNames = std::to_array<std::string_view>({"all_gather", "reduce_scatter", "all_reduce", "all_to_all"});
-  const auto* found = std::find(kNames.begin(), kNames.end(), op);
+  const auto* found = std::ranges::find(kNames, op);
   CHECK(found != kNames.end(), "a collective \"{}\", expected one of parallel/communicator.h", op);
   return static_cast<CollectiveKind>(found - kNames.begin());
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 
 #include "app/predict/recorded_step.h"
 #include "app/predict/step_clock.h"
@@ -162,8 +163,7 @@ double StepPrediction::seconds(CostKind kind) const {
 }
 
 int64_t StepPrediction::slowest_stage() const {
-  const auto less = [](const StagePrediction& a, const StagePrediction& b) { return a.busy_s < b.busy_s; };
-  return std::max_element(stages.begin(), stages.end(), less) - stages.begin();
+  return std::ranges::max_element(stages, {}, &StagePrediction::busy_s) - stages.begin();
 }
 
 double StepPrediction::bubble() const {
@@ -232,8 +232,7 @@ StepPrediction Predictor::predict(const Job& job) {
     p.costs.push_back(
         {.name = cost_kind_name(CostKind::kStages), .kind = CostKind::kStages, .seconds = p.stages[decides].waiting_s});
   }
-  std::stable_sort(p.costs.begin(), p.costs.end(),
-                   [](const StepCost& a, const StepCost& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(p.costs, std::greater(), &StepCost::seconds);
   for (const StepCost& cost : p.costs) p.step_s += cost.seconds;
   p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
   const double tokens = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
@@ -241,8 +240,7 @@ StepPrediction Predictor::predict(const Job& job) {
   const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len,
                                        attended_tokens(config.data.seq_len, document_length_));
   p.use = utilization_of(flops, p.wps);
-  p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),
-                              [&](CostKind a, CostKind b) { return p.seconds(a) < p.seconds(b); });
+  p.bound = *std::ranges::max_element(kCostKinds, {}, [&](CostKind kind) { return p.seconds(kind); });
   return p;
 }
 
@@ -295,8 +293,7 @@ double op_seconds(const MachineRates& machine, const Op& op, int64_t document_le
 }
 
 const MemoryOp& memory_op(std::string_view name) {
-  const auto* found =
-      std::find_if(kMemoryOps.begin(), kMemoryOps.end(), [&](const MemoryOp& op) { return op.name == name; });
+  const auto* found = std::ranges::find(kMemoryOps, name, &MemoryOp::name);
   return found != kMemoryOps.end() ? *found : kOtherOp;
 }
 
@@ -325,8 +322,7 @@ std::optional<PredictionRange> prediction_range(double wps, const Job& job, cons
                                                 int64_t document_length) {
   if (machine.device == "cpu") return std::nullopt;
   PredictionRange range = prediction_range(wps, machine, job.mesh.shape, job.place.ranks_per_node, known_machines());
-  const bool has_documents = std::any_of(machine.measured_runs.begin(), machine.measured_runs.end(),
-                                         [](const MeasuredRuns& measured) { return measured.documents; });
+  const bool has_documents = std::ranges::any_of(machine.measured_runs, &MeasuredRuns::documents);
   if (document_length > 0 && !has_documents) range.not_measured.emplace_back("documents");
   if (job.config.optimizer.type == OptimizerType::kMuon) range.not_measured.emplace_back("Muon");
   return range;

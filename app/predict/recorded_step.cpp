@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "app/run/training_state.h"
-#include "model/parameters/pipeline_stages.h"
 #include "model/pipeline_schedule.h"
 
 namespace octavo {

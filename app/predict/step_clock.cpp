@@ -28,8 +28,8 @@ RankSpread group_spread(std::string_view group, const MeshShape& mesh, int64_t r
 
 // Returns whether the ranks of a group work on the same samples, and therefore communicate tokens between matmuls.
 bool shares_samples(std::string_view group) {
-  return std::none_of(std::begin(kMeshAxes), std::end(kMeshAxes),
-                      [&](const MeshAxis& axis) { return axis.divides_samples && spans(group, axis); });
+  return std::ranges::none_of(kMeshAxes,
+                              [&](const MeshAxis& axis) { return axis.divides_samples && spans(group, axis); });
 }
 
 CostKind kind_of(const StepOp& op) {
@@ -270,7 +270,7 @@ StepClock::Times StepClock::run(const MeshShape& mesh, int64_t micro_batches) co
 }
 
 double StepClock::stage_transfer_s(const MeshShape& mesh) const {
-  const auto found = std::find_if(step_.ops.begin(), step_.ops.end(), is_between_stages);
+  const auto found = std::ranges::find_if(step_.ops, is_between_stages);
   if (found == step_.ops.end()) return 0;
   return send_seconds(machine_, network_, group_spread(found->axis, mesh, step_.ranks_per_node), found->op.bytes);
 }

@@ -33,6 +33,8 @@ int topology(int core, const char* what) {
   return std::atoi(read_system_file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what)).c_str());
 }
 
+}  // namespace
+
 std::vector<Core> cores_of(pid_t pid) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -44,13 +46,9 @@ std::vector<Core> cores_of(pid_t pid) {
   return cores;
 }
 
-}  // namespace
-
 std::vector<int> core_share(std::span<const Core> cores, int local_rank, int local_size) {
   std::vector<Core> sorted(cores.begin(), cores.end());
-  std::sort(sorted.begin(), sorted.end(), [](const Core& a, const Core& b) {
-    return std::tie(a.package, a.core, a.number) < std::tie(b.package, b.core, b.number);
-  });
+  std::ranges::sort(sorted, {}, [](const Core& core) { return std::tie(core.package, core.core, core.number); });
   const auto count = static_cast<int>(sorted.size());
   if (count < local_size) return {sorted.at(static_cast<size_t>(local_rank % count)).number};
   const int each = count / local_size;
@@ -71,12 +69,11 @@ Environment process_environment() {
 
 bool is_bound_by_default(const Environment& environment) {
   if (!environment("OMPI_MCA_orte_bound_at_launch")) return false;
-  if (std::any_of(kBindingVariables.begin(), kBindingVariables.end(),
-                  [&](const char* name) { return environment(name).has_value(); })) {
+  if (std::ranges::any_of(kBindingVariables, [&](const char* name) { return environment(name).has_value(); })) {
     return false;
   }
   std::string mapping = environment("OMPI_MCA_rmaps_base_mapping_policy").value_or("");
-  std::transform(mapping.begin(), mapping.end(), mapping.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::ranges::transform(mapping, mapping.begin(), [](unsigned char c) { return std::toupper(c); });
   return mapping.find("PE=") == std::string::npos;
 }
 

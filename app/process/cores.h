@@ -5,6 +5,8 @@
 // with 16 cores would use one of them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <optional>
 #include <span>
@@ -19,6 +21,9 @@ struct Core {
   int package = 0;
   int core = 0;  // Number of the core within the socket. Hyper-threads of a core have equal numbers.
 };
+
+// Returns the processors that a process may use, 0 for this thread. Empty if the system does not report them.
+std::vector<Core> cores_of(pid_t pid);
 
 // Returns the processors of rank `local_rank` among the `local_size` ranks of this machine. Each rank gets the same
 // number of neighbouring cores, including all hyper-threads of each core. If there are fewer cores than ranks, several

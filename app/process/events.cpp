@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/files/json_input.h"
 #include "core/printable.h"
 
 namespace octavo {
@@ -27,11 +28,6 @@ std::optional<EventKind> kind_of(std::string_view name) {
     if (name == kEventNames[i]) return static_cast<EventKind>(i);
   }
   return std::nullopt;
-}
-
-std::string text_at(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
@@ -71,13 +67,13 @@ std::string event_json(const RunEvent& event) {
 
 std::optional<RunEvent> parse_event(std::string_view line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
-  const std::optional<EventKind> kind = kind_of(text_at(json, "event"));
+  const auto text_at = [&](const char* place) { return find_value<std::string>(json, place).value_or(""); };
+  const std::optional<EventKind> kind = kind_of(text_at("/event"));
   if (!kind) return std::nullopt;
-  RunEvent event{.kind = *kind, .time = text_at(json, "time"), .text = text_at(json, "text").substr(0, kMaxTextBytes)};
-  const auto step = json.find("step");
-  if (step != json.end() && step->is_number_integer()) event.step = step->get<int64_t>();
-  return event;
+  return RunEvent{.kind = *kind,
+                  .step = find_value<int64_t>(json, "/step"),
+                  .time = text_at("/time"),
+                  .text = text_at("/text").substr(0, kMaxTextBytes)};
 }
 
 }  // namespace octavo

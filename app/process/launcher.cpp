@@ -32,7 +32,7 @@ pid_t find_launcher() {
   constexpr std::array kNames = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prun"};
   for (pid_t pid = ::getppid(); pid > 1;) {
     const ProcessFacts facts = process_facts(std::to_string(pid));
-    if (std::find(kNames.begin(), kNames.end(), facts.name) != kNames.end()) return pid;
+    if (std::ranges::find(kNames, facts.name) != kNames.end()) return pid;
     pid = facts.parent;
   }
   return 0;

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "core/profiler.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 

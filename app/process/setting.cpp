@@ -1,7 +1,6 @@
 #include "app/process/setting.h"
 
 #include <omp.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,30 +35,13 @@ Device choose_device(const Config& config, const ProcessGroup& group) {
   return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
 }
 
-// Returns the cores that this process may use as a text. The texts of two processes are equal exactly if they share the
-// same cores of one machine.
-std::string core_set(int& cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-    return "all";
-  }
-  cores = CPU_COUNT(&set);
-  std::string text = host_name();
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(i, &set)) text += fmt::format(" {}", i);
-  }
-  return text;
-}
-
 // Returns the config as lines "section.key value".
 std::string settings(const Config& config) {
   std::string lines;
   const nlohmann::json flat = to_json(config).flatten();
   for (const auto& [path, value] : flat.items()) {
     std::string key = path.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
+    std::ranges::replace(key, '/', '.');
     lines += fmt::format("{} {}\n", key, value.dump());
   }
   return lines;
@@ -81,11 +63,14 @@ int choose_threads(ProcessGroup& group) {
         "OMP_NUM_THREADS change that)",
         wider->from_cores, wider->machine_cores, wider->to_cores);
   }
-  int cores = 1;
-  const std::string set = core_set(cores);
-  const uint64_t mine = checksum(set.data(), std::ssize(set));
+  const std::vector<Core> bound = cores_of(0);
+  const int cores = bound.empty() ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : static_cast<int>(bound.size());
+  // The texts of two ranks are equal exactly if the ranks share the same cores of one machine.
+  std::string text = host_name();
+  for (const Core& core : bound) text += fmt::format(" {}", core.number);
+  const uint64_t mine = checksum(text.data(), std::ssize(text));
   const std::vector<uint64_t> all = group.all_gather(mine);
-  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  const auto sharing = static_cast<int>(std::ranges::count(all, mine));
   if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
   // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
   constexpr int kMaxThreads = 4096;

@@ -36,7 +36,7 @@ StartupTimer::StartupTimer(std::function<double()> clock) : clock_(std::move(clo
 
 void StartupTimer::mark(const std::string& phase) {
   const double time = clock_();
-  auto found = std::find_if(phases_.begin(), phases_.end(), [&](const auto& one) { return one.first == phase; });
+  auto found = std::ranges::find_if(phases_, [&](const auto& one) { return one.first == phase; });
   if (found == phases_.end()) found = phases_.insert(phases_.end(), {phase, 0.0});
   found->second += time - last_;
   last_ = time;

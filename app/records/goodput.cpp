@@ -32,8 +32,7 @@ std::string key_of(size_t use) { return fmt::format("{}_s", kNames[use]); }
 constexpr double kMaxRestarts = 1e15;  // Larger values cannot come from this program and might overflow an integer.
 
 double number_at(const nlohmann::json& json, const std::string& key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number() ? std::max(found->get<double>(), 0.0) : 0.0;
+  return std::max(find_value<double>(json, "/" + key).value_or(0), 0.0);
 }
 
 }  // namespace

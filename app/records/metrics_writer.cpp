@@ -6,6 +6,7 @@
 
 #include "app/records/append_file.h"
 #include "app/records/tensorboard.h"
+#include "core/files/json_input.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -147,20 +148,13 @@ std::vector<std::string> MetricsWriter::end() {
 
 std::optional<MetricsLine> parse_metrics_line(std::string_view line) {
   nlohmann::json values = nlohmann::json::parse(line, nullptr, false);  // Becomes discarded JSON if it is cut short.
-  const auto step = values.is_object() ? values.find("step") : values.end();
-  if (step == values.end() || !step->is_number_integer()) return std::nullopt;
-  const auto number = step->get<int64_t>();
-  return MetricsLine{number, std::move(values)};
+  const std::optional<int64_t> step = find_value<int64_t>(values, "/step");
+  return step ? std::optional(MetricsLine{*step, std::move(values)}) : std::nullopt;
 }
 
 bool MetricsHistory::diverges(const MetricsLine& line) {
-  Distinction distinction;
-  size_t next = 0;
-  for (const char* key : {"loss", "grad_norm", "tokens"}) {
-    const auto found = line.values.find(key);
-    if (found != line.values.end() && found->is_number()) distinction[next] = found->get<double>();
-    ++next;
-  }
+  const auto number = [&](const char* place) { return find_value<double>(line.values, place); };
+  const Distinction distinction = {number("/loss"), number("/grad_norm"), number("/tokens")};
   const auto before = lines_.find(line.step);
   const bool differs = before != lines_.end() && before->second != distinction;
   if (differs) lines_.erase(before, lines_.end());

@@ -54,17 +54,6 @@ nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std
           {"runs_on", runtime.describe()}};
 }
 
-// Returns whether `path` is the directory `dir` or lies inside it.
-bool is_in(const fs::path& path, const fs::path& dir) {
-  std::error_code error;
-  const fs::path inner = fs::weakly_canonical(path, error);
-  if (error) return false;
-  fs::path outer = fs::weakly_canonical(dir, error);
-  if (error) return false;
-  if (!outer.has_filename()) outer = outer.parent_path();  // A path such as "runs/a/" has an empty last part.
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
-
 // Ignores training data whose files no longer exist at the earlier paths, because they may have moved to the paths in
 // `now`.
 void follow_moved_data(Config& earlier, const Config& now) {
@@ -133,7 +122,7 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
     facts.computes_the_same = changes.empty();
     // A folder that was moved contains its checkpoints, whatever path its config.yaml gives.
     facts.resumes_its_checkpoint =
-        facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
+        facts.resumes && (is_inside(resumed_from, earlier.checkpoint.dir) || is_inside(resumed_from, dir));
     facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
     facts.has_saved = !facts.has_checkpoints && has_saved_checkpoint(dir);
     difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
@@ -248,9 +237,8 @@ void RunFolder::set_aside() const {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    const bool is_ours =
-        std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return name.starts_with(prefix); });
+    const bool is_ours = std::ranges::find(kNames, name) != kNames.end() ||
+                         std::ranges::any_of(kPrefixes, [&](const char* prefix) { return name.starts_with(prefix); });
     if (is_ours && entry.is_regular_file()) files.push_back(entry.path());
   }
   if (files.empty()) return;
@@ -290,7 +278,7 @@ std::vector<std::string> RunFolder::lost_lines() { return log_ ? log_->lost_line
 void RunFolder::note(const std::string& line) {
   if (!log_) return;
   std::string text = line;
-  std::replace(text.begin(), text.end(), kErrorSeparator, ';');
+  std::ranges::replace(text, kErrorSeparator, ';');
   text = printable(text, 4 * text.size());
   log_->log(spdlog::details::log_msg("octavo", spdlog::level::err, text));
 }

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 std::string_view embedded(std::string_view name) {
   const auto files = page_files();
-  const auto found = std::find_if(files.begin(), files.end(), [&](const auto& file) { return name == file.name; });
+  const auto found = std::ranges::find(files, name, &EmbeddedFile::name);
   CHECK(found != files.end(), "the page file {} is not embedded", name);
   return found->text;
 }
@@ -72,13 +72,14 @@ Json memory_document(const Plan& plan, const StepTimeline& timeline) {
 
 // Charts of the page that precede those of kMetrics.
 constexpr MetricSpec kFirstCharts[] = {
-    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true},
+    {.key = "loss", .tag = "", .title = "Loss", .unit = "nats per token", .smoothed = true, .from_zero = false},
     {.key = "loss_gap",
      .tag = "",
      .title = "Relative loss gap",
      .unit = "%",
      .note = "to the first run, smoothed",
-     .scale = 100},
+     .scale = 100,
+     .from_zero = false},
 };
 // Charts of the page that follow those of kMetrics. Each chart of FP8 statistics has one curve per kind of tensor
 // (RunRecords::metrics).
@@ -88,21 +89,19 @@ constexpr MetricSpec kLastCharts[] = {
      .title = "FP8 saturation",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = 100,
-     .from_zero = true},
+     .scale = 100},
     {.key = "fp8_flushed",
      .tag = "",
      .title = "FP8 flushed to zero",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
-     .scale = 100,
-     .from_zero = true},
+     .scale = 100},
 };
 
 std::vector<MetricSpec> charts() {
   std::vector<MetricSpec> all(std::begin(kFirstCharts), std::end(kFirstCharts));
-  std::copy_if(std::begin(kMetrics), std::end(kMetrics), std::back_inserter(all),
-               [](const MetricSpec& metric) { return *metric.title != '\0'; });
+  std::ranges::copy_if(kMetrics, std::back_inserter(all),
+                       [](const MetricSpec& metric) { return *metric.title != '\0'; });
   all.insert(all.end(), std::begin(kLastCharts), std::end(kLastCharts));
   return all;
 }
@@ -163,7 +162,7 @@ Json summary_json(const RunRecords& run) {
   for (const char* key : kSummary) {
     const Series& series = run.metric(key);
     if (series.empty()) continue;
-    const auto least = std::min_element(series.begin(), series.end(), [](auto& a, auto& b) { return a.y < b.y; });
+    const auto least = std::ranges::min_element(series, {}, &Point::y);
     const auto middle = series.begin() + static_cast<std::ptrdiff_t>(series.size() / 2);
     summary[key] = {{"last", series.back().y},
                     {"tail_mean", tail_mean(series)},

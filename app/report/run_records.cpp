@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -32,8 +33,7 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
   if (!value.is_number() || !std::isfinite(value.get<double>())) return;
   Series& series = run.metrics[name];
   const Point point{step, value.get<double>()};
-  const auto place =
-      std::lower_bound(series.begin(), series.end(), step, [](const Point& p, double x) { return p.x < x; });
+  const auto place = std::ranges::lower_bound(series, step, {}, &Point::x);
   if (place != series.end() && place->x == step) {
     *place = point;
   } else {
@@ -45,12 +45,12 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
 void add_fp8(RunRecords& run, double step, const json& tensors) {
   std::map<std::string, double> most;
   for (const json& tensor : tensors) {
-    if (!tensor.is_object() || !tensor.contains("tensor") || !tensor["tensor"].is_string()) continue;
+    const std::optional<std::string> name = find_value<std::string>(tensor, "/tensor");
     for (const char* share : {"saturated", "flushed"}) {
-      const auto found = tensor.find(share);
-      if (found == tensor.end() || !found->is_number()) continue;
-      double& largest = most[fmt::format("fp8_{}/{}", share, tensor["tensor"].get<std::string>())];
-      largest = std::max(largest, found->get<double>());
+      const std::optional<double> found = find_value<double>(tensor, fmt::format("/{}", share));
+      if (!name || !found) continue;
+      double& largest = most[fmt::format("fp8_{}/{}", share, *name)];
+      largest = std::max(largest, *found);
     }
   }
   for (const auto& [name, share] : most) add(run, name, step, share);
@@ -96,11 +96,8 @@ std::string text_at(const json& line, const char* key) {
   if (found == line.end()) return "";
   if (found->is_string()) return found->get<std::string>();
   if (!found->is_array()) return found->dump();
-  std::string words;
-  for (const json& word : *found) {
-    words += (words.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : word.dump());
-  }
-  return words;
+  const auto text = [](const json& word) { return word.is_string() ? word.get<std::string>() : word.dump(); };
+  return fmt::format("{}", fmt::join(*found | std::views::transform(text), " "));
 }
 
 // Returns the events in events.jsonl. Empty if the file does not exist.
@@ -178,21 +175,17 @@ std::string loss_of(const Series& loss) {
 std::string validation_of(const Series& validation, const Series& smoothed) {
   if (validation.empty()) return kUnknown;
   const Point last = validation.back();
-  const auto after = std::upper_bound(smoothed.begin(), smoothed.end(), last.x,
-                                      [](double step, const Point& point) { return step < point.x; });
+  const auto after = std::ranges::upper_bound(smoothed, last.x, {}, &Point::x);
   std::string text = fmt::format("{:.4f} at step {}", last.y, number(last.x));
   if (after != smoothed.begin()) text += fmt::format(", where the smoothed loss is {:.4f}", std::prev(after)->y);
   return text;
 }
 
 std::string goodput_of(const nlohmann::ordered_json& goodput) {
-  const auto value = [&](const char* key) -> double {
-    const auto found = goodput.is_object() ? goodput.find(key) : goodput.end();
-    return found != goodput.end() && found->is_number() ? found->get<double>() : std::nan("");
-  };
-  if (!std::isfinite(value("goodput"))) return kUnknown;
-  const double restarts = value("restarts");
-  std::string text = fmt::format("{:.1f}% of {}", 100 * value("goodput"), format_duration(value("wall_s")));
+  const auto value = [&](const char* place) { return find_value<double>(goodput, place).value_or(std::nan("")); };
+  if (!std::isfinite(value("/goodput"))) return kUnknown;
+  const double restarts = value("/restarts");
+  std::string text = fmt::format("{:.1f}% of {}", 100 * value("/goodput"), format_duration(value("/wall_s")));
   if (restarts >= 1) text += fmt::format(", {} restart{}", number(restarts), restarts == 1 ? "" : "s");
   return text;
 }
@@ -261,7 +254,7 @@ std::vector<std::string> run_folders(const std::string& dir) {
               "{} is not the folder of a run, and contains none: it and its folders have no metrics.jsonl, expected a "
               "logging.dir of octavo train",
               dir);
-  std::sort(folders.begin(), folders.end());
+  std::ranges::sort(folders);
   return folders;
 }
 

@@ -11,7 +11,6 @@ Series decimate(const Series& series, size_t points) {
   const double begin = series.front().x;
   const double width = (series.back().x - begin) / static_cast<double>(buckets);
   Series kept{series.front()};
-  kept.reserve(points);
   for (size_t i = 1; i + 1 < series.size();) {
     const auto bucket_of = [&](const Point& point) { return std::floor((point.x - begin) / width); };
     const double bucket = bucket_of(series[i]);

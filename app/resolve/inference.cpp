@@ -102,7 +102,7 @@ std::span<const float> InferenceModel::logits_after(std::span<const int32_t> tok
   std::vector<BFloat16> rounded(logits.dtype() == DType::kBFloat16 ? logits_.size() : 0);
   stream.copy(rounded.empty() ? static_cast<void*>(logits_.data()) : rounded.data(), logits.raw(), logits.bytes());
   stream.synchronize();
-  std::transform(rounded.begin(), rounded.end(), logits_.begin(), [](BFloat16 x) { return static_cast<float>(x); });
+  std::ranges::transform(rounded, logits_.begin(), [](BFloat16 x) { return static_cast<float>(x); });
   return logits_;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <ranges>
 #include <vector>
 
 #include "app/config/config_check.h"
@@ -90,12 +91,8 @@ FittingChange find_fitting_ranks(const StageConfig& config, int64_t ranks, const
 
 std::string largest_items(const MemoryPlan& plan) {
   constexpr size_t kLargest = 4;
-  std::string text;
-  for (size_t i = 0; i < std::min(kLargest, plan.items.size()); ++i) {
-    const MemoryItem& item = plan.items[i];
-    text += fmt::format("{}{} {:.1f} GiB", i == 0 ? "" : ", ", item.name, gib(item.bytes));
-  }
-  return text;
+  const auto text = [](const MemoryItem& item) { return fmt::format("{} {:.1f} GiB", item.name, gib(item.bytes)); };
+  return fmt::format("{}", fmt::join(plan.items | std::views::take(kLargest) | std::views::transform(text), ", "));
 }
 
 }  // namespace

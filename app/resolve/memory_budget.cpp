@@ -39,8 +39,8 @@ OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
   if (mesh.ranks() > 1) add(outside_of_nccl(mesh.ranks(), registered));
   for (int64_t color = 0; mesh.pipeline > 1 && color < mesh.link_colors(); ++color) add(kStageLinks);
-  const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
-                                  [&](const MeshAxis& axis) { return mesh.*axis.size > 1 && !axis.divides_blocks; });
+  const auto axes = std::ranges::count_if(
+      kMeshAxes, [&](const MeshAxis& axis) { return mesh.*axis.size > 1 && !axis.divides_blocks; });
   for (auto axis = axes; axis > 1; --axis) add(kCommunicator);
   if (mesh.context > 1) add(kOverlapping);
   return sum;

@@ -62,7 +62,7 @@ std::vector<MemoryChoice> memory_choices(const Config& config, const MeshShape& 
 
 size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::function<bool(const MemoryChoice&)>& fits) {
   const bool mode_is_given = choices.front().checkpointing.mode == choices.back().checkpointing.mode;
-  const auto blocks = mode_is_given ? choices.end() : std::find_if(choices.begin(), choices.end(), recomputes_blocks);
+  const auto blocks = mode_is_given ? choices.end() : std::ranges::find_if(choices, recomputes_blocks);
   auto found = std::find_if(choices.begin(), blocks, fits);
   if (found == blocks) {
     found = std::partition_point(blocks, choices.end(), [&](const MemoryChoice& choice) { return !fits(choice); });

@@ -93,7 +93,7 @@ Setting with_chosen_mesh(Setting setting, ProcessGroup& group) {
   group.agree([&] { chosen = choose_mesh(setting.run, as_planned(setting.place)); });
   // Ranks with less memory may not fit with the choice of other ranks. So all ranks use replicas, or none does.
   const std::vector<std::string> reasons = group.all_gather(chosen.shape.replicate == 1 ? chosen.reason : "");
-  const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
+  const auto other = std::ranges::find_if(reasons, [](const auto& reason) { return !reason.empty(); });
   if (other == reasons.end()) {
     setting.mesh = chosen;
   } else {

@@ -1,6 +1,7 @@
 #include "app/resolve/plan_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -25,10 +26,8 @@ std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
     if (item.block >= 0) group.blocks.push_back(item.block);
   }
   std::vector<MemoryItem> items;
-  items.reserve(by_name.size());
   for (auto& [name, item] : by_name) items.push_back(std::move(item));
-  std::stable_sort(items.begin(), items.end(),
-                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(items, std::greater(), &MemoryItem::bytes);
   return items;
 }
 

@@ -56,8 +56,8 @@ void BatchBuffers::upload(const Batch& batch) {
   uploaded_[slot].synchronize();  // Waits for the upload two batches ago, the last one that read this host memory.
   const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), capacity});
   const Set set = view(host);
-  std::copy(batch.inputs.begin(), batch.inputs.end(), set.inputs.data<int32_t>());
-  std::copy(batch.targets.begin(), batch.targets.end(), set.targets.data<int32_t>());
+  std::ranges::copy(batch.inputs, set.inputs.data<int32_t>());
+  std::ranges::copy(batch.targets, set.targets.data<int32_t>());
   if (shape_.document_mask) list_documents(batch, set.documents);
   for (int64_t begin = 0; begin < tokens; begin += shape_.tokens()) {
     sort_by_id(set.inputs.data<int32_t>() + begin, set.order.data<int32_t>() + begin);
@@ -69,7 +69,7 @@ void BatchBuffers::upload(const Batch& batch) {
 // Sorts the positions of one micro-batch by token id with a counting sort. Positions of equal ids stay in ascending
 // order.
 void BatchBuffers::sort_by_id(const int32_t* ids, int32_t* order) {
-  std::fill(counts_.begin(), counts_.end(), 0);
+  std::ranges::fill(counts_, 0);
   const int64_t tokens = shape_.tokens();
   for (int64_t t = 0; t < tokens; ++t) ++counts_[static_cast<size_t>(ids[t]) + 1];
   for (size_t id = 1; id < counts_.size(); ++id) counts_[id] += counts_[id - 1];

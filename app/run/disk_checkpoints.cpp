@@ -107,9 +107,8 @@ void DiskCheckpoints::set_other_runs_aside() {
 void DiskCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
   std::vector<FoundCheckpoint> others = find_checkpoints(dir, true);
-  const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {
-    return resumed_ && fs::equivalent(found.path, *resumed_);
-  });
+  const auto mine = std::ranges::find_if(
+      others, [&](const FoundCheckpoint& found) { return resumed_ && fs::equivalent(found.path, *resumed_); });
   if (mine != others.end()) others.erase(others.begin(), mine + 1);
   if (others.empty()) return;
   const fs::path earlier = move_to_earlier(dir, others);

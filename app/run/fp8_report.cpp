@@ -28,10 +28,9 @@ double Fp8TensorReport::saturated_share() const { return share(stats.saturated, 
 double Fp8TensorReport::flushed_share() const { return share(stats.flushed, stats.non_zero); }
 
 std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorReport> tensors) {
-  const auto worse = [](const Fp8TensorReport& a, const Fp8TensorReport& b) { return badness(a) < badness(b); };
-  const auto worst = std::max_element(tensors.begin(), tensors.end(), worse);
+  const auto worst = std::ranges::max_element(tensors, {}, badness);
   if (worst == tensors.end() || badness(*worst) <= 1) return std::nullopt;
-  const auto bad = std::count_if(tensors.begin(), tensors.end(), [](const auto& t) { return badness(t) > 1; });
+  const auto bad = std::ranges::count_if(tensors, [](const auto& t) { return badness(t) > 1; });
   return fmt::format(
       "step {}: {} of {} FP8 tensors do not fit their format; the worst is the {} of {} in layer {}: {:.2f}% "
       "saturated, {:.1f}% flushed to zero, amax {:.3g}",

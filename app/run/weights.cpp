@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/files/json_input.h"
 #include "core/thread.h"
 #include "kernels/optimizer/adamw_float8.h"
 
@@ -42,9 +43,8 @@ void fill_state(const OptimizerState& state, const ShardedParameters& parameters
     if (state.has(piece.spec->unit)) pieces.push_back(&piece);
   }
   // Begins with the longest pieces, so that the threads end at about the same time.
-  std::stable_sort(pieces.begin(), pieces.end(), [](const ParameterPiece* a, const ParameterPiece* b) {
-    return a->end - a->begin > b->end - b->begin;
-  });
+  std::ranges::stable_sort(pieces, std::greater(),
+                           [](const ParameterPiece* piece) { return piece->end - piece->begin; });
   std::vector<Staging> stagings;  // Two per thread: one is filled while the other is copied to the GPU.
   for (size_t i = 0; i < 2 * threads; ++i) stagings.emplace_back(state.shards.dtype(), stream);
   std::mutex mutex;  // Guards the stream.
@@ -181,11 +181,9 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 // have no optimizer states and always pass.
 void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
   const nlohmann::json& meta = checkpoint.meta();
-  const nlohmann::json::json_pointer section("/config/optimizer");
-  if (!meta.contains(section)) return;
-  const bool is_named = meta.contains(section / "type") && meta.at(section / "type").is_string();
+  if (!meta.contains(nlohmann::json::json_pointer("/config/optimizer"))) return;
   const std::string saved =
-      is_named ? meta.at(section / "type").get<std::string>() : traits(OptimizerType::kAdamw).name;
+      find_value<std::string>(meta, "/config/optimizer/type").value_or(traits(OptimizerType::kAdamw).name);
   const std::string name = traits(type).name;
   CHECK_INPUT(saved == name,
               "{}: was saved with optimizer.type {}, whose states differ from those of {}, expected the same type; to "
@@ -193,22 +191,17 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
               checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 
-}  // namespace
-
-void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
-  const OptimizerState master = master_state(parameters);
-  SavedState saved(checkpoint, checkpoint.prefix(which), parameters, master);
-  fill_state(master, parameters, saved.reader(), stream);
-}
-
+// Loads the optimizer states of a checkpoint. Requires the weights to be loaded already. If the checkpoint has no
+// optimizer states (an imported model), sets the initial states of a run. Throws an InputError if the checkpoint was
+// saved with another type of optimizer.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream) {
   const ParameterLayout& layout = parameters.layout();
   check_optimizer_type(checkpoint, optimizer.type());
   for (const OptimizerState& state : optimizer.states()) {
     const std::string prefix = fmt::format("{}.", state.name);
-    const auto first = std::find_if(layout.specs().begin(), layout.specs().end(),
-                                    [&](const ParameterSpec& spec) { return state.has(spec.unit); });
+    const auto first =
+        std::ranges::find_if(layout.specs(), [&](const ParameterSpec& spec) { return state.has(spec.unit); });
     if (!checkpoint.has(prefix + first->name)) {
       optimizer.begin(state, stream);
       continue;
@@ -224,6 +217,14 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
       fill_state(state, parameters, saved.reader(), stream);
     }
   }
+}
+
+}  // namespace
+
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
+  const OptimizerState master = master_state(parameters);
+  SavedState saved(checkpoint, checkpoint.prefix(which), parameters, master);
+  fill_state(master, parameters, saved.reader(), stream);
 }
 
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream) {

@@ -34,11 +34,6 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
 // Loads the weights `which` of a checkpoint into the master weights.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream,
                   SavedWeights which = SavedWeights::kMaster);
-// Loads the optimizer states of a checkpoint. If the checkpoint has no optimizer states (an imported model), sets the
-// initial states of a run. Throws an InputError if the checkpoint was saved with another type of optimizer.
-// Requires: the weights have been loaded.
-void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
-                    Stream& stream);
 // Loads the amax history of delayed scaling, so that tensors are scaled as they were when the checkpoint was saved. If
 // the checkpoint has no history, or one of another shape (from another recipe), tensors are scaled as in the first step
 // of a run. Does nothing if `amaxes` is null, as for recipes without per-tensor scales. Waits for the copy.

@@ -21,7 +21,7 @@ double total_weight(const Candidates& candidates) {
 }  // namespace
 
 void Sampler::weigh(std::span<const float> logits) {
-  const auto max = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  const auto max = static_cast<double>(*std::ranges::max_element(logits));
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const double weight = std::exp((static_cast<double>(logits[i]) - max) / options_.temperature);
@@ -44,7 +44,7 @@ void Sampler::keep_top_p() {
   const double total = total_weight(candidates_);
   const double negligible = 0.5 * (1 - options_.top_p) * total / static_cast<double>(candidates_.size());
   std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < negligible; });
-  std::sort(candidates_.begin(), candidates_.end(), kLikelier);
+  std::ranges::sort(candidates_, kLikelier);
   double mass = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     mass += candidates_[i].weight;
@@ -57,7 +57,7 @@ void Sampler::keep_min_p() {
 }
 
 int32_t Sampler::draw(std::span<const float> logits) {
-  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  const auto likeliest = std::ranges::max_element(logits);
   if (options_.temperature <= 0) return static_cast<int32_t>(likeliest - logits.begin());
   weigh(logits);
   keep_top_k();

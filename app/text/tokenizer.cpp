@@ -15,7 +15,6 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "app/text/tokenizer_answer.h"
 #include "app/text/tokenizer_files.h"
 #include "build_config.h"
 #include "checkpoint/hf_format.h"
@@ -59,25 +58,6 @@ std::string python_program() {
   return ::access(venv.c_str(), X_OK) == 0 ? venv : "python3";
 }
 
-// File actions that replace the standard streams of the child process.
-class FileActions {
- public:
-  explicit FileActions(int socket) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, socket, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, socket, STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  }
-  ~FileActions() { posix_spawn_file_actions_destroy(&actions_); }
-  FileActions(const FileActions&) = delete;
-  FileActions& operator=(const FileActions&) = delete;
-
-  const posix_spawn_file_actions_t* get() const { return &actions_; }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-};
-
 // A program that reads lines from its standard input and answers on its standard output. Its standard error is
 // discarded.
 class ChildProcess {
@@ -90,11 +70,15 @@ class ChildProcess {
           "no socket can be created for {}: {}", command.front(), std::strerror(errno));
     socket_ = sockets[0];
     std::vector<char*> arguments;
-    arguments.reserve(command.size() + 1);
     for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
     arguments.push_back(nullptr);
-    const FileActions actions(sockets[1]);
-    if (::posix_spawnp(&pid_, arguments[0], actions.get(), nullptr, arguments.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_t streams;
+    posix_spawn_file_actions_init(&streams);
+    posix_spawn_file_actions_adddup2(&streams, sockets[1], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&streams, sockets[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&streams, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (::posix_spawnp(&pid_, arguments[0], &streams, nullptr, arguments.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_destroy(&streams);
     ::close(sockets[1]);
   }
   // Closes the program's standard input and waits for its end.
@@ -218,7 +202,7 @@ std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Chec
 }
 
 bool is_tokenizer_file(std::string_view name) {
-  return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+  return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
 }
 
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {

@@ -1,7 +1,6 @@
 #include "app/text/tokenizer_files.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "app/inputs/tokenizer_source.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
+#include "core/format.h"
 #include "data/tokenizer_identity.h"
 #include "data/tokens/byte_tokenizer.h"
 
@@ -41,19 +41,16 @@ std::vector<NamedToken> named_tokens(const Json& tokenizer) {
 // Returns the name of the token with the id, or null if there is none.
 Json name_of(const std::vector<NamedToken>& tokens, const Json& ids) {
   const Json id = ids.is_array() && !ids.empty() ? ids.front() : ids;
-  const auto found =
-      std::find_if(tokens.begin(), tokens.end(), [&](const NamedToken& token) { return token.id == id; });
+  const auto found = std::ranges::find(tokens, id, &NamedToken::id);
   return found == tokens.end() ? Json() : Json(found->name);
 }
 
 bool is_padding(const NamedToken& token) {
-  std::string name = token.name;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return token.is_special && name.find("pad") != std::string::npos;
+  return token.is_special && lower_case(token.name).find("pad") != std::string::npos;
 }
 
 Json padding_of(const std::vector<NamedToken>& tokens, const Json& eos) {
-  const auto found = std::find_if(tokens.begin(), tokens.end(), is_padding);
+  const auto found = std::ranges::find_if(tokens, is_padding);
   return found == tokens.end() ? eos : Json(found->name);
 }
 

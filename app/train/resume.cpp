@@ -1,10 +1,8 @@
 #include "app/train/resume.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "app/config/config_changes.h"
@@ -13,6 +11,8 @@
 #include "app/job/progress.h"
 #include "app/process/events.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -23,18 +23,10 @@ namespace {
 // other weights. A run that is restarted by the same command resumes.
 void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
   if (config.init_from_given.empty()) return;
-  const nlohmann::json::json_pointer key("/config/model/init_from");
-  const nlohmann::json& meta = checkpoint.meta();
-  const std::string recorded = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "";
-  const auto normal = [](const std::string& path) {
-    std::error_code error;
-    const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
-    return (error ? std::filesystem::path(path) : whole) / "";
-  };
+  const std::string recorded = find_value<std::string>(checkpoint.meta(), "/config/model/init_from").value_or("");
   // A run that started from a directory of checkpoints recorded the newest one, and a newer one may exist now.
-  const bool is_same =
-      !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
-                            normal(recorded).string().starts_with(normal(config.init_from_given).string()));
+  const bool is_same = !recorded.empty() && (absolute_path(recorded) == absolute_path(config.init_from) ||
+                                             is_inside(recorded, config.init_from_given));
   CHECK_INPUT(is_same,
               "model.init_from={} is given, but the run resumes {}{}; leave model.init_from out, or start a new run "
               "from these weights with another logging.dir and checkpoint.dir",
@@ -50,7 +42,7 @@ void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
     before = config_from_json(meta.at("config"), checkpoint.path().string());
   } catch (const InputError& error) {  // The config was written by another version.
     std::string reason = error.what();
-    std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
+    std::ranges::replace(reason, kErrorSeparator, ';');
     if (logs) log_warning("the config changes since the checkpoint was saved are unknown: {}", reason);
     return;
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <thread>
-#include <utility>
 
 #include "app/config/stages.h"
 #include "app/process/events.h"

@@ -1,7 +1,6 @@
 #include "app/train/session.h"
 
 #include <filesystem>
-#include <utility>
 
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"

@@ -189,8 +189,7 @@ void Training::announce_new_state() {
 }
 
 bool Training::allows_save(int64_t step) {
-  return std::all_of(observers_.begin(), observers_.end(),
-                     [&](const auto& observer) { return observer->allows_save(step); });
+  return std::ranges::all_of(observers_, [&](const auto& observer) { return observer->allows_save(step); });
 }
 
 // Returns the number of targets by dataset. With a document mask, the ranks count the targets, because documents can
@@ -350,8 +349,7 @@ void Training::lay_out(const Job& job) {
 }
 
 std::optional<SampleRange> Training::samples_of(int64_t step) const {
-  const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
-                                  [&](const auto& recent) { return recent.first == step; });
+  const auto found = std::ranges::find_if(recent_samples_, [&](const auto& recent) { return recent.first == step; });
   return found == recent_samples_.end() ? std::nullopt : std::optional(found->second);
 }
 

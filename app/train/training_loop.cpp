@@ -82,8 +82,7 @@ void TrainingLoop::queue_step(int64_t step, StopSignals& signals) {
 
 bool TrainingLoop::is_watched(int64_t step) const {
   const auto& observers = training_.observers();
-  return std::any_of(observers.begin(), observers.end(),
-                     [&](const auto& observer) { return observer->wants_result(step); });
+  return std::ranges::any_of(observers, [&](const auto& observer) { return observer->wants_result(step); });
 }
 
 void TrainingLoop::watch_while_idle(int64_t step) {

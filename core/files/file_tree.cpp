@@ -63,7 +63,7 @@ class TreeLister {
       const std::string path = entry->path().string(), name = entry->path().filename().string();
       std::error_code unknown_type;
       const fs::file_type type = entry->symlink_status(unknown_type).type();
-      if (std::find(kVersionControl.begin(), kVersionControl.end(), name) != kVersionControl.end()) {
+      if (std::ranges::find(kVersionControl, name) != kVersionControl.end()) {
         tree_.left_out[name].push_back(path);
       } else if (type == fs::file_type::symlink) {
         links_.push_back(path);
@@ -92,7 +92,7 @@ class TreeLister {
   void follow_links() {
     std::vector<std::string> links = std::move(links_);
     links_.clear();
-    std::sort(links.begin(), links.end());
+    std::ranges::sort(links);
     for (const std::string& link : links) {
       add(link);
       list_folders();

@@ -132,6 +132,16 @@ bool path_exists(const std::string& path) { return mode_at(path) != 0; }
 
 bool is_directory_at(const std::string& path) { return S_ISDIR(mode_at(path)); }
 
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path found = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  return (error ? std::filesystem::path(path) : found) / "";
+}
+
+bool is_inside(const std::string& path, const std::string& dir) {
+  return absolute_path(path).starts_with(absolute_path(dir));
+}
+
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          printable(name, 4 * name.size()) == name;

@@ -61,6 +61,11 @@ std::string read_system_file(const std::string& path);
 bool path_exists(const std::string& path);
 bool is_directory_at(const std::string& path);
 
+// Returns the absolute path without links that ends with a slash, by which two paths of a directory are compared.
+std::string absolute_path(const std::string& path);
+// Returns whether `path` is the directory `dir` or lies inside it.
+bool is_inside(const std::string& path, const std::string& dir);
+
 // Returns whether `name`, taken from an untrusted file, is a plain name of a file in a directory: no path, not "." or
 // "..", no control characters.
 bool is_plain_file_name(std::string_view name);

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace octavo {
 
@@ -41,5 +43,18 @@ int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t
 // Returns json[key] as an integer. The key must exist; `where` names the object in messages.
 int64_t integer_at(const nlohmann::json& json, const char* key, const std::string& where, int64_t least = 0,
                    int64_t most = std::numeric_limits<int64_t>::max());
+
+// Returns the value at a place such as "/config/data/tokenizer". Returns nothing if there is none, or one of another
+// type. `Value` is std::string, an integer or a floating-point number.
+template <typename Value, typename Json>
+std::optional<Value> find_value(const Json& json, const std::string& place) {
+  const typename Json::json_pointer pointer(place);
+  if (!json.contains(pointer)) return std::nullopt;
+  const Json& found = json.at(pointer);
+  const bool has_type = std::is_same_v<Value, std::string> ? found.is_string()
+                        : std::is_integral_v<Value>        ? found.is_number_integer()
+                                                           : found.is_number();
+  return has_type ? std::optional(found.template get<Value>()) : std::nullopt;
+}
 
 }  // namespace octavo

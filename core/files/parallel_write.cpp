@@ -79,7 +79,7 @@ class ParallelWrite {
 
   // Copies bytes [begin, end) of the file into a block, and zeros up to the end of the last page.
   void gather(int64_t begin, int64_t end, std::byte* block) const {
-    auto part = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
+    auto part = static_cast<size_t>(std::ranges::upper_bound(begins_, begin) - begins_.begin()) - 1;
     int64_t place = begin;
     for (; place < end; ++part) {
       const int64_t from = place - begins_[part];

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <span>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace octavo {
 namespace {
@@ -25,11 +25,7 @@ constexpr std::array kContents = {
 constexpr std::array<std::string_view, 7> kUnreadCompressions = {".7z", ".br", ".lz4", ".lzma", ".rar", ".z", ".zip"};
 
 // Returns ".txt" for "a.TXT".
-std::string suffix_of(const std::filesystem::path& path) {
-  std::string suffix = path.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
-  return suffix;
-}
+std::string suffix_of(const std::filesystem::path& path) { return lower_case(path.extension().string()); }
 
 }  // namespace
 

@@ -62,7 +62,7 @@ std::vector<size_t> one_name_each(std::vector<Source>& sources) {
   }
   std::vector<size_t> order;
   for (const auto& [place, i] : chosen) order.push_back(i);
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   return order;
 }
 
@@ -76,13 +76,6 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
                                                          .vocab_size = ByteTokenizer::kVocabSize,
                                                          .bos = ByteTokenizer::kBos,
                                                          .eos = ByteTokenizer::kEos});
-}
-
-// Returns whether both names lead to the same files, however the names are written.
-bool is_same_place(const std::string& prefix, const std::string& other) {
-  std::error_code error;
-  const fs::path place = fs::weakly_canonical(fs::absolute(prefix), error);
-  return !error && place == fs::weakly_canonical(fs::absolute(other), error);
 }
 
 class Packer {
@@ -100,8 +93,9 @@ class Packer {
         "pack: {}.idx holds documents that an earlier pack held out of this output, and this pack would put them "
         "into it; remove that file, or hold out documents again with --hold-out-every",
         options_.hold_out_output);
-    CHECK_INPUT(options_.hold_out_every == 0 || !is_same_place(options_.hold_out_output, options_.output),
-                "pack: {} is both the output and the held-out output", options_.output);
+    CHECK_INPUT(
+        options_.hold_out_every == 0 || absolute_path(options_.hold_out_output) != absolute_path(options_.output),
+        "pack: {} is both the output and the held-out output", options_.output);
   }
 
   PackSummary run() {

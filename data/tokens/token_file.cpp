@@ -1,7 +1,5 @@
 #include "data/tokens/token_file.h"
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -82,7 +80,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
   for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
   if (ids.empty() || static_cast<int64_t>(largest) < vocab_size) return -1;
   const auto outside = [&](int32_t id) { return id < 0 || id >= vocab_size; };
-  const auto first = std::find_if(ids.begin(), ids.end(), outside);
+  const auto first = std::ranges::find_if(ids, outside);
   return first == ids.end() ? -1 : first - ids.begin();
 }
 
@@ -441,7 +439,7 @@ DocumentEdges edges_of(const TokenFile& file) {
 }
 
 bool all_are(const std::vector<int32_t>& ids, const std::optional<int32_t>& id) {
-  return id && !ids.empty() && std::all_of(ids.begin(), ids.end(), [&](int32_t one) { return one == *id; });
+  return id && !ids.empty() && std::ranges::all_of(ids, [&](int32_t one) { return one == *id; });
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ std::vector<std::string> find_token_files(const std::string& path, std::vector<s
     if (is_new || repeated != nullptr) (is_new ? found : *repeated).push_back(prefix);
   }
   CHECK_INPUT(!found.empty(), "{}: is a folder without a token file, expected PREFIX.bin and PREFIX.idx in it", path);
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   return found;
 }
 
@@ -117,8 +117,7 @@ void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t>
         document_start.size(), tokens.size());
   Target target{tokens, document_start};
   while (target.done < tokens.size()) {
-    const auto after =
-        std::upper_bound(files_.begin(), files_.end(), begin, [](int64_t at, const auto& f) { return at < f->begin; });
+    const auto after = std::ranges::upper_bound(files_, begin, {}, [](const auto& file) { return file->begin; });
     const File& file = **std::prev(after);
     read_file(file, begin - file.begin, target);
     begin = (file.begin + file.tokens) % num_tokens_;
