@@ -112,6 +112,19 @@ NamedTokens named_tokens(const std::string& token_file) {
   return {path, !sidecar.is_null(), document_token(path, sidecar, "bos"), document_token(path, sidecar, "eos")};
 }
 
+// A sidecar with other counts is left from another token file, whose tokenizer it names.
+void check_counts(const std::string& path, const Json& sidecar, const std::string& token_file) {
+  const TokenFileCounts counts = count_tokens(token_file);
+  const auto check = [&](const char* name, int64_t count) {
+    const Json said = integer_of(sidecar, name);
+    CHECK_INPUT(said.is_null() || said == count,
+                "{} has {} {}, but {} has {}, expected the same: write both again, or remove a sidecar of other data",
+                path, name, said.dump(), token_file, count);
+  };
+  check("tokens", counts.tokens);
+  if (counts.documents) check("documents", *counts.documents);
+}
+
 void check_same_token(const char* name, const NamedTokens& a, const std::optional<int32_t>& id_of_a,
                       const NamedTokens& b, const std::optional<int32_t>& id_of_b) {
   CHECK_INPUT(id_of_a == id_of_b,
@@ -180,6 +193,7 @@ void SidecarCheck::check(const std::string& token_file) {
   const std::string path = sidecar_path(token_file);
   const Json sidecar = read_sidecar_if_possible(path);
   if (sidecar.is_null()) return;
+  check_counts(path, sidecar, token_file);
   check_tokenizer(path, sidecar);
   const Json vocab_size = integer_of(sidecar, "vocab_size");
   CHECK_INPUT(!vocab_size.is_number_unsigned() || vocab_size.get<uint64_t>() <= static_cast<uint64_t>(vocab_size_),

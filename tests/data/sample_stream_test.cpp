@@ -72,6 +72,11 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   expect_mentions(refusal(R"({"vocab_size": 30001})"), {sidecar, "vocab_size 30001", "model.vocab_size is 30000"});
   EXPECT_NE(refusal(R"({"vocab_size": 18446744073709551615})"), "none");
   EXPECT_EQ(refusal(R"({"bos": 2, "eos": 78})"), "none");
+  const auto [tokens, documents, index_bytes] = count_tokens(dir_ / "b");
+  EXPECT_EQ(refusal(fmt::format(R"({{"tokens": {}, "documents": {}}})", tokens, documents.value())), "none");
+  expect_mentions(refusal(fmt::format(R"({{"tokens": {}}})", tokens + 1)),
+                  {fmt::format("{} has tokens {}, but", sidecar, tokens + 1), fmt::format("b has {}, expected", tokens)});
+  expect_mentions(refusal(R"({"documents": 9007199254740993})"), {"documents 9007199254740993"});
   expect_mentions(refusal(own), {sidecar + " has the tokenizer " + (dir_ / "own.json"), "data.tokenizer is byte"});
   // A vocabulary size of 0 disables the comparison.
   EXPECT_EQ(refusal(own, 0), "none");
