@@ -74,8 +74,9 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   EXPECT_EQ(refusal(R"({"bos": 2, "eos": 78})"), "none");
   const auto [tokens, documents, index_bytes] = count_tokens(dir_ / "b");
   EXPECT_EQ(refusal(fmt::format(R"({{"tokens": {}, "documents": {}}})", tokens, documents.value())), "none");
-  expect_mentions(refusal(fmt::format(R"({{"tokens": {}}})", tokens + 1)),
-                  {fmt::format("{} has tokens {}, but", sidecar, tokens + 1), fmt::format("b has {}, expected", tokens)});
+  expect_mentions(
+      refusal(fmt::format(R"({{"tokens": {}}})", tokens + 1)),
+      {fmt::format("{} has tokens {}, but", sidecar, tokens + 1), fmt::format("b has {}, expected", tokens)});
   expect_mentions(refusal(R"({"documents": 9007199254740993})"), {"documents 9007199254740993"});
   expect_mentions(refusal(own), {sidecar + " has the tokenizer " + (dir_ / "own.json"), "data.tokenizer is byte"});
   // A vocabulary size of 0 disables the comparison.
