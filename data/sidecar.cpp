@@ -146,8 +146,8 @@ DatasetPart read_part(const std::string& file) {
               "tokenize_hf.py --part writes them",
               sidecar_path(file), found.part, found.parts, dataset.dump());
   const int64_t tokens = count_tokens(file).tokens;
-  CHECK_INPUT(tokens == found.tokens, "{}: has {} tokens, but {} says {}; make part {} of {} again", file, tokens,
-              sidecar_path(file), found.tokens, found.part, found.parts);
+  CHECK_INPUT(tokens == found.tokens, "{}: has {} tokens, but {} says {}; copy or make part {} of {} again", file,
+              tokens, sidecar_path(file), found.tokens, found.part, found.parts);
   return found;
 }
 
