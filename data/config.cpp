@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/sidecar.h"
 #include "data/tokens/token_row.h"
 
 namespace octavo {
@@ -32,6 +33,8 @@ std::vector<std::string> token_files_of(const DatasetSource& source, std::vector
   std::vector<std::string> paths;
   for (const std::string& path : source.paths) {
     const std::vector<std::string> files = find_token_files(path, repeated);
+    // A single file may be a part, so that a run can try it alone.
+    if (files != std::vector{path}) check_parts(files);
     paths.insert(paths.end(), files.begin(), files.end());
   }
   return paths;

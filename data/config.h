@@ -25,7 +25,8 @@ struct DatasetSource {
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
 
 // Returns the token files of a dataset in order, including those in its folders (find_token_files in
-// data/tokens/token_row.h, which also says what `repeated` gets).
+// data/tokens/token_row.h, which also says what `repeated` gets). Throws an InputError if a folder has some but not all
+// parts of a dataset (check_parts in data/sidecar.h).
 std::vector<std::string> token_files_of(const DatasetSource& source, std::vector<std::string>* repeated = nullptr);
 
 enum class Shuffle {

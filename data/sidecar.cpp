@@ -1,5 +1,7 @@
 #include "data/sidecar.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -133,6 +135,57 @@ void check_same_token(const char* name, const NamedTokens& a, const std::optiona
               a.describe(name, id_of_a), b.describe(name, id_of_b), name);
 }
 
+// A token file of a folder. `dataset` is empty unless the file is a part of a dataset.
+struct DatasetPart {
+  std::string file;
+  int64_t part = 0, parts = 0;  // Part 1 to `parts`.
+  std::string dataset;          // Equal for all parts of the same inputs and options.
+};
+
+DatasetPart read_part(const std::string& file) {
+  const Json sidecar = read_sidecar_if_possible(sidecar_path(file));
+  if (!sidecar.is_object() || !sidecar.contains("part")) return {.file = file, .dataset = {}};
+  const auto integer = [&](const char* key) {
+    const Json value = integer_of(sidecar, key);
+    return value.is_null() ? -1 : value.get<int64_t>();
+  };
+  const Json dataset = sidecar.value("parts_of", Json());
+  DatasetPart found{file, integer("part"), integer("parts"), dataset.is_string() ? dataset.get<std::string>() : ""};
+  CHECK_INPUT(found.part >= 1 && found.part <= found.parts && !found.dataset.empty(),
+              "{}: has part {} of {} of dataset {}, expected a part from 1 on and the hash of a dataset, as "
+              "tokenize_hf.py --part writes them",
+              sidecar_path(file), found.part, found.parts, dataset.dump());
+  check_counts(sidecar_path(file), sidecar, file);
+  return found;
+}
+
+void check_folder_of_parts(const std::string& folder, const std::vector<DatasetPart>& files) {
+  const auto first = std::ranges::find_if(files, [](const DatasetPart& file) { return !file.dataset.empty(); });
+  if (first == files.end()) return;
+  std::map<int64_t, std::string> found;
+  for (const DatasetPart& file : files) {
+    CHECK_INPUT(
+        !file.dataset.empty(),
+        "{}: has no PREFIX.json that names a part of a dataset, but {} in the same folder has, expected only the "
+        "parts of one dataset; move the file to another folder",
+        file.file, first->file);
+    CHECK_INPUT(file.dataset == first->dataset && file.parts == first->parts,
+                "{} is part {} of {} of another dataset than {}, which is part {} of {}, expected parts that "
+                "tokenize_hf.py made from the same inputs with the same tokenizer and options; remove one of them, or "
+                "make it again",
+                file.file, file.part, file.parts, first->file, first->part, first->parts);
+    const auto [other, is_new] = found.try_emplace(file.part, file.file);
+    CHECK_INPUT(is_new, "{} and {} are both part {} of {}, expected each part once; remove one of them", other->second,
+                file.file, file.part, file.parts);
+  }
+  int64_t missing = 1;
+  while (found.contains(missing)) ++missing;
+  CHECK_INPUT(missing > first->parts,
+              "{}: has {} of the {} parts of a dataset, and part {} is missing; make it with tokenize_hf.py --part "
+              "{}/{}, or copy it there",
+              folder, found.size(), first->parts, missing, missing, first->parts);
+}
+
 }  // namespace
 
 std::optional<SidecarTokenizer> find_tokenizer(const std::vector<std::string>& token_files) {
@@ -164,6 +217,13 @@ void find_document_tokens(DataConfig& config, const std::vector<std::string>& to
   if (config.bos_auto && first) config.bos_id = first->bos;
   if (config.eos_auto && first) config.eos_id = first->eos;
   config.bos_auto = config.eos_auto = false;
+}
+
+void check_parts(const std::vector<std::string>& token_files) {
+  std::map<std::string, std::vector<DatasetPart>> folders;
+  for (const std::string& file : token_files)
+    folders[std::filesystem::path(file).parent_path().string()].push_back(read_part(file));
+  for (const auto& [folder, parts] : folders) check_folder_of_parts(folder, parts);
 }
 
 SidecarCheck::SidecarCheck(const DataConfig& config, int64_t vocab_size)

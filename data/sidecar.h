@@ -53,6 +53,11 @@ class SidecarCheck {
 // name different ones.
 std::optional<SidecarTokenizer> find_tokenizer(const std::vector<std::string>& token_files);
 
+// Checks the token files of folders. If a sidecar says that its file is a part of a dataset (tokenize_hf.py --part),
+// the folder must have all parts of the dataset, each once and with the number of tokens that its sidecar states, and
+// no other token file. Throws an InputError otherwise. Folders without parts may have any token files.
+void check_parts(const std::vector<std::string>& token_files);
+
 // Sets the ids that `config` leaves to the token files (bos_auto, eos_auto) to those that the sidecars of all
 // `token_files` name, or to none if no sidecar names one. Throws an UnreadableFile if a token file is missing, and an
 // InputError if two files name different ids, one names an id and another none, or a sidecar is not JSON.

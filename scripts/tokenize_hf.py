@@ -6,7 +6,7 @@
 
 A PATH is a file, a pattern such as 'corpus/*.jsonl.zst', or a folder, whose files are read in the bytewise order of their paths:
 
-    .jsonl, .jsonlines, .ndjson  JSON lines: one document per line, in its field "text"
+    .jsonl, .jsonlines, .ndjson  JSON lines: one document per line, in its field "text" or the first of --text-field that it has
     .json                        JSON lines, or refused
     .parquet                     one document per row, in the column "text"
     any other file               one document, if it is text
@@ -29,6 +29,10 @@ files in PREFIX.parts. At the end the parts are joined under temporary names, th
 same command continues after an interruption and reuses finished parts. Until the end the disk holds the tokens twice, and three times
 with --shuffle. The bytes do not depend on the number of workers or on interruptions. Memory does not grow with the inputs
 (scripts/tokenizing/merge.py says how they are shuffled).
+
+--part I/N tokenizes part I of N. N runs, on any machines and without contact, have each document of the inputs exactly once. Each run must
+see the same inputs and have the same other options. PREFIX is a folder then, with part-0000I-of-0000N.bin and so on, and data.train takes
+this folder as the path of one dataset.
 
 --train-bpe N first trains a byte-level BPE tokenizer with N entries on the inputs, writes it to PREFIX.tokenizer.json, and uses it.
 PREFIX.tokenizer_config.json names its special tokens for transformers.
@@ -53,7 +57,9 @@ def parse_arguments():
     tokenizer.add_argument("--train-bpe", type=int, metavar="N", help="train a byte-level BPE tokenizer with N entries")
     parser.add_argument("--input", required=True, nargs="+", metavar="PATH", help="text, JSON lines and Parquet files, patterns or folders")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
-    parser.add_argument("--text-field", default="text", metavar="NAME", help="field or column that has the text (default: text)")
+    parser.add_argument("--part", metavar="I/N", help="tokenize only part I, from 1, of N parts of the inputs, into the folder PREFIX")
+    parser.add_argument("--text-field", default=["text"], nargs="+", metavar="NAME",
+                        help="field or column that has the text; of several names, the first that a line or file has (default: text)")
     for kind, place in (("bos", "begins"), ("eos", "ends")):
         parser.add_argument(f"--{kind}", metavar="TOKEN",
                             help=f"text or id of the token that {place} a document, or none (default: as the files beside the tokenizer say)")
@@ -61,7 +67,7 @@ def parse_arguments():
                         help="encode names of special tokens in documents, such as <|end_of_text|>, as these tokens (default: as text)")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="write the documents in a pseudo-random order")
     parser.add_argument("--hold-out-every", type=int, default=0, metavar="N",
-                        help="write every N-th document, and all with the same tokens, to the held-out dataset (default: none)")
+                        help="write one in N documents, chosen by a hash of its tokens, to the held-out dataset (default: none)")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="prefix of the held-out dataset (default: OUTPUT_held_out)")
     parser.add_argument("--allow-skipped", action="store_true", help="continue even if more input files are skipped than read")
     parser.add_argument("--skip-bad", type=int, default=0, metavar="N",

@@ -2,6 +2,7 @@
 except for a text file, which is one document."""
 
 import codecs
+import contextlib
 import json
 import math
 
@@ -122,13 +123,17 @@ def parse_json(line):
         raise NoText("has lists or objects that are nested too deep to be read") from error
 
 
-def parse_line(line, field):
-    """Returns the document of a JSON line, or None for a blank line, which has only the blanks that JSON has. Raises NoText if there is no
-    text."""
+def named(fields):
+    return " or ".join(f'"{field}"' for field in fields)
+
+
+def parse_line(line, fields):
+    """Returns the document of a JSON line, which is in the first of the fields that the line has, or None for a blank line, which has only
+    the blanks that JSON has. Raises NoText if there is no text."""
     if not line.strip(b" \t\r"):
         return None
     found = parse_json(line)
-    text = found.get(field) if isinstance(found, dict) else None
+    text = next((found[field] for field in fields if found.get(field) is not None), None) if isinstance(found, dict) else None
     if not isinstance(text, str):
         raise NoText("has none")
     try:
@@ -139,32 +144,34 @@ def parse_line(line, field):
     return text
 
 
-def read_lines(blocks, source, field, sources, lines_before):
+def read_lines(blocks, source, fields, sources, lines_before):
     """Yields documents. lines_before() returns the number of lines of the file before these blocks. The function calls
     lines_before() only to name a bad line."""
     for number, line in enumerate(split_lines(blocks, source.path), 1):
         try:
-            text = parse_line(line, field)
+            text = parse_line(line, fields)
         except NoText as error:
             sources.skip(f'{source.path}:{lines_before() + number}: expected a JSON object with a string in the field '
-                         f'"{field}", but the line {error}')
+                         f'{named(fields)}, but the line {error}')
             continue
         if text is not None:
             yield text
 
 
-def first_line_fault(source, field):
+def first_line_fault(source, fields):
     """Returns why the first line of a file is no document, or None if it is one or there is none."""
     for number, line in enumerate(split_lines(read_blocks(source), source.path), 1):
         try:
-            if parse_line(line, field) is not None:
+            if parse_line(line, fields) is not None:
                 return None
         except NoText as error:
-            return f'{source.path}:{number}: expected a JSON object with a string in the field "{field}", but the line {error}'
+            return f'{source.path}:{number}: expected a JSON object with a string in the field {named(fields)}, but the line {error}'
     return None
 
 
-def open_parquet(source, field):
+@contextlib.contextmanager
+def open_parquet(source, fields):
+    """Provides the file and the name of its column with the text, the first of the fields that the file has."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -175,14 +182,16 @@ def open_parquet(source, field):
         columns = {column.name: column.type for column in file.schema_arrow}
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{source.path}: is not an intact Parquet file: {one_line(error)}") from error
-    found = columns.get(field)
-    if found is None:
-        raise InputError(f'{source.path}: has no column "{field}", only {", ".join(sorted(columns))}; --text-field names another')
+    field = next((field for field in fields if field in columns), None)
+    if field is None:
+        raise InputError(f'{source.path}: has no column {named(fields)}, only {", ".join(sorted(columns))}; --text-field names another')
+    found = columns[field]
     if pyarrow.types.is_dictionary(found):
         found = found.value_type
     if not (pyarrow.types.is_string(found) or pyarrow.types.is_large_string(found)):
         raise InputError(f'{source.path}: the column "{field}" holds {found}, expected strings')
-    return file
+    with file:
+        yield file, field
 
 
 def one_line(error):
@@ -235,25 +244,25 @@ def read_row_group(file, source, field, sources, row_group, first, last):
         raise InputError(f"{source.path}: is not an intact Parquet file: {one_line(error)}") from error
 
 
-def read_parquet(source, field, sources):
-    with open_parquet(source, field) as file:
+def read_parquet(source, fields, sources):
+    with open_parquet(source, fields) as (file, field):
         for row_group in range(file.num_row_groups):
             yield from read_row_group(file, source, field, sources, row_group, 0, file.metadata.row_group(row_group).num_rows)
 
 
-def read_piece(piece, field, sources):
+def read_piece(piece, fields, sources):
     """Yields the documents of a plan.Piece, in order."""
     source = piece.source
     if source.kind == "text":
         yield from read_text(source, sources)
     elif source.kind == "parquet" and piece.rows:
-        with open_parquet(source, field) as file:
+        with open_parquet(source, fields) as (file, field):
             yield from read_row_group(file, source, field, sources, *piece.rows)
     elif source.kind == "parquet":
-        yield from read_parquet(source, field, sources)
+        yield from read_parquet(source, fields, sources)
     elif piece.lines is not None:
-        yield from read_lines([piece.lines], source, field, sources, lambda: piece.first_line)
+        yield from read_lines([piece.lines], source, fields, sources, lambda: piece.first_line)
     elif piece.bytes:
-        yield from read_lines(range_blocks(source, *piece.bytes), source, field, sources, lambda: count_lines(source, piece.bytes[0]))
+        yield from read_lines(range_blocks(source, *piece.bytes), source, fields, sources, lambda: count_lines(source, piece.bytes[0]))
     else:
-        yield from read_lines(read_blocks(source), source, field, sources, lambda: 0)
+        yield from read_lines(read_blocks(source), source, fields, sources, lambda: 0)

@@ -113,12 +113,12 @@ class Encoder:
             raise InputError(f"{self.path}: cannot encode the text: {one_line(error)}") from error
 
 
-def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field, skip_bad):
+def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, fields, skip_bad):
     global _worker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # One process per core runs already, so the package must not start threads.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C the main process ends the workers.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field, skip_bad)
+    _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, fields, skip_bad)
 
 
 def end_with_parent():
@@ -131,12 +131,12 @@ def end_with_parent():
 
 def encode_part(part):
     """Writes the part's file and returns its summary (part_files.py)."""
-    folder, encoder, typecode, field, skip_bad = _worker
+    folder, encoder, typecode, fields, skip_bad = _worker
     sources = Sources(skip_bad)
     encoder.documents_with_special_text = 0
     with PartWriter(folder, part.name, typecode) as writer:
         for piece in part.pieces:
-            for batch in batches(read_piece(piece, field, sources)):
+            for batch in batches(read_piece(piece, fields, sources)):
                 for encoding in encoder.encode(batch):
                     writer.add_document(array.array(typecode, encoding.ids))
         last_block = part.pieces[0].block and part.pieces[0].block[1]

@@ -237,9 +237,9 @@ def without_repeated_contents(taken, sources):
     return [source for source in taken if source.path not in repeated]
 
 
-def left_out_as(source, field):
+def left_out_as(source, fields):
     """Returns the kind under which a file of text or JSON is left out, or None if it is read. Raises an InputError if the user gave it."""
-    if source.kind == "json" and (fault := first_line_fault(source, field)):
+    if source.kind == "json" and (fault := first_line_fault(source, fields)):
         if source.named:
             raise InputError(f"{fault}; a .json file must be JSON lines, which have one object with the text per line")
         return f"{source.label} that is not JSON lines"
@@ -251,7 +251,7 @@ def left_out_as(source, field):
         return f"damaged {source.label}"
 
 
-def find_sources(paths, sources, is_ours=lambda path: False, field="text"):
+def find_sources(paths, sources, is_ours=lambda path: False, fields=("text",)):
     """Returns the files to read, in order. Reads the beginning of each file in a folder, so that a folder of pictures is
     recognized before anything is tokenized. If later bytes of a file turn out not to be text, the reader leaves the file out."""
     taken = []
@@ -269,7 +269,7 @@ def find_sources(paths, sources, is_ours=lambda path: False, field="text"):
             if named:
                 raise InputError(f"{path}: {fault}")
             sources.left_out[source.label] += 1
-        elif label := left_out_as(source, field):
+        elif label := left_out_as(source, fields):
             sources.left_out[label] += 1
         else:
             taken.append(source)

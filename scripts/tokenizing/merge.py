@@ -4,7 +4,7 @@ The shuffled order is that of a keyed 64-bit hash of the document numbers. It is
 seed. The documents are first distributed over files by the leading bits of their hashes, so that each file fits in memory. Then one file
 after the other is sorted and written. This reads and writes every token twice, always in long sequences. Reading documents in random
 order from the parts would need no second copy, but one seek per document, which takes days for a billion documents. Only the order of
-the documents needs memory, so memory is bounded. Documents that are held out need about 100 bytes each.
+the documents needs memory, so memory is bounded.
 """
 
 import hashlib
@@ -24,24 +24,18 @@ def digest_of(packed):
 
 
 class Merger:
-    """Adds documents to the file or to the held-out file. Every n-th document is held out, and every other document with its tokens too."""
+    """Adds documents to the file or to the held-out file. A hash of its tokens decides whether a document is
+    held out, one in `hold_out_every` on average. So documents with equal tokens are on one side, and runs that share the inputs (--part)
+    hold out the documents that one run would."""
 
     def __init__(self, writers, hold_out_every, progress):
         self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
-        self.held_out = set()  # Digests of the documents that are held out.
-
-    def find_held_out(self, parts):
-        before = 0
-        for part in parts if self.hold_out_every else ():
-            first = (self.hold_out_every - 1 - before) % self.hold_out_every
-            self.held_out.update(map(digest_of, part.every_nth(first, self.hold_out_every)))
-            before += part.summary["documents"]
 
     def add(self, packed):
-        self.writers[1 if self.held_out and digest_of(packed) in self.held_out else 0].add_document(packed)
+        held_out = self.hold_out_every and int.from_bytes(digest_of(packed), "little") % self.hold_out_every == 0
+        self.writers[1 if held_out else 0].add_document(packed)
 
     def in_order(self, parts):
-        self.find_held_out(parts)
         for part in parts:
             if self.hold_out_every:
                 for packed in part.documents():
@@ -59,7 +53,6 @@ class Merger:
         self.writers[0].add_lengths(part.lengths())
 
     def shuffled(self, parts, seed, folder):
-        self.find_held_out(parts)
         shutil.rmtree(folder, ignore_errors=True)  # Remains of a killed run.
         os.makedirs(folder)
         hash_of = document_hash(seed)

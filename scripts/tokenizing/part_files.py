@@ -8,7 +8,6 @@ file with that name is finished and correct, whatever happened before.
 import array
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shutil
@@ -109,17 +108,6 @@ class PartFile:
             file.seek(self.token_bytes)
             lengths.fromfile(file, self.summary["documents"])
         return lengths
-
-    def every_nth(self, first, step):
-        """Yields the tokens of documents first, first + step and so on as bytes."""
-        size = array.array(self.summary["typecode"]).itemsize
-        lengths = self.lengths()
-        begins = itertools.accumulate(lengths, initial=0)
-        with open(self.path, "rb") as file:
-            for number, (begin, length) in enumerate(zip(begins, lengths)):
-                if number >= first and (number - first) % step == 0:
-                    file.seek(begin * size)
-                    yield file.read(length * size)
 
     def documents(self):
         """Yields the tokens of each document as bytes."""

@@ -5,6 +5,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +28,15 @@ MAX_NAMED = 20  # Maximum number of skipped documents that are named.
 PARTS_PER_WORKER = 2
 
 
+def parse_part(text):
+    """Returns (I, N) of "I/N"."""
+    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise InputError(f"--part is {text}, expected I/N with I from 1 to N, such as 3/8")
+    return number, count
+
+
 class Run:
     def __init__(self, arguments):
         self.arguments = arguments
@@ -34,31 +44,46 @@ class Run:
             raise InputError("--output or --hold-out-output is empty, expected a PREFIX such as corpus/train")
         if arguments.hold_out_every == 1:
             raise InputError("--hold-out-every is 1, expected 0 (off) or at least 2")
-        self.prefixes = [arguments.output]
+        self.part = parse_part(arguments.part) if arguments.part is not None else None
+        if self.part and arguments.train_bpe:
+            raise InputError("--part with --train-bpe would train another tokenizer for each part; train one without --part, and give it to "
+                             "each part with --tokenizer")
+        self.outputs = [arguments.output]
         if arguments.hold_out_every:
-            self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
+            self.outputs.append(arguments.hold_out_output or arguments.output + "_held_out")
+        self.prefixes = list(map(self.prefix_of, self.outputs))
+        for output in self.outputs if self.part else ():
+            if os.path.exists(output + ".idx"):
+                raise InputError(f"{output}.idx: exists already, and training would read it instead of the parts in the folder {output}; "
+                                 "remove it, or give another output")
+        if arguments.hold_out_every:
             if os.path.realpath(self.prefixes[0] + ".bin") == os.path.realpath(self.prefixes[1] + ".bin"):
-                raise InputError(f"{arguments.output} is both the output and the held-out output")
+                raise InputError(f"{self.outputs[0]} is both the output and the held-out output")
         elif arguments.hold_out_output:
             raise InputError("--hold-out-output needs --hold-out-every")
-        elif os.path.exists(arguments.output + "_held_out.idx"):
-            raise InputError(f"{arguments.output}_held_out.idx has documents that were held out of this output, and this "
+        elif os.path.exists(held_out := self.prefix_of(arguments.output + "_held_out") + ".idx"):
+            raise InputError(f"{held_out} has documents that were held out of this output, and this "
                              "run would include them; remove it, or give --hold-out-every again")
-        self.folder = PartsFolder(arguments.output + ".parts")
+        self.folder = PartsFolder(self.prefixes[0] + ".parts")
         self.trained_tokenizer = arguments.output + ".tokenizer.json"
         self.tokenizer_config = arguments.output + ".tokenizer_config.json"
+
+    def prefix_of(self, output):
+        """Returns the prefix of the token files. With --part the output is a folder, which has one prefix for each part."""
+        return os.path.join(output, "part-{:05}-of-{:05}".format(*self.part)) if self.part else output
 
     def find_inputs(self):
         ends = [suffix + end for suffix in SUFFIXES for end in ("", ".tmp")]
         written = {os.path.abspath(prefix + end) for prefix in self.prefixes for end in ends}
         if self.arguments.train_bpe:
             written |= {os.path.abspath(self.trained_tokenizer), os.path.abspath(self.tokenizer_config)}
-        parts = os.path.abspath(self.folder.path) + os.sep
+        folders = (self.folder.path, *(self.outputs if self.part else ()))
+        folders = tuple(os.path.join(os.path.abspath(folder), "") for folder in folders)
         self.files = Sources(self.arguments.skip_bad)
         self.sources = find_sources(
             self.arguments.input,
             self.files,
-            lambda path: os.path.abspath(path) in written or os.path.abspath(path).startswith(parts),
+            lambda path: os.path.abspath(path) in written or os.path.abspath(path).startswith(folders),
             self.arguments.text_field,
         )
         self.files.check(len(self.sources), self.arguments.allow_skipped)
@@ -77,12 +102,17 @@ class Run:
         self.journal = {
             "tokenizer": tokenizer_hash or f"--train-bpe {arguments.train_bpe}",
             "parse_special_tokens": arguments.parse_special_tokens,
-            "text_field": arguments.text_field,
+            "text_field": arguments.text_field if len(arguments.text_field) > 1 else arguments.text_field[0],
             "skip_bad": arguments.skip_bad > 0,
             "shuffle": arguments.shuffle,
-            "hold_out_every": arguments.hold_out_every,
+            "hold_out_every": arguments.hold_out_every and f"{arguments.hold_out_every} by hash",
             "inputs": [[os.path.abspath(s.path), s.named, s.size_bytes, s.mtime_ns] for s in self.sources],
         }
+        # Other machines may have the inputs in other folders, copied at other times.
+        inputs = [[os.path.basename(source.path), source.size_bytes] for source in self.sources]
+        self.parts_of = hashlib.sha256(json.dumps([self.journal | {"inputs": inputs}, self.part_bytes]).encode()).hexdigest()[:32]
+        if self.part:
+            self.journal["part"] = list(self.part)
         self.fingerprint = hashlib.sha256(json.dumps(self.journal).encode()).hexdigest()
         self.journal["part_bytes"] = self.part_bytes
 
@@ -120,7 +150,7 @@ class Run:
             start_worker,
             (self.folder.path, tokenizer_path, arguments.parse_special_tokens, typecode, arguments.text_field, arguments.skip_bad),
         )
-        self.progress = Progress("tokenizing", self.input_bytes())
+        self.progress = Progress("tokenizing", self.input_bytes() // (self.part[1] if self.part else 1))
         self.found = 0
         names, pending = [], {}
         try:
@@ -161,10 +191,6 @@ class Run:
                 return
 
     def merge(self, parts, description):
-        documents, every = sum(part.summary["documents"] for part in parts), self.arguments.hold_out_every
-        held_out = documents // every if every else 0
-        if documents == held_out or (every and not held_out):
-            raise InputError(f"the inputs have {documents} documents, too few for one in the dataset and one held out")
         token_bytes = sum(part.token_bytes for part in parts)
         shuffle = self.arguments.shuffle
         progress = Progress("writing", token_bytes * (1 if shuffle is None else 2))
@@ -173,13 +199,19 @@ class Run:
         try:
             for prefix in self.prefixes:
                 writers.append(TokenFileWriter(prefix, description["vocab_size"]))
-            merger = Merger(writers, every, progress)
+            merger = Merger(writers, self.arguments.hold_out_every, progress)
             if shuffle is None:
                 merger.in_order(parts)
             else:
                 merger.shuffled(parts, shuffle, buckets)
-            if not writers[0].documents:
-                raise InputError(f"each of the {documents} documents is held out, because its tokens are those of every {every}th document")
+            if not self.part and not all(writer.documents for writer in writers):
+                if len(writers) == 1:
+                    raise InputError("the inputs have no documents")
+                raise InputError(f"{writers[1].documents} of {sum(writer.documents for writer in writers)} documents are held out, expected at "
+                                 "least one that is and one that is not; a hash of the tokens decides, so use more documents or another "
+                                 "--hold-out-every")
+            if self.part:
+                description |= dict(zip(("part", "parts"), self.part), parts_of=self.parts_of)
             for writer in writers:
                 writer.close(description | {"made_from": self.fingerprint})
             if self.arguments.train_bpe:
@@ -192,7 +224,7 @@ class Run:
                 writer.discard()
             shutil.rmtree(buckets, ignore_errors=True)
             if isinstance(error, OSError):
-                raise RunError(f"{self.arguments.output}: cannot be written: {error.strerror or error}") from error
+                raise RunError(f"{self.prefixes[0]}: cannot be written: {error.strerror or error}") from error
             raise
         finally:
             progress.close()
@@ -200,7 +232,8 @@ class Run:
 
     def make_dataset(self):
         arguments = self.arguments
-        planner = Planner(self.sources, arguments.text_field, self.part_bytes, None)
+        share = (self.part[0] - 1, self.part[1]) if self.part else (0, 1)
+        planner = Planner(self.sources, arguments.text_field, self.part_bytes, None, share)
         path = self.train_tokenizer(planner) if arguments.train_bpe else arguments.tokenizer
         tokenizer, content = load_tokenizer(path)
         planner.key = [file_hash(content), arguments.parse_special_tokens, arguments.skip_bad > 0]
@@ -210,13 +243,11 @@ class Run:
             self.files.add(part.summary["taken"], part.summary["left_out"])
         if self.files.left_out:
             print(self.files.describe_left_out(), file=sys.stderr)
-        self.files.check(self.files.taken, arguments.allow_skipped)
+        self.files.check(self.files.taken + planner.texts_of_others, arguments.allow_skipped)
         self.report_special_texts(parts)
         self.report_skipped()
         seconds = self.progress.seconds()
         writers = self.merge(parts, description)
-        if len(writers) > 1 and (more := writers[1].documents - sum(part.summary["documents"] for part in parts) // arguments.hold_out_every):
-            print(f"held out {more} more documents, because their text is held out", file=sys.stderr)
         self.report(writers, parts, seconds)
 
     def describe(self, tokenizer, content):
@@ -295,7 +326,7 @@ def tokenize(arguments):
     run.find_inputs()
     run.make_journal(tokenizer_hash)
     if not arguments.overwrite and run.is_complete():
-        print(f"{arguments.output}: is complete already, made from these inputs with these options")
+        print(f"{run.prefixes[0]}: is complete already, made from these inputs with these options")
         run.update_sidecars()
         if run.folder.read_journal() in (None, run.journal):
             run.folder.remove()  # An earlier run was killed before it removed the folder.

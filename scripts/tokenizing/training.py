@@ -27,7 +27,7 @@ def training_texts(planner, skip_bad, progress):
     for number, part in enumerate(planner.parts()):
         if number % stride == 0:
             for piece in part.pieces:
-                yield from read_piece(piece, planner.field, sources)
+                yield from read_piece(piece, planner.fields, sources)
         progress.add(part.input_bytes)
 
 

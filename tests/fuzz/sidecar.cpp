@@ -1,4 +1,6 @@
 // Fuzzes PREFIX.json next to an intact token file.
+#include "data/sidecar.h"
+
 #include <nlohmann/json.hpp>
 
 #include "data/inspect.h"
@@ -41,6 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const nlohmann::ordered_json json = inspect_token_file(prefix);
   check_description(json);
   (void)json.dump(2);
+  (void)accepts([] { check_parts({prefix}); });
   return 0;
 }
 

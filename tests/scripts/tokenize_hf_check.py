@@ -4,6 +4,7 @@ for several numbers of workers, after kills, with a shuffle, and with a tokenize
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -32,18 +33,19 @@ def check_tokenize(scratch, tokenizer):
     result = run(*arguments)
     assert "tokens/s" in result.stdout, result
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
-    assert read_dataset(scratch / "out") == [ids for i, ids in enumerate(expected, 1) if i % 10]
-    assert read_dataset(scratch / "out_held_out") == expected[9::10]
+    held_out = read_dataset(scratch / "out_held_out")
+    assert 0 < len(held_out) < 60 and held_out == [ids for ids in expected if ids in held_out], len(held_out)
+    assert read_dataset(scratch / "out") == [ids for ids in expected if ids not in held_out]
     sidecar = json.loads((scratch / "out.json").read_text())
     assert re.fullmatch("[0-9a-f]{64}", sidecar["tokenizer_hash"]), sidecar
     assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (tokenizer.get_vocab_size(), 0, 1), sidecar
-    assert (sidecar["documents"], sidecar["tokens"]) == (225, sum(len(e) for i, e in enumerate(expected, 1) if i % 10))
+    assert (sidecar["documents"], sidecar["tokens"]) == (250 - len(held_out), sum(len(ids) for ids in expected if ids not in held_out))
     inspect(scratch / "out")
     assert not (scratch / "out.parts").exists()
     assert "is complete already" in run(*arguments).stdout
     refuse("out.bin: exists already", *arguments[:-1], "20")
     run(*arguments[:-1], "20", "--overwrite")
-    assert read_dataset(scratch / "out_held_out") == expected[19::20]
+    assert all(ids in held_out for ids in read_dataset(scratch / "out_held_out")), "a document in 20 is also one in 10"
 
 
 def check_special_texts(scratch, tokenizer):
@@ -75,7 +77,9 @@ def check_workers_and_shuffle(scratch, tokenizer):
     write_jsonl(scratch / "corpus.jsonl", texts)
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "corpus.jsonl", "--hold-out-every", "50"]
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    held_out, plain = ids[49::50], [tokens for i, tokens in enumerate(ids, 1) if i % 50]
+    run(*arguments, "--workers", 1, "--output", scratch / "unshuffled")
+    held_out, plain = read_dataset(scratch / "unshuffled_held_out"), read_dataset(scratch / "unshuffled")
+    assert held_out and sorted(held_out + plain) == sorted(ids)
     orders = {}
     for workers, part_bytes, seed in [(1, 2000, 7), (2, 9000, 7), (3, 2000, 7), (2, 100_000, 8)]:
         name = scratch / f"shuffled_{workers}_{seed}"
@@ -86,6 +90,39 @@ def check_workers_and_shuffle(scratch, tokenizer):
         assert documents != plain and sorted(documents) == sorted(plain)
         assert sorted(read_dataset(f"{name}_held_out")) == sorted(held_out)
     assert len(orders[7]) == 1 and orders[7] != orders[8], {seed: len(found) for seed, found in orders.items()}
+
+
+def check_parts(scratch):
+    """The parts of any number of runs have the documents of one run, and hold out the same ones."""
+    (scratch / "divided").mkdir()
+    write_jsonl(scratch / "divided/b.jsonl", random_texts(200, seed=6) + ["twice"] * 9)
+    for number in range(30):
+        (scratch / f"divided/{number}.txt").write_text(f"file {number} {'x' * number}" if number % 3 else "twice")
+    (scratch / "divided/a.png").write_bytes(b"\x89PNG\0")
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "divided", "--hold-out-every", "9", "--part-bytes", 3000,
+                 "--workers", "1", "--output"]
+    run(*arguments, scratch / "one")
+    one = [sorted(read_dataset(scratch / name)) for name in ("one", "one_held_out")]
+    for count in (1, 3, 40):
+        # The folder of the parts is in the inputs, as on a shared file system.
+        output = scratch / f"divided/out{count}"
+        parts = [(scratch / f"divided/out{count}{end}") for end in ("", "_held_out")]
+        for number in range(1, count + 1) if count < 40 else (1, 2, 3, 39, 40):
+            run(*arguments, output, "--part", f"{number}/{count}", *(["--shuffle", 3] if count == 3 else []))
+        names = [sorted(path.with_suffix("") for path in folder.glob("*.idx")) for folder in parts]
+        found = [sorted(itertools.chain(*map(read_dataset, prefixes))) for prefixes in names]
+        if count < 40:
+            assert found == one, [len(documents) for documents in found]
+            assert [prefix.name for prefix in names[0]] == [f"part-{i:05}-of-{count:05}" for i in range(1, count + 1)]
+            assert not [path for path in parts[0].iterdir() if path.suffix not in (".bin", ".idx", ".json")]
+        sidecars = [json.loads(prefix.with_suffix(".json").read_text()) for prefix in itertools.chain(*names)]
+        assert len({sidecar["parts_of"] for sidecar in sidecars}) == 1 and {sidecar["parts"] for sidecar in sidecars} == {count}
+        assert sidecars[0]["part"] == 1 and "part" not in json.loads((scratch / "one.json").read_text())
+    assert not read_dataset(output / "part-00040-of-00040"), "there are fewer groups of documents than parts"
+    inspect(output / "part-00040-of-00040")
+    assert "is complete already" in run(*arguments, output, "--part", "1/40").stdout
+    refuse("part-00001-of-00040.bin: exists already", *arguments, output, "--part", "1/40", "--text-field", "content", "text")
+    refuse("one.idx: exists already, and training would read it", *arguments, scratch / "one", "--part", "1/2")
 
 
 def part_files(folder):
@@ -203,9 +240,9 @@ def check_bad_input(scratch):
     few = ["--tokenizer", tokenizer, "--input", good, "--output", scratch / "few", "--part-bytes", "1000", "--hold-out-every"]
     refuse("expected 0 (off) or at least 2", *few, "1")
     assert not list(scratch.glob("few*"))
-    refuse("250 documents, too few", *few, "251")
+    refuse("0 of 250 documents are held out", *few, "1000000007")
     assert "parts were finished before" in run(*few, "10").stdout
-    assert len(read_dataset(scratch / "few")) == 225 and not (scratch / "few.parts").exists()
+    assert len(read_dataset(scratch / "few")) + len(read_dataset(scratch / "few_held_out")) == 250 and not (scratch / "few.parts").exists()
 
 
 def check_skip_bad(scratch):
@@ -304,6 +341,7 @@ def main():
         check_tokenize(scratch, tokenizer)
         check_special_texts(scratch, tokenizer)
         check_workers_and_shuffle(scratch, tokenizer)
+        check_parts(scratch)
         check_kills(scratch)
         check_train_bpe(scratch)
         check_bad_input(scratch)

@@ -6,9 +6,11 @@ import contextlib
 import gzip
 import importlib.util
 import io
+import itertools
 import json
 import lzma
 import os
+import re
 import struct
 import sys
 import unittest
@@ -23,6 +25,7 @@ from tokenizing.encoding import batches  # noqa: E402
 from tokenizing.errors import InputError, RunError  # noqa: E402
 from tokenizing.inputs import Sources, find_sources  # noqa: E402
 from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
+from tokenizing.run import parse_part  # noqa: E402
 from tokenizing.token_files import TokenFileWriter, publish, read_sidecar  # noqa: E402
 from scratch import ScratchTest  # noqa: E402
 from tokenizing_cases import compress_zstd, random_texts, read_dataset, refuse, write_jsonl, write_parquet  # noqa: E402
@@ -33,14 +36,14 @@ def needs(module):
 
 
 class PlannedTest(ScratchTest):
-    def read(self, *paths, field="text", part_bytes=1 << 20, sources=None):
+    def read(self, *paths, fields=("text",), part_bytes=1 << 20, sources=None):
         """Plans the parts of the inputs and returns the documents of all parts. `self.parts` is the number of parts."""
         sources = sources or Sources()
-        planner = plan.Planner(find_sources(paths, sources), field, part_bytes, "key")
+        planner = plan.Planner(find_sources(paths, sources, fields=fields), fields, part_bytes, "key")
         parts = list(planner.parts())
         self.parts = len(parts)
         self.assertEqual(len({part.name for part in parts}), len(parts))
-        return [text for part in parts for piece in part.pieces for text in documents.read_piece(piece, field, sources)]
+        return [text for part in parts for piece in part.pieces for text in documents.read_piece(piece, fields, sources)]
 
 
 class FormatsTest(PlannedTest):
@@ -72,12 +75,25 @@ class FormatsTest(PlannedTest):
 
     def test_other_field(self):
         path = write_jsonl(self.root / "b.jsonl", self.texts, field="content")
-        self.check(str(path), field="content")
+        self.check(str(path), fields=["content"])
 
     def test_gzip(self):
         self.check(self.write("a.jsonl.gz", gzip.compress(self.jsonl)))
         half = len(self.jsonl) // 2
         self.check(self.write("b.JSONL.GZ", gzip.compress(self.jsonl[:half]) + gzip.compress(self.jsonl[half:])))
+
+    @needs("pyarrow")
+    def test_the_first_field_that_a_line_or_file_has(self):
+        lines = [{"content": "a", "text": "b"}, {"text": "c"}, {"text": "e", "content": None}, {"id": 1, "content": "d"}]
+        path = self.write("mixed.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        self.assertEqual(self.read(path, fields=["content", "text"]), ["a", "c", "e", "d"])
+        columns = [write_parquet(self.root / f"{field}.parquet", [field], field=field) for field in ("text", "content")]
+        self.assertEqual(self.read(*columns, fields=["text", "content"]), ["text", "content"])
+        for bad in ('{"id": 1}', '{"text": 1, "content": "a"}'):
+            with self.assertRaisesRegex(InputError, r'bad\.jsonl:1: .* in the field "text" or "content"'):
+                self.read(self.write("bad.jsonl", bad), fields=["text", "content"])
+        with self.assertRaisesRegex(InputError, 'has no column "a" or "b"'):
+            self.read(columns[0], fields=["a", "b"])
 
     @needs("zstandard")
     def test_zstd(self):
@@ -91,7 +107,7 @@ class FormatsTest(PlannedTest):
         for row_group_size in (1, 60, 1000):
             self.check(write_parquet(self.root / "a.parquet", self.texts, row_group_size=row_group_size))
         for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
-            self.check(write_parquet(self.root / "b.parquet", self.texts, field="content", type=kind), field="content")
+            self.check(write_parquet(self.root / "b.parquet", self.texts, field="content", type=kind), fields=["content"])
 
     def test_text(self):
         for name, pack in [("a.txt", bytes), ("b.txt.gz", gzip.compress), ("c.md.zst", compress_zstd), ("d.gz", gzip.compress)]:
@@ -102,12 +118,12 @@ class FormatsTest(PlannedTest):
     def test_part_names_depend_on_what_is_read(self):
         path = str(self.root / "a.jsonl")
 
-        def names(key="key", field="text", part_bytes=900):
-            planner = plan.Planner(find_sources([path], Sources()), field, part_bytes, key)
+        def names(key="key", fields=("text",), part_bytes=900):
+            planner = plan.Planner(find_sources([path], Sources()), fields, part_bytes, key)
             return [part.name for part in planner.parts()]
 
         self.assertEqual(names(), names())
-        for other in (names(key="k"), names(field="f"), names(part_bytes=899)):
+        for other in (names(key="k"), names(fields=["f"]), names(part_bytes=899)):
             self.assertFalse(set(names()) & set(other))
         before = names()
         os.utime(path, ns=(1, 1))
@@ -117,17 +133,82 @@ class FormatsTest(PlannedTest):
         names = []
         for first in (self.jsonl, self.jsonl[:-40]):
             paths = [self.write("0.jsonl", first), str(self.root / "a.jsonl")]
-            planner = plan.Planner(find_sources(paths, Sources()), "text", 900, "key")
+            planner = plan.Planner(find_sources(paths, Sources()), ["text"], 900, "key")
             names.append({part.name for part in planner.parts() if part.pieces[0].source.path == paths[1]})
         self.assertTrue(len(names[0]) > 1 and names[0] == names[1])
 
     def test_finished_blocks_of_compressed_files_are_not_unpacked(self):
         path = self.write("a.jsonl.gz", gzip.compress(self.jsonl))
-        planner = plan.Planner(find_sources([path], Sources()), "text", 900, "key")
+        planner = plan.Planner(find_sources([path], Sources()), ["text"], 900, "key")
         parts = list(planner.parts())
         last = {part.name: part.pieces[0].block[1] for part in parts}
         self.assertEqual(list(last.values()), [False] * (len(parts) - 1) + [True])
         with mock.patch.object(plan, "read_blocks", side_effect=AssertionError):
+            self.assertEqual([part.name for part in planner.parts(last.get)], [part.name for part in parts])
+
+
+class SharesTest(PlannedTest):
+    """Tests that N runs have each document once, whatever the inputs are."""
+
+    def check(self, *paths, part_bytes):
+        sources = Sources()
+        found = find_sources(paths, sources)
+
+        def read(share):
+            parts = plan.Planner(found, ["text"], part_bytes, "key", share).parts()
+            return [text for part in parts for piece in part.pieces for text in documents.read_piece(piece, ["text"], sources)]
+
+        whole = read((0, 1))
+        for count in (2, 3, 7, 100):
+            shares = [read((index, count)) for index in range(count)]
+            self.assertEqual(sorted(itertools.chain(*shares)), sorted(whole), (paths, part_bytes, count))
+            for share in shares:  # A share is in the order of the inputs.
+                at = iter(whole)
+                self.assertTrue(all(text in at for text in share))
+        return whole
+
+    def test_one_file(self):
+        texts = [f"{i} {text}" for i, text in enumerate(random_texts(60, seed=8))]
+        plain = write_jsonl(self.root / "a.jsonl", texts)
+        packed = self.write("a.jsonl.gz", gzip.compress(plain.read_bytes()))
+        paths = [str(plain), packed]
+        if importlib.util.find_spec("pyarrow"):
+            paths.append(write_parquet(self.root / "a.parquet", texts, row_group_size=25))
+        for path in paths:
+            for part_bytes in (300, 1 << 24):
+                self.assertEqual(self.check(path, part_bytes=part_bytes), texts)
+
+    def test_many_files_of_all_kinds(self):
+        for number in range(12):
+            texts = [f"{number}.{i} {text}" for i, text in enumerate(random_texts(5 * (number % 4), seed=number))]
+            path = write_jsonl(self.root / f"{number:02}.jsonl", texts)
+            if number % 3:
+                self.write(f"{number:02}.jsonl.gz", gzip.compress(path.read_bytes()))
+                path.unlink()
+            self.write(f"{number:02}.txt", f"text {number}")
+            self.write(f"{number:02}.txt.gz", gzip.compress(f"packed {number}".encode()))
+            if number % 3 == 0 and texts and importlib.util.find_spec("pyarrow"):
+                write_parquet(self.root / f"{number:02}.parquet", [f"row {text}" for text in texts])
+        for part_bytes in (200, 1 << 20):
+            self.check(str(self.root), part_bytes=part_bytes)
+
+    def test_a_compressed_file_is_unpacked_by_as_few_runs_as_possible(self):
+        for files in (1, 3, 8):
+            paths = [self.write(f"{files}/{i}.jsonl.gz", gzip.compress(b'{"text": "%d"}\n' % i * 50)) for i in range(files)]
+            for count in (1, 2, 3, 5, 8, 20):
+                unpacked = collections.Counter()
+                for index in range(count):
+                    planner = plan.Planner(find_sources(paths, Sources()), ["text"], 50, "key", (index, count))
+                    unpacked.update({piece.source.path for part in planner.parts() for piece in part.pieces})
+                self.assertEqual(len(unpacked), files)
+                self.assertLessEqual(max(unpacked.values()), -(-count // files))
+
+    def test_a_share_resumes(self):
+        path = self.write("a.jsonl.gz", gzip.compress(b"".join(b'{"text": "%d"}\n' % i for i in range(200))))
+        for index in range(3):
+            planner = plan.Planner(find_sources([path], Sources()), ["text"], 300, "key", (index, 3))
+            parts = list(planner.parts())
+            last = {part.name: part.pieces[0].block[1] for part in parts}
             self.assertEqual([part.name for part in planner.parts(last.get)], [part.name for part in parts])
 
 
@@ -180,8 +261,8 @@ class BadInputsTest(PlannedTest):
     def test_broken_parquet(self):
         path = write_parquet(self.root / "a.parquet", ["a", "b", None])
         self.refuse(r"a\.parquet: row 3 has null", path)
-        self.refuse(r'a\.parquet: has no column "content", only id, text; --text-field', path, field="content")
-        self.refuse(r'a\.parquet: the column "id" holds int64, expected strings', path, field="id")
+        self.refuse(r'a\.parquet: has no column "content", only id, text; --text-field', path, fields=["content"])
+        self.refuse(r'a\.parquet: the column "id" holds int64, expected strings', path, fields=["id"])
         import pyarrow
 
         latin1 = pyarrow.array([b"a", "caf\xe9".encode("latin-1")]).view(pyarrow.string())
@@ -412,23 +493,31 @@ class MergeTest(PlannedTest):
         return [[tokens[0] for tokens in documents] for documents in found]
 
     def test_documents_with_equal_tokens_are_on_one_side(self):
+        numbers = [number % 40 for number in range(200)]
         with PartWriter(self.root, "equal", "H") as writer:
-            for number in (1, 2, 3, 1, 2, 2, 5, 3):
+            for number in numbers:
                 writer.add_document(array.array("H", [number] * (number % 3 + 1)))
             writer.finish({"taken": 0})
         parts = [PartFile(str(self.root / "equal"))]
+        sides = []
         for seed in (None, 3):
-            found = self.merge(parts, every=3, seed=seed)  # Documents 3 and 6 have the tokens 3 and 2.
-            self.assertEqual([sorted(documents) for documents in found], [[1, 1, 5], [2, 2, 2, 3, 3]])
+            kept, held_out = self.merge(parts, every=3, seed=seed)
+            self.assertEqual(sorted(kept + held_out), sorted(numbers))
+            self.assertFalse(set(kept) & set(held_out))
+            sides.append(set(held_out))
+        self.assertTrue(sides[0] and sides[0] == sides[1])
 
     def test_in_order(self):
         parts = self.make_parts([3, 0, 5, 2])
         self.assertEqual(self.merge(parts), [list(range(10)), []])
-        self.assertEqual(self.merge(parts, every=4), [[0, 1, 2, 4, 5, 6, 8, 9], [3, 7]])
+        kept, held_out = self.merge(self.make_parts([2000]), every=4)
+        self.assertEqual((sorted(kept), sorted(held_out)), (kept, held_out))
+        self.assertEqual(sorted(kept + held_out), list(range(2000)))
+        self.assertLess(abs(len(held_out) - 500), 97)  # Five standard deviations of the binomial distribution.
 
     def test_shuffle_depends_on_the_seed_alone(self):
         whole = self.merge(self.make_parts([2000]), every=10, seed=1)
-        self.assertEqual(sorted(whole[1]), list(range(9, 2000, 10)))
+        self.assertEqual(sorted(whole[1]), self.merge(self.make_parts([2000]), every=10)[1])
         self.assertEqual(sorted(whole[0] + whole[1]), list(range(2000)))
         self.assertNotEqual(whole[0], sorted(whole[0]))
         # Small buckets need several levels of merging.
@@ -462,6 +551,15 @@ class ArgumentsTest(unittest.TestCase):
         arguments = ("--train-bpe", 300, "--input", "nowhere", "--output")
         refuse("--hold-out-output is empty, expected", *arguments, "")
         refuse("--hold-out-output is empty, expected", *arguments, "corpus", "--hold-out-every", 2, "--hold-out-output", "")
+
+
+    def test_a_wrong_part_is_refused(self):
+        arguments = ("--tokenizer", ROOT / "tests/data/tokenizer_hashes.json", "--input", "nowhere", "--output", "corpus", "--part")
+        for wrong in ("0/4", "5/4", "a/b", "1", "1/", "1/4/4", "-1/4", " 1/4", "1.0/4", "²/4", ""):
+            with self.assertRaisesRegex(InputError, re.escape(f"--part is {wrong}, expected I/N with I from 1 to N")):
+                parse_part(wrong)
+        refuse("--part is 0/4, expected", *arguments, "0/4")
+        refuse("--part with --train-bpe would train another tokenizer", "--train-bpe", 300, *arguments[2:], "1/4")
 
 
 class ProgressTest(unittest.TestCase):

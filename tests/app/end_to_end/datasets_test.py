@@ -1,8 +1,9 @@
 """Tests of training on several datasets: losses and epochs per dataset, named validation sets, skipped samples."""
 
 import json
+from pathlib import Path
 
-from support import ALLOW_SCHEDULE, DONE, write_megatron
+from support import ALLOW_SCHEDULE, DONE, text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -55,6 +56,40 @@ class DatasetsTest(Corpus):
         for changes in ([], ["data.train=[corpus/train]", "training.steps=2", stages]):
             self.refused("train", config, *changes, mentions=["corpus/held_out.bin of data.train", "are the same file"])
         self.train(config, "data.allow_overlap=true")
+
+    def test_a_folder_of_parts_is_one_dataset(self):
+        texts = text_documents(40, 300)
+
+        def write_part(part, documents, changes=()):
+            prefix = write_megatron(self.dir / f"parts/part-0000{part}-of-00003", documents)
+            sidecar = {"part": part, "parts": 3, "parts_of": "a", "tokens": sum(map(len, documents))}
+            Path(prefix + ".json").write_text(json.dumps(sidecar | dict(changes)))
+
+        for part, documents in ((1, texts[:15]), (2, []), (3, texts[15:])):
+            write_part(part, documents)
+        config = self.config(self.dir / "parts", training={"steps": 4})
+        self.train(config, f"data.train=[{self.corpus}]", "logging.dir=whole", "checkpoint.dir=whole_checkpoints")
+        self.train(config, "training.steps=2", ranks=2)
+        last = self.dir / "parts/part-00003-of-00003"
+        folder = [f"data.train=[{self.dir / 'parts'}]", ALLOW_SCHEDULE]
+        for documents, changes, mentions in ((texts[15:], {"parts_of": "b"}, ["part 3 of 3 of another dataset"]),
+                                             (texts[15:], {"part": 2}, ["are both part 2 of 3"]),
+                                             (texts[15:], {"tokens": 1}, ["part-00003-of-00003", "says 1"]),
+                                             (texts[:14:-1], {}, ["dataset parts", "the text differs"])):
+            write_part(3, documents, changes)
+            for ranks in (1, 2):
+                self.refused("train", config, *folder, ranks=ranks, mentions=mentions)
+        last.with_suffix(".json").unlink()
+        self.refused("train", config, *folder, mentions=["part-00003-of-00003", "no PREFIX.json"])
+        for end in (".bin", ".idx"):
+            last.with_suffix(end).unlink()
+        self.refused("train", config, *folder, mentions=["has 2 of the 3 parts", "part 3 is missing"])
+        write_part(3, texts[15:])
+        (self.dir / "parts").rename(self.dir / "moved")
+        self.train(config, f"data.train=[{self.dir / 'moved'}]", ALLOW_SCHEDULE)
+        whole, parts = self.losses("whole"), self.losses()
+        for step in whole:
+            self.assertAlmostEqual(parts[step][0], whole[step][0], delta=1e-5)
 
     def two(self, **data):
         letters = write_megatron(self.dir / "letters", [[97 + (i * 7) % 20 for i in range(900)]])
