@@ -19,8 +19,11 @@ RECORD_BYTES = 200  # Bytes of the Python objects of a document while it is sort
 MAX_FANOUT_BITS = 8  # Limit on the number of files that are written at once. If it is not enough, the files are divided again.
 
 
+FEW_TIMES = 40  # With fewer than this many times hold_out_every documents, the hash might hold out none, or all.
+
+
 def digest_of(packed):
-    return hashlib.blake2b(packed, digest_size=8).digest()
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
 
 
 class Merger:
@@ -30,9 +33,22 @@ class Merger:
 
     def __init__(self, writers, hold_out_every, progress):
         self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
+        self.moved = set()  # Digests of documents for which choose_both() decides otherwise than the hash.
+
+    def choose_both(self, parts):
+        """Makes sure that a document is held out, and one not, if there are few documents. A run with --part has no such choice, because
+        it does not know the documents of the others."""
+        if not 0 < sum(part.summary["documents"] for part in parts) < FEW_TIMES * self.hold_out_every:
+            return
+        digests = {digest_of(packed) for part in parts for packed in part.documents()}
+        if len(digests) > 1 and len({self.is_held_out(digest) for digest in digests}) == 1:
+            self.moved = {min(digests)}
+
+    def is_held_out(self, digest):
+        return (digest % self.hold_out_every == 0) != (digest in self.moved)
 
     def add(self, packed):
-        held_out = self.hold_out_every and int.from_bytes(digest_of(packed), "little") % self.hold_out_every == 0
+        held_out = self.hold_out_every and self.is_held_out(digest_of(packed))
         self.writers[1 if held_out else 0].add_document(packed)
 
     def in_order(self, parts):

@@ -200,6 +200,8 @@ class Run:
             for prefix in self.prefixes:
                 writers.append(TokenFileWriter(prefix, description["vocab_size"]))
             merger = Merger(writers, self.arguments.hold_out_every, progress)
+            if not self.part:
+                merger.choose_both(parts)
             if shuffle is None:
                 merger.in_order(parts)
             else:
@@ -207,9 +209,8 @@ class Run:
             if not self.part and not all(writer.documents for writer in writers):
                 if len(writers) == 1:
                     raise InputError("the inputs have no documents")
-                raise InputError(f"{writers[1].documents} of {sum(writer.documents for writer in writers)} documents are held out, expected at "
-                                 "least one that is and one that is not; a hash of the tokens decides, so use more documents or another "
-                                 "--hold-out-every")
+                raise InputError(f"the inputs have {sum(writer.documents for writer in writers)} documents with the same tokens, too few for "
+                                 "one in the dataset and one held out")
             if self.part:
                 description |= dict(zip(("part", "parts"), self.part), parts_of=self.parts_of)
             for writer in writers:

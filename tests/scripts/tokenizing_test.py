@@ -480,6 +480,7 @@ class MergeTest(PlannedTest):
         writers = [TokenFileWriter(str(self.root / name), 60000) for name in ("a", "b")]
         quiet = progress.Progress("test", 1, io.StringIO())
         merger = merge.Merger(writers, every, quiet)
+        merger.choose_both(parts)
         if seed is None:
             merger.in_order(parts)
         else:
@@ -506,6 +507,14 @@ class MergeTest(PlannedTest):
             self.assertFalse(set(kept) & set(held_out))
             sides.append(set(held_out))
         self.assertTrue(sides[0] and sides[0] == sides[1])
+
+    def test_few_documents_are_on_both_sides(self):
+        for documents in (2, 3, 5, 50):
+            for every in (2, 7, 1000):
+                with self.subTest(documents=documents, every=every):
+                    kept, held_out = self.merge(self.make_parts([1, documents - 1]), every=every)
+                    self.assertTrue(kept and held_out)
+                    self.assertEqual(sorted(kept + held_out), list(range(documents)))
 
     def test_in_order(self):
         parts = self.make_parts([3, 0, 5, 2])
