@@ -201,6 +201,9 @@ class Run:
                 writers.append(TokenFileWriter(prefix, description["vocab_size"]))
             merger = Merger(writers, self.arguments.hold_out_every, progress)
             if not self.part:
+                documents = sum(part.summary["documents"] for part in parts)
+                if documents < self.arguments.hold_out_every:
+                    raise InputError(f"the inputs have {documents} documents, too few to hold out one in {self.arguments.hold_out_every}")
                 merger.choose_both(parts)
             if shuffle is None:
                 merger.in_order(parts)

@@ -240,7 +240,7 @@ def check_bad_input(scratch):
     few = ["--tokenizer", tokenizer, "--input", good, "--output", scratch / "few", "--part-bytes", "1000", "--hold-out-every"]
     refuse("expected 0 (off) or at least 2", *few, "1")
     assert not list(scratch.glob("few*"))
-    refuse("0 of 250 documents are held out", *few, "1000000007")
+    refuse("250 documents, too few to hold out one in 251", *few, "251")
     assert "parts were finished before" in run(*few, "10").stdout
     assert len(read_dataset(scratch / "few")) + len(read_dataset(scratch / "few_held_out")) == 250 and not (scratch / "few.parts").exists()
 
