@@ -69,13 +69,14 @@ choose_nodes() {
 
 # Waits until mpirun with the process number $1 has ended, and then ends what it has left on this machine. Kills mpirun if one of these
 # conditions has lasted for $3 seconds: a rank or an ssh process that mpirun has started on this machine has ended, this script has ended,
-# this function has got SIGTERM, or $2 seconds have passed (0 means no limit).
+# this function has got SIGUSR2, or $2 seconds have passed (0 means no limit). It and its pauses ignore the signals that a whole process
+# group may get, after which a save may take any time.
 guard() {
   local mpirun="$1" limit="$2" patience="$3" waited=0 left="$3" told="" late child name
   local -a children=()
   local -A seen=()  # The keys are the process ids of ranks and ssh processes that have been seen.
-  trap '' INT USR1
-  trap 'told=yes' TERM
+  trap '' INT USR1 TERM
+  trap 'told=yes' USR2
   while kill -0 "$mpirun" 2>/dev/null; do
     read -ra children -d '' < <(cat /proc/"$mpirun"/task/*/children 2>/dev/null) || true
     late="$told"
@@ -197,7 +198,8 @@ on_signal() {
     echo "launch_mpirun.sh: SIG$1: the ranks are told to save a checkpoint and end" >&2
     request_stop
   elif [[ "$1" == INT ]] && ((SECONDS - stopping >= 2)); then
-    kill -TERM "$mpirun" "$guard" 2>/dev/null || true
+    kill -TERM "$mpirun" 2>/dev/null || true
+    kill -USR2 "$guard" 2>/dev/null || true
   fi
 }
 trap 'on_signal TERM' TERM

@@ -74,7 +74,7 @@ class DatasetsTest(Corpus):
         folder = [f"data.train=[{self.dir / 'parts'}]", ALLOW_SCHEDULE]
         for documents, changes, mentions in ((texts[15:], {"parts_of": "b"}, ["part 3 of 3 of another dataset"]),
                                              (texts[15:], {"part": 2}, ["are both part 2 of 3"]),
-                                             (texts[15:], {"tokens": 1}, ["part-00003-of-00003", "says 1"]),
+                                             (texts[15:], {"tokens": 1}, ["part-00003-of-00003", "has tokens 1"]),
                                              (texts[:14:-1], {}, ["dataset parts", "the text differs"])):
             write_part(3, documents, changes)
             for ranks in (1, 2):
