@@ -83,9 +83,9 @@ class Communicator {
   void finish_transfer(const char* what = "");
   // Replaces the tensor with its sum over ranks. Float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
-  // Replaces each element with its maximum over ranks. Float32 values are compared by their bits as unsigned integers.
-  // For non-negative values (amaxes, scales) this is the maximum, and NaN counts as the largest value. For other values
-  // the result is the value of one of the ranks.
+  // Replaces each element with its maximum over ranks. Float32 values are compared by their bits as unsigned integers,
+  // so NaN is larger than all numbers. If a rank has a negative value, the result is the value of one of the ranks, but
+  // need not be the maximum. Amaxes and scales are never negative.
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
 
   // Registers memory from allocate_for_collectives(), so that NCCL accesses the memory directly instead of through
