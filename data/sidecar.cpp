@@ -145,16 +145,13 @@ struct DatasetPart {
 DatasetPart read_part(const std::string& file) {
   const Json sidecar = read_sidecar_if_possible(sidecar_path(file));
   if (!sidecar.is_object() || !sidecar.contains("part")) return {.file = file, .dataset = {}};
-  const auto integer = [&](const char* key) {
-    const Json value = integer_of(sidecar, key);
-    return value.is_null() ? -1 : value.get<int64_t>();
-  };
-  const Json dataset = sidecar.value("parts_of", Json());
-  DatasetPart found{file, integer("part"), integer("parts"), dataset.is_string() ? dataset.get<std::string>() : ""};
+  DatasetPart found{file, find_value<int64_t>(sidecar, "/part").value_or(-1),
+                    find_value<int64_t>(sidecar, "/parts").value_or(-1),
+                    find_value<std::string>(sidecar, "/parts_of").value_or("")};
   CHECK_INPUT(found.part >= 1 && found.part <= found.parts && !found.dataset.empty(),
               "{}: has part {} of {} of dataset {}, expected a part from 1 on and the hash of a dataset, as "
               "tokenize_hf.py --part writes them",
-              sidecar_path(file), found.part, found.parts, dataset.dump());
+              sidecar_path(file), found.part, found.parts, sidecar.value("parts_of", Json()).dump());
   check_counts(sidecar_path(file), sidecar, file);
   return found;
 }
