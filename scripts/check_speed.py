@@ -59,7 +59,7 @@ def main():
         if recorded is None:
             parser.exit(2, f"{arguments.speeds} has no speed of {recipe} for {device}: add it with --record\n")
         percent = 100.0 * (times["step"] / recorded["step"] - 1.0)
-        print(f"{recipe}: {times['step']:.1f} ms a step, {percent:+.1f}% of the recorded {recorded['step']:.1f} ms", flush=True)
+        print(f"{recipe}: {times['step']:.1f} ms per step, {percent:+.1f}% of the recorded {recorded['step']:.1f} ms", flush=True)
         if percent > LONGER_PERCENT:
             failed = True
             for ms, name in longer(times, recorded)[:10]:
