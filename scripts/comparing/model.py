@@ -12,8 +12,8 @@ from torch.nn.attention.varlen import varlen_attn
 SDPA_BACKENDS = {"cudnn": [SDPBackend.CUDNN_ATTENTION], "flash": [SDPBackend.FLASH_ATTENTION]}
 
 
-def rope_table(shape, seq_len, device):
-    """Returns cos and sin, float32 [2, seq_len, head_dim / 2], with Llama 3.1's scaling of long wavelengths if the shape has it."""
+def rope_angles(shape, seq_len, device):
+    """Returns float64 [seq_len, head_dim / 2], with Llama 3.1's scaling of long wavelengths if the shape has it."""
     frequencies = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float64) / shape.head_dim)
     scaling = shape.rope_scaling
     if scaling:
@@ -21,7 +21,12 @@ def rope_table(shape, seq_len, device):
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         share = ((turns - low) / (high - low)).clamp(0, 1)
         frequencies = frequencies * (share + (1 - share) / scaling["factor"])
-    angles = torch.outer(torch.arange(seq_len, device=device, dtype=torch.float64), frequencies)
+    return torch.outer(torch.arange(seq_len, device=device, dtype=torch.float64), frequencies)
+
+
+def rope_table(shape, seq_len, device):
+    """Returns cos and sin, float32 [2, seq_len, head_dim / 2]."""
+    angles = rope_angles(shape, seq_len, device)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 

@@ -1,9 +1,5 @@
 """A training step of PyTorch for the settings of a comparison: FSDP2, tensor parallelism, torchao float8, torch.compile, AdamW."""
 
-import gc
-import random
-import statistics
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,13 +13,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, loss_parallel,
                                                parallelize_module)
-from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from comparing.measuring import LEARNING_RATE, attention_ms, free_memory, init_weights, local_part, random_batches
 from comparing.model import Llama, attend, clean_name, hugging_face_names, rope_table
-
-MEAN_DOCUMENT = 1024  # Mean length in tokens of the documents that `octavo bench` makes.
-LEARNING_RATE = 1e-5  # The learning rate of `octavo bench`.
 
 try:
     from torchao import float8
@@ -37,7 +30,7 @@ def float8_recipe(settings):
     """Returns torchao's recipe that corresponds to the recipe of the config, or None for bfloat16."""
     if float8 is None or not settings.linear.startswith("fp8"):
         return None
-    return "rowwise" if settings.linear == "fp8_rowwise" else "tensorwise"
+    return settings.peer_linear.removeprefix("fp8_")
 
 
 def apply_float8(model, settings, variant):
@@ -130,19 +123,6 @@ def apply_fsdp(model, mesh, settings, variant):
 
 
 @torch.no_grad()
-def init_weights(model, settings):
-    """Norms are ones, all else is normal with a standard deviation of 0.02. Each rank fills what it holds."""
-    torch.manual_seed(settings.seed + dist.get_rank())
-    for name, parameter in model.named_parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local = getattr(local, "_tensor", local)  # torchao wraps weights that it casts before the all-gather
-        if "norm" in name:
-            local.fill_(1.0)
-        else:
-            local.normal_(0.0, 0.02)
-
-
-@torch.no_grad()
 def load_weights(model, folder):
     """Loads a model that `octavo export` wrote. For runs on one rank."""
     from safetensors.torch import load_file
@@ -150,56 +130,17 @@ def load_weights(model, folder):
     tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(path)
-    for name, parameter in model.named_parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local.copy_(torch.cat([tensors[part].float() for part in hugging_face_names(clean_name(name))]))
+    for name, weight in named_weights(model):
+        weight.copy_(torch.cat([tensors[part].float() for part in hugging_face_names(name)]))
 
 
-def document_ends(settings, generator):
-    """Returns the ends of the documents in one sequence. Lengths are exponentially distributed, as in `octavo bench`."""
-    ends = []
-    while not ends or ends[-1] < settings.seq_len:
-        ends.append(min(settings.seq_len, (ends[-1] if ends else 0) + 1 + int(generator.expovariate(1 / MEAN_DOCUMENT))))
-    return ends
+def named_weights(model):
+    """Returns the names that the model had before it was wrapped, and what this rank holds of each weight."""
+    return [(clean_name(name), local_part(parameter)) for name, parameter in model.named_parameters()]
 
 
-class Batch:
-    """One micro-batch: inputs, targets, and what attention needs to know of its documents."""
-
-    def __init__(self, tokens, kind, ends):
-        self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        self.documents = None
-        rows, seq_len = self.inputs.shape
-        if ends is None:
-            return
-        for row, row_ends in enumerate(ends):
-            self.targets[row, [end - 1 for end in row_ends[:-1]]] = -1
-        if kind == "varlen":
-            all_ends = [row * seq_len + end for row, row_ends in enumerate(ends) for end in row_ends]
-            longest = max(end - begin for begin, end in zip([0, *all_ends], all_ends))
-            self.documents = (torch.tensor([0, *all_ends], dtype=torch.int32, device=tokens.device), longest)
-        else:
-            document = torch.stack([torch.searchsorted(torch.tensor(row_ends), torch.arange(seq_len), right=True) for row_ends in ends])
-            document = document.to(tokens.device)
-            self.documents = create_block_mask(lambda b, h, q, k: (q >= k) & (document[b, q] == document[b, k]), rows, None, seq_len,
-                                               seq_len, device=tokens.device)
-
-
-def random_batches(settings, micro_batch, kind, device):
-    """Returns random tokens for one step. Ranks of a tensor-parallel group have the same."""
-    data_rank = dist.get_rank() // settings.tensor
-    generator = torch.Generator(device=device).manual_seed(settings.seed + data_rank)
-    lengths = random.Random(settings.seed + data_rank)
-    batches = []
-    for _ in range(settings.local_batch // micro_batch):
-        tokens = torch.randint(0, settings.shape.vocab_size, (micro_batch, settings.seq_len + 1), device=device, generator=generator)
-        ends = [document_ends(settings, lengths) for _ in range(micro_batch)] if settings.document_mask else None
-        batches.append(Batch(tokens, kind, ends))
-    return batches
-
-
-def summed_loss(logits, targets):
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1), ignore_index=-1, reduction="sum")
+def summed_loss(logits, targets, reduction="sum"):
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1), ignore_index=-1, reduction=reduction)
 
 
 class Trainer:
@@ -230,7 +171,7 @@ class Trainer:
         # Weight decay applies to matrices and not to the weights of norms.
         groups = [{"params": [p for p in self.parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
                   {"params": [p for p in self.parameters if p.dim() == 1], "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=tuple(settings.betas), eps=settings.eps, fused=True)
+        self.optimizers = [torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=tuple(settings.betas), eps=settings.eps, fused=True)]
         self.rope = rope_table(settings.shape, settings.seq_len, self.device)
         self.loss = torch.compile(summed_loss, dynamic=False) if compiles else summed_loss
         self.precision = nullcontext
@@ -238,6 +179,14 @@ class Trainer:
             self.precision = partial(torch.autocast, settings.device, compute)
         if self.after_step:
             self.after_step()
+
+    def named_weights(self):
+        return named_weights(self.model)
+
+    @torch.no_grad()
+    def token_losses(self, batch):
+        with self.precision():
+            return summed_loss(self.model(batch.inputs, self.rope, batch.documents), batch.targets, reduction="none")
 
     def step(self, batches, num_targets):
         """Runs one optimizer step and returns the sum of the mean losses of this rank's micro-batches."""
@@ -255,118 +204,55 @@ class Trainer:
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters], 2.0, False, True)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.settings.grad_clip, norm, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         if self.after_step:
             self.after_step()
         return total
 
 
-def synchronize(device):
-    if device == "cuda":
-        torch.cuda.synchronize()
+def versions(settings):
+    return f"PyTorch {torch.__version__}" + (f", torchao {TORCHAO_VERSION}" if float8 else "")
 
 
-def mark(device):
-    """Returns a time stamp in the work that is queued on the device, so that the host need not wait between steps."""
-    if device == "cpu":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+def linears(settings):
+    """Returns the number format of PyTorch's linears, with a note if it is not the one of the config."""
+    recipe = float8_recipe(settings)
+    if settings.linear.startswith("fp8") and not recipe:
+        return f"{settings.compute} only, because torchao is not installed (pip install torchao==0.17.0)"
+    return f"torchao {recipe}" if recipe else settings.compute
 
 
-def milliseconds(begin, end):
-    return 1e3 * (end - begin) if isinstance(begin, float) else begin.elapsed_time(end)
+def choose_attention(settings):
+    """Returns the fastest kind of attention and a sentence with the times of all."""
+    times = attention_times(settings, settings.micro_batch)
+    measured = {kind: ms for kind, ms in times.items() if isinstance(ms, float)}
+    if not measured:
+        raise SystemExit(f"compare_peers.sh: PyTorch has no attention that runs here: {times}")
+    kind = min(measured, key=measured.get)
+    found = ", ".join(f"{kind} {ms:.2f} ms" if isinstance(ms, float) else f"{kind}: {ms}" for kind, ms in times.items())
+    return kind, f"PyTorch's attention, forward and backward: {found}; used: {kind}"
 
 
-def slowest(values, device):
-    """Returns the maximum over all ranks of each value."""
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return tensor.tolist()
-
-
-def count_targets(batches, settings):
-    """Returns the number of targets per step on all ranks. Tensor-parallel ranks have the same targets."""
-    count = torch.tensor(sum(int((batch.targets >= 0).sum()) for batch in batches), device=settings.device)
-    dist.all_reduce(count)
-    return int(count) / settings.tensor
-
-
-def free_memory(device):
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def measure(settings, variant, kind, mesh, compiles, warmup, steps):
-    """Times steps of a variant. Returns step_ms (the median) and memory_gib, or `failed`, a reason. Frees all memory afterwards."""
-    trainer = batches = None
-    try:
-        trainer = Trainer(settings, variant, kind, mesh, compiles)
-        batches = random_batches(settings, variant.micro_batch, kind, trainer.device)
-        num_targets = count_targets(batches, settings)
-        begin = time.perf_counter()
-        for _ in range(max(1, warmup)):
-            loss = trainer.step(batches, num_targets)
-        synchronize(settings.device)
-        start_s = time.perf_counter() - begin
-        dist.barrier()
-        marks = [mark(settings.device)]
-        for _ in range(steps):
-            loss = trainer.step(batches, num_targets)
-            marks.append(mark(settings.device))
-        synchronize(settings.device)
-        times = [milliseconds(begin, end) for begin, end in zip(marks, marks[1:])]
-        times = slowest(times, settings.device)
-        memory = torch.cuda.max_memory_reserved() / 2**30 if settings.device == "cuda" else 0.0
-        return {"step_ms": statistics.median(times), "step_ms_min": min(times), "step_ms_max": max(times),
-                "memory_gib": slowest([memory], settings.device)[0], "start_s": start_s, "loss": loss.item()}
-    except torch.OutOfMemoryError:
-        return {"failed": "out of memory"}
-    finally:
-        del trainer, batches
-        free_memory(settings.device)
-
-
-def losses(settings, variant, kind, mesh, compiles, weights, rows, steps, lr):
-    """Trains on given rows of tokens with given weights and returns the mean loss of each step. For runs on one rank."""
-    trainer = Trainer(settings, variant, kind, mesh, compiles, weights)
-    for group in trainer.optimizer.param_groups:
-        group["lr"] = lr
-    result = []
-    for step in range(steps):
-        tokens = torch.tensor(rows[step * settings.global_batch:(step + 1) * settings.global_batch], device=trainer.device)
-        batches = [Batch(part, kind, None) for part in tokens.split(variant.micro_batch)]
-        result.append(trainer.step(batches, count_targets(batches, settings)).item())
-    return result
+def other_variants(settings, best):
+    """Returns what else a search tries with the best micro-batch and recomputation."""
+    others = [replace(best, reshard="never")]
+    if settings.ranks == 1 and settings.compute == "bfloat16":
+        others.append(replace(best, weights="autocast"))
+    return others
 
 
 def attention_times(settings, micro_batch):
     """Returns the milliseconds of forward and backward of each kind of attention that runs here, or the reason why it does not."""
     if settings.device == "cpu":
         return {"flex" if settings.document_mask else "default": 0.0}
-    shape, tensor, result = settings.shape, settings.tensor, {}
+    result, run = {}, torch.compile(attend, fullgraph=True, dynamic=False)
     for kind in ("flex", "varlen") if settings.document_mask else ("cudnn", "flash"):
-        def make(heads):
-            x = torch.randn(micro_batch, settings.seq_len, heads // tensor, shape.head_dim, device="cuda", dtype=torch.bfloat16)
-            return x.requires_grad_()
-
         try:
-            q, k, v = make(shape.num_heads), make(shape.num_kv_heads), make(shape.num_kv_heads)
             documents = random_batches(replace(settings, global_batch=settings.global_batch // settings.local_batch * micro_batch),
                                        micro_batch, kind, "cuda")[0].documents
-            run = torch.compile(attend, fullgraph=True, dynamic=False)
-            for i in range(8):
-                if i == 3:
-                    torch.cuda.synchronize()
-                    begin = time.perf_counter()
-                out = run(kind, q, k, v, documents)
-                out.backward(out.detach())
-            torch.cuda.synchronize()
-            result[kind] = slowest([1e3 * (time.perf_counter() - begin) / 5], "cuda")[0]
+            result[kind] = attention_ms(lambda q, k, v: run(kind, q, k, v, documents), settings, micro_batch)
         except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
             result[kind] = str(error).splitlines()[0]
     free_memory("cuda")

@@ -1,4 +1,5 @@
-"""Tests of scripts/compare_pytorch.sh on the CPU: its messages, its settings, and that the PyTorch model is the same model.
+"""Tests of scripts/compare_peers.sh on the CPU: its messages, its settings, and that the PyTorch model is the same model.
+Transformer Engine has no CPU, so its model is compared with PyTorch's before each measurement. Tests show what this comparison finds.
 
 The tests need the program (OCTAVO_BINARY or build/octavo), some of them also torch. Tests that lack one are skipped.
 """
@@ -35,18 +36,44 @@ TRAIN = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from comparing import compare, training
+from functools import partial
+from comparing import compare, measuring, training
 from comparing.settings import Settings, Variant
 settings = Settings.load("settings.json")
 rows = [json.loads(line)["tokens"] for line in Path("samples.jsonl").read_text().splitlines()]
 mesh = compare.start_ranks(settings)
 for variant in (Variant(2, "none"), Variant(4, "selective", "never"), Variant(2, "full", "always", "autocast")):
-    print(json.dumps(training.losses(settings, variant, "default", mesh, False, Path("exported"), rows, 3, 1e-2)))
+    make_trainer = partial(training.Trainer, mesh=mesh, compiles=False, weights=Path("exported"))
+    print(json.dumps(measuring.losses(make_trainer, settings, variant, "default", rows, 3, 1e-2)))
+"""
+# Prints what the parity check finds for PyTorch's model and for models that differ from it in one detail.
+PARITY = """
+import json, sys
+from functools import partial
+sys.path.insert(0, sys.argv[1])
+from comparing import compare, measuring, training
+from comparing.settings import Settings
+
+class BackwardRope(training.Trainer):
+    def __init__(self, settings, variant, kind, **options):
+        super().__init__(settings, variant, kind, **options)
+        self.rope[1].neg_()
+
+class NoStep(training.Trainer):
+    def step(self, batches, num_targets):
+        pass
+
+settings = Settings.load("settings.json")
+options = {"mesh": compare.start_ranks(settings), "compiles": False}
+reference = partial(training.Trainer, **options)
+for trainer in (training.Trainer, BackwardRope, NoStep):
+    difference, loss, its_loss = measuring.parity(reference, partial(trainer, **options), settings, "default")
+    print(json.dumps([difference <= compare.TOKEN_PARITY, abs(its_loss - loss) <= compare.STEP_PARITY * loss]))
 """
 
 
 @unittest.skipUnless(OCTAVO.is_file(), f"{OCTAVO} is missing")
-class ComparePyTorchTest(ScratchTest):
+class ComparePeersTest(ScratchTest):
     def run_here(self, *line, rc=0):
         environment = os.environ | {"OCTAVO": str(OCTAVO), "OMP_NUM_THREADS": "1"} | ({"OCTAVO_PYTHON": PYTHON} if PYTHON else {})
         result = subprocess.run(list(map(str, line)), cwd=self.root, env=environment, capture_output=True, text=True, check=False)
@@ -55,7 +82,7 @@ class ComparePyTorchTest(ScratchTest):
 
     def compare(self, *line, rc=0):
         self.write("config.yaml", json.dumps(CONFIG))
-        return self.run_here(ROOT / "scripts/compare_pytorch.sh", *line, rc=rc)
+        return self.run_here(ROOT / "scripts/compare_peers.sh", *line, rc=rc)
 
     def test_settings_of_a_dry_run(self):
         settings = json.loads(self.compare("--dry-run", "--ranks", 4, "config.yaml", "parallel.tensor_parallel=2", "precision.linear=fp8_delayed",
@@ -76,7 +103,7 @@ class ComparePyTorchTest(ScratchTest):
             with self.subTest(overrides):
                 self.assertIn(words, self.compare("--dry-run", "config.yaml", *overrides, rc=2))
         with self.assertRaisesRegex(comparing_settings.Refused, "model.new is 3, expected 0"):
-            comparing_settings.refuse_what_differs({"model.new": 3})
+            comparing_settings.refuse_what_differs({"model.new": 3}, "torch")
         self.assertIn("there is no option --foo", self.compare("--foo", "config.yaml", rc=2))
         if not Path("/dev/nvidiactl").exists():
             self.assertIn("no GPU", self.compare("config.yaml", "device=cuda", rc=2))
@@ -99,6 +126,27 @@ class ComparePyTorchTest(ScratchTest):
         for losses in found:
             for ours, theirs in zip(expected, losses, strict=True):
                 self.assertAlmostEqual(ours, theirs, delta=2e-5 * ours)
+
+    def test_settings_of_each_peer(self):
+        line = ("--dry-run", "--ranks", 1, "config.yaml", "device=cuda")
+        for peer, linear, found in (("torch", "fp8_delayed", "fp8_tensorwise"), ("torch", "fp8_rowwise", "fp8_rowwise"),
+                                    ("te", "fp8_delayed", "fp8_delayed"), ("te", "fp8_rowwise", "fp8_tensorwise")):
+            with self.subTest(peer=peer, linear=linear):
+                self.write("settings.json", self.compare("--peer", peer, *line, f"precision.linear={linear}"))
+                settings = comparing_settings.Settings.load(self.root / "settings.json")
+                self.assertEqual((settings.peer_linear, bool(settings.notes)), (found, found != linear))
+        for overrides, words in ((["device=cpu"], "device cpu"), (["precision.compute=float32"], "float32"),
+                                 (["activation_checkpointing.mode=full"], "activation_checkpointing.mode is full, expected auto or none"),
+                                 (["data.document_mask=true"], "data.document_mask is True, expected False")):
+            with self.subTest(overrides):
+                self.assertIn(words, self.compare("--peer", "te", *line, *overrides, rc=2))
+        self.assertIn("--peer is 'jax', expected torch or te", self.compare("--peer", "jax", "config.yaml", rc=2))
+
+    @unittest.skipUnless(PYTHON, "torch and safetensors are not installed")
+    def test_parity_finds_another_model_and_another_step(self):
+        self.write("settings.json", self.compare("--dry-run", "config.yaml", "model.hidden_size=256", "model.num_layers=4", "data.seq_len=256"))
+        self.assertEqual([json.loads(line) for line in self.run_here(PYTHON, "-c", PARITY, ROOT / "scripts").splitlines()],
+                         [[True, True], [False, True], [True, False]])
 
     @unittest.skipUnless(PYTHON, "torch and safetensors are not installed")
     def test_comparison_on_the_cpu(self):
