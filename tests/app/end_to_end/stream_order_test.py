@@ -44,7 +44,7 @@ class StreamOrderTest(Noisy):
         self.assertEqual(delays, 0)
         for seed in range(1, SEEDS + 1):
             with self.subTest(seed=seed):
-                delayed_metrics, delayed_tensors, delays = self.train(ranks, seed, "checkpoint.every=5", *overrides)
+                delayed_metrics, delayed_tensors, delays = self.train(ranks, seed, "checkpoint.every=5", "checkpoint.async=true", *overrides)
                 self.assertGreater(delays, 0)
                 self.assertEqual([step for step in metrics if delayed_metrics.get(step) != metrics[step]], [], "steps that differ")
                 self.assertGreater(len(delayed_tensors), 3)
@@ -58,7 +58,8 @@ class StreamOrderTest(Noisy):
         self.check(2, "activation_checkpointing.mode=selective", "parallel.reshard_after_forward=true")
 
     def test_tensor_parallel_ranks(self):
-        self.check(2, "parallel.tensor_parallel=2", "activation_checkpointing.mode=block")
+        # Few collectives, because each of them takes milliseconds if two ranks share a GPU.
+        self.check(2, "parallel.tensor_parallel=2", "activation_checkpointing.mode=block", "training.micro_batch_size=8", "model.num_layers=2")
 
     def test_pipeline_stages(self):
         self.check(2, "parallel.pipeline_parallel=2", "parallel.pipeline_schedule=zero_bubble", "training.micro_batch_size=1")
