@@ -72,7 +72,7 @@ class Settings:
     replicate: int
     shard: int
     tensor: int
-    parameters: int
+    parameters: int | None  # None if the model is not Octavo's
     shape: Shape = field(default=None)
     seq_len: int = 0
     document_mask: bool = False
