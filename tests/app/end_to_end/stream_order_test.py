@@ -54,6 +54,10 @@ class StreamOrderTest(Noisy):
     def test_one_gpu(self):
         self.check(1, "activation_checkpointing.mode=full")
 
+    def test_history_of_amaxes(self):
+        """A save copies the history in the stream of the steps."""
+        self.check(1, "precision.linear=fp8_delayed")
+
     def test_shards(self):
         self.check(2, "activation_checkpointing.mode=selective", "parallel.reshard_after_forward=true")
 
