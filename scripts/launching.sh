@@ -115,7 +115,7 @@ newest_checkpoint() {
 # to a final exit code, or $stopping is set. If $stopping is set when a killed run would be restarted, `status` is 3. A run that has
 # written a checkpoint resumes from it, whatever its checkpoint.resume says.
 run_with_restarts() {
-  local octavo="$1" run="$2" done=0 idle=0 failed=0 first before now cause from
+  local octavo="$1" run="$2" done=0 idle=0 failed=0 first before now cause saved
   shift 2
   local -a again=()
   first="$( ((restarts == 0)) || newest_checkpoint "$octavo" "$@")"
@@ -153,11 +153,12 @@ run_with_restarts() {
     fi
     done=$((done + 1))
     before="$now"
-    from="from the beginning"
-    if [[ -n "$now" ]]; then from="from $(basename "$(dirname "${now#* }")")"; fi
-    echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts, $from" >&2
-    # A run that fails again and again is restarted after a pause, which grows with each failure without a new checkpoint.
-    sleep "$idle" &
+    saved="no checkpoint"
+    if [[ -n "$now" ]]; then saved="$(basename "$(dirname "${now#* }")")"; fi
+    echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts; on the disk: $saved" >&2
+    # A run that fails again and again is restarted after a pause, which grows with each failure without a new checkpoint on the disk. The
+    # first one is restarted at once, because it may have a checkpoint in memory.
+    sleep "$((idle > 1 ? idle : 0))" &
     wait $! || true
     if [[ -n "${stopping:-}" ]]; then
       status=3  # The run has ended already, so there is nothing to save.

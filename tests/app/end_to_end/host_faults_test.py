@@ -125,7 +125,7 @@ class HostFaultsTest(Launched):
         send_kill([pid for pid in self.hosts.processes("host1") if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
         self.wait_for_more(process)
         result = self.stop_and_check(process)
-        self.assertRegex("\n".join(self.restarts(result)), r"\A.*SIGKILL: restart 1 of 2, from step_.*\n.* SIGTERM: the ranks are told .*\Z")
+        self.assertRegex("\n".join(self.restarts(result)), r"\A.*SIGKILL: restart 1 of 2; on the disk: step_.*\n.* SIGTERM: the ranks are told .*\Z")
 
     def test_a_spare_host_replaces_one_whose_link_is_down_for_good(self):
         self.start_hosts(3)
@@ -134,7 +134,7 @@ class HostFaultsTest(Launched):
         self.wait_for_more(process)
         result = self.stop_and_check(process)
         self.assertIn("did not complete within 2 s", result.err)
-        self.assertRegex(result.err, r"mpirun is killed(.|\n)*SIGKILL: restart 1 of 2, from step_(.|\n)*host1 does not answer and is left out")
+        self.assertRegex(result.err, r"mpirun is killed(.|\n)*SIGKILL: restart 1 of 2; on the disk: step_(.|\n)*host1 does not answer and is left out")
         self.assertEqual(len(re.findall("2 ranks on cpu", result.out)), 2, "the spare host took the place of the lost one")
 
 

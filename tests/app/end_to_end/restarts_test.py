@@ -84,7 +84,7 @@ class RestartsTest(Restarted):
         lines = self.restarts(result)
         self.assertEqual(len(lines), 2, result.err)
         for number, line in enumerate(lines, 1):
-            self.assertRegex(line, rf"SIGKILL: restart {number} of 3, from step_\d+$")
+            self.assertRegex(line, rf"SIGKILL: restart {number} of 3; on the disk: step_\d+$")
 
     def test_a_restart_resumes_whatever_checkpoint_resume_says(self):
         config = self.ten_steps(**self.SECTIONS)
@@ -94,7 +94,7 @@ class RestartsTest(Restarted):
         self.kill_a_rank(process, 10, directory)
         result = self.finish(process)
         self.assertEqual(result.code, DONE, result.err)
-        self.assertRegex(self.restarts(result)[0], r"restart 1 of 1, from step_\d+$")
+        self.assertRegex(self.restarts(result)[0], r"restart 1 of 1; on the disk: step_\d+$")
         self.assertIn(f"resuming {directory}/step_", result.out)
 
     def test_a_run_that_died_before_its_first_checkpoint_starts_as_before(self):
@@ -122,7 +122,7 @@ class RestartsTest(Restarted):
         self.assertEqual(result.code, FAILED, result.err)
         self.assertEqual(len(self.lines_of("starts")), 4)
         lines = self.restarts(result)
-        self.assertIn("exit code 1: restart 1 of 50, from the beginning", lines[0])
+        self.assertIn("exit code 1: restart 1 of 50; on the disk: no checkpoint", lines[0])
         self.assertIn("4 times in a row without a new checkpoint", lines[-1])
 
     def test_ends_that_are_none_to_restart_from(self):
@@ -249,7 +249,7 @@ class SlurmRestartsTest(Restarted):
         process = self.launch_job("--restarts", 2, config)
         self.kill_a_rank(process, 10)
         result = self.assert_finished(process, config)
-        self.assertRegex(self.restarts(result)[0], r"SIGKILL: restart 1 of 2, from step_")
+        self.assertRegex(self.restarts(result)[0], r"SIGKILL: restart 1 of 2; on the disk: step_")
 
     def test_the_time_limit_requeues_the_job(self):
         self.assertEqual(self.finish(self.launch_job(self.ten_steps(**self.LONG), time_left="0:16")).code, DONE)

@@ -89,5 +89,5 @@ class SlurmTest(Launched):
         self.hosts.cut_power("host1")
         self.wait_for_more(self.controller)
         self.slurm("scancel", job)
-        self.assertRegex(self.end_of(job), "SIGKILL: restart 1 of 2, from step_")
+        self.assertRegex(self.end_of(job), "SIGKILL: restart 1 of 2; on the disk: step_")
         self.check_losses()
