@@ -98,6 +98,8 @@ struct LoggingConfig {
   int64_t fp8_stats_every = 0;
   int64_t slow_rank_every = 10;
   LogColor color = LogColor::kAuto;
+  std::string alert_command = {};  // Empty: none (app/records/alert_command.h).
+  double alert_command_timeout_s = 30;
 };
 
 // How often the validation loss is computed, and on how many batches. data.validation names the datasets.

@@ -349,6 +349,8 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts. Such steps are logged too. 0 disables them.");
   logging.add("slow_rank_every", &LoggingConfig::slow_rank_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time that each rank spends in collectives, which reveal a slow rank. 0 disables them.");
   logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors. auto uses colors on a terminal unless NO_COLOR is set.");
+  logging.add("alert_command", &LoggingConfig::alert_command, OptionalText{}, "", "Shell command that rank 0's machine runs for warnings and for the error that ends the run, such as a message to a webhook. OCTAVO_EVENT, OCTAVO_MESSAGE, OCTAVO_STEP and OCTAVO_RUN tell what happened. What happens within a minute is told together.");
+  logging.add("alert_command_timeout_s", &LoggingConfig::alert_command_timeout_s, kAtLeastOne, "seconds", "Time after which a logging.alert_command is ended.");
   SectionKeys<TraceConfig> trace(keys, KeyClass::kCarriesOut, "logging.trace", &Config::trace);
   trace.add("step", &TraceConfig::step, Integers{0, kMaxSteps}, "", "Step whose trace is written to trace_step_N.json in logging.dir, for Perfetto and Chrome. 0 disables it.");
   SectionKeys<ValidationConfig> validation(keys, KeyClass::kCarriesOut, "validation", &Config::validation);

@@ -16,11 +16,6 @@ namespace {
 
 constexpr const char* kEventNames[] = {"restart", "checkpoint", "skip", "rollback", "warning", "note", "fallback"};
 
-bool is_warning(EventKind kind) {
-  return kind == EventKind::kSkip || kind == EventKind::kRollback || kind == EventKind::kWarning ||
-         kind == EventKind::kFallback;
-}
-
 constexpr size_t kMaxTextBytes = 2000;  // Maximum length of the text that parse_event accepts.
 
 std::optional<EventKind> kind_of(std::string_view name) {
@@ -31,6 +26,11 @@ std::optional<EventKind> kind_of(std::string_view name) {
 }
 
 }  // namespace
+
+bool is_warning(EventKind kind) {
+  return kind == EventKind::kSkip || kind == EventKind::kRollback || kind == EventKind::kWarning ||
+         kind == EventKind::kFallback;
+}
 
 const char* event_kind_name(EventKind kind) { return kEventNames[static_cast<size_t>(kind)]; }
 

@@ -36,9 +36,10 @@ struct RunEvent {
 };
 
 const char* event_kind_name(EventKind kind);
+// Returns whether events of the kind are logged as warnings: skips, rollbacks, fallbacks and warnings.
+bool is_warning(EventKind kind);
 
-// Logs the line of an event. Skips, rollbacks, fallbacks and warnings are logged as warnings. Step 0 means that the
-// event belongs to no step.
+// Logs the line of an event. Step 0 means that the event belongs to no step.
 void log_event(EventKind kind, int64_t step, const std::string& text);
 
 template <typename... Args>

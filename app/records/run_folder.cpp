@@ -15,6 +15,7 @@
 
 #include "app/config/config_changes.h"
 #include "app/process/events.h"
+#include "app/records/alert_command.h"
 #include "app/records/append_file.h"
 #include "app/records/goodput.h"
 #include "app/records/metric_row.h"
@@ -154,7 +155,10 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
 // Writes each line to log.txt, and lines that describe events to events.jsonl.
 class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  LogFiles() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
+  explicit LogFiles(const Config& config) {
+    set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v");
+    if (!config.logging.alert_command.empty()) alerts_.emplace(config);
+  }
 
   void open(const fs::path& dir) {
     const std::lock_guard lock(mutex_);
@@ -164,6 +168,12 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
       file->file->drop_torn_line();
       write(*file, std::exchange(file->before, {}));
     }
+    if (alerts_) alerts_->start();
+  }
+
+  // Not called while the sink is locked, because a failed alert is logged.
+  void end_alerts() {
+    if (alerts_) alerts_->end();
   }
 
   std::vector<std::string> lost_lines() {
@@ -186,7 +196,10 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     formatter_->format(shown, line);
     write(text_, std::string(line.data(), line.size()));
-    if (const std::optional<RunEvent> event = event_of(message)) write(events_, event_json(*event) + "\n");
+    const std::optional<RunEvent> event = event_of(message);
+    if (!event) return;
+    write(events_, event_json(*event) + "\n");
+    if (alerts_) alerts_->add(*event, message.level > spdlog::level::warn);
   }
   void flush_() override {}
 
@@ -205,12 +218,13 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
 
   File text_;
   File events_;
+  std::optional<AlertCommand> alerts_;
   WorkQueue queue_;  // Last member, so that it is destroyed first.
 };
 
 RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
   if (!runtime.group().is_root()) return;
-  log_ = std::make_shared<LogFiles>();
+  log_ = std::make_shared<LogFiles>(config);
   add_log_sink(log_);
 }
 
@@ -231,8 +245,8 @@ void RunFolder::claim(const fs::path& resumed_from) {
 // Moves the files that Octavo writes into a run's folder, and leaves other files where they are.
 void RunFolder::set_aside() const {
   const fs::path dir = config_.logging.dir;
-  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",         kEventsName,
-                                 "starts.jsonl",  "config.yaml",    Goodput::kFileName};
+  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",          kEventsName,
+                                 "starts.jsonl",  "config.yaml",    Goodput::kFileName, kAlertOutputName};
   constexpr std::array kPrefixes = {"events.out.tfevents.", "trace_step_"};
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
@@ -270,7 +284,9 @@ void RunFolder::open() {
 }
 
 RunFolder::~RunFolder() {
-  if (log_) remove_log_sink(log_);
+  if (!log_) return;
+  log_->end_alerts();
+  remove_log_sink(log_);
 }
 
 std::vector<std::string> RunFolder::lost_lines() { return log_ ? log_->lost_lines() : std::vector<std::string>(); }

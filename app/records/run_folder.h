@@ -3,6 +3,7 @@
 //   starts.jsonl    one line per start: time, command line, directory, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of all starts with the time of day; "warning: " marks warnings
 //   events.jsonl    the lines of log.txt that describe events, for programs (app/process/events.h)
+//   alert_command.log  output of logging.alert_command (app/records/alert_command.h)
 //   metric_table.json  key, tag, title and unit of each metric (app/run/metric_table.h)
 //   log.lock        lock of the run that writes here (checkpoint/directory_lock.h)
 //   earlier/        these files and the metrics of a previous run that was started over (checkpoint.resume: never)
@@ -53,6 +54,7 @@ class RunFolder {
   // From construction to destruction, lines of the console also go to log.txt. They are kept in memory until open(), so
   // that a start that is refused leaves nothing behind. `config` and `runtime` must outlive the object.
   RunFolder(const Config& config, Runtime& runtime);
+  // Waits for the last alert.
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -67,8 +69,8 @@ class RunFolder {
   // Writes the files of the locked folder on rank 0. A thread writes log.txt, so that the run never waits for a disk
   // and survives a full one (app/records/append_file.h). A collective. Throws an InputError if a file cannot be opened.
   void open();
-  // Writes a line to log.txt only. Used for the error that ends the run, which the program itself prints to the
-  // console.
+  // Writes a line to log.txt, and tells it as an alert, but not on the console. Used for the error that ends the run,
+  // which the program itself prints to the console.
   void note(const std::string& line);
   // Waits until log.txt and events.jsonl are written. Returns a sentence for each file whose lines are lost
   // (AppendFile::add_lost_lines). Not a collective; empty on ranks other than 0.

@@ -6,15 +6,12 @@
 //   OCTAVO_LOSS         training loss of that step, or "nan" if it is not known
 //   OCTAVO_RUN          absolute path of the run's folder, which is also the working directory
 //
-// and none of those by which MPI and Slurm identify the process, so that the command can start programs of its own. One
-// command runs at a time. A checkpoint that is complete while a command runs waits for its end. Only the newest such
-// checkpoint waits, and older ones get no command. Output goes to RUN/checkpoint_commands/step_00000500.log. Numbers in
-// the last line of the output that is a JSON object become metrics (app/run/metric_table.h, "evaluation").
+// One command runs at a time (app/run/shell_command.h). A checkpoint that is complete while a command runs waits for
+// its end. Only the newest such checkpoint waits, and older ones get no command. Output goes to
+// RUN/checkpoint_commands/step_00000500.log. Numbers in the last line of the output that is a JSON object become
+// metrics (app/run/metric_table.h, "evaluation").
 #pragma once
 
-#include <sys/types.h>
-
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -24,6 +21,7 @@
 
 #include "app/config/config.h"
 #include "app/run/metric_table.h"
+#include "app/run/shell_command.h"
 
 namespace octavo {
 
@@ -59,20 +57,15 @@ class CheckpointCommand {
 
  private:
   void spawn(int64_t step);
-  void finish();
-  int kill_group();
+  void finish(const ShellCommand::End& end);
   std::filesystem::path output_of(int64_t step) const;
 
-  const std::string command_;
-  const double timeout_s_;
   const std::filesystem::path checkpoints_;  // checkpoint.dir
   const std::filesystem::path run_;          // logging.dir
-  pid_t pid_ = -1;                           // Process group of the command that runs. -1: none.
-  int64_t running_ = 0;                      // Step of the command that runs.
+  ShellCommand command_;
+  int64_t running_ = 0;  // Step of the command that runs.
   std::optional<int64_t> waiting_ = {};
   std::map<int64_t, double> losses_ = {};  // Losses of steps whose command has not started.
-  std::chrono::steady_clock::time_point began_ = {};
-  bool timed_out_ = false;
   std::deque<Numbers> numbers_ = {};
 };
 

@@ -72,7 +72,8 @@ activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, command: 'echo "$OCTAVO_STEP" ${HOME}', command_timeout_s: 60, allow_changes: [schedule, data],
              resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, slow_rank_every: 7, color: never, trace: {step: 9}}
+logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, slow_rank_every: 7, color: never, trace: {step: 9},
+          alert_command: 'curl -d "$OCTAVO_MESSAGE" host', alert_command_timeout_s: 5}
 plan: {gpus: 8, machine: h100}
 validation: {every: 14, batches: 15}
 device: cpu
@@ -178,6 +179,8 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.logging.fp8_stats_every, 26);
   EXPECT_EQ(config.logging.slow_rank_every, 7);
   EXPECT_EQ(config.logging.color, LogColor::kNever);
+  EXPECT_EQ(config.logging.alert_command, "curl -d \"$OCTAVO_MESSAGE\" host");
+  EXPECT_EQ(config.logging.alert_command_timeout_s, 5);
   EXPECT_EQ(config.trace.step, 9);
   EXPECT_EQ(config.validation.every, 14);
   EXPECT_EQ(config.validation.batches, 15);
