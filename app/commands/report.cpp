@@ -20,6 +20,8 @@ constexpr int64_t kMaxWatchSeconds = 86400;
 struct ReportArguments {
   std::vector<std::string> runs;  // logging.dir of each run.
   std::string output;
+  std::string csv;
+  bool each_seed = false;
   int64_t watch_s = 0;
 };
 
@@ -45,25 +47,47 @@ std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vec
 // Whether a run has not logged the last step of its config yet.
 bool goes_on(const RunRecords& run) { return run.total_steps() == 0 || run.last_step < run.total_steps(); }
 
+void write_file(const std::string& path, const OutputKind& kind, const std::string& text) {
+  OutputFile file(path, kind);
+  file.write(text);
+  file.finish();
+  file.rename();
+}
+
+// Groups runs that differ only in their seeds, unless each run is to be a line.
+std::vector<RunGroup> groups_of(const std::vector<RunRecords>& runs, bool each) {
+  if (!each) return group_runs(runs);
+  std::vector<RunGroup> groups;
+  for (size_t run = 0; run < runs.size(); ++run) groups.push_back({run});
+  return groups;
+}
+
+// Prints the file that was written, if any, the table of several runs, and the folders that were left out.
+void print(const ReportArguments& arguments, const std::vector<RunRecords>& runs, const std::vector<RunGroup>& groups,
+           const std::vector<std::string>& left_out, size_t page_bytes, bool watches) {
+  if (page_bytes > 0) {
+    std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}\n", printable(arguments.output), runs.size(),
+                             runs.size() == 1 ? "" : "s", static_cast<double>(page_bytes) / 1e6,
+                             watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "");
+  }
+  for (const std::string& folder : left_out)
+    std::cout << fmt::format("{} is left out, because its metrics.jsonl has no step\n", printable(folder));
+  if (runs.size() > 1 || page_bytes == 0) std::cout << comparison_table(runs, groups);
+  std::cout << std::flush;
+}
+
 int run_report(const ReportArguments& arguments) {
+  const bool has_page = !arguments.output.empty();
   for (bool first = true;; first = false) {
-    OutputFile file(arguments.output, kReportPage);
+    if (has_page) check_output(arguments.output, kReportPage);
     std::vector<std::string> left_out;
     const std::vector<RunRecords> runs = read_runs(arguments.runs, left_out);
     const bool watches = arguments.watch_s > 0 && std::ranges::any_of(runs, goes_on);
-    const std::string page = report_page(runs, watches ? arguments.watch_s : 0);
-    file.write(page);
-    file.finish();
-    file.rename();
-    if (first || !watches) {
-      std::cout << fmt::format("{}: {} run{}, {:.1f} MB{}", printable(arguments.output), runs.size(),
-                               runs.size() == 1 ? "" : "s", static_cast<double>(page.size()) / 1e6,
-                               watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "")
-                << "\n";
-      for (const std::string& folder : left_out)
-        std::cout << fmt::format("{} is left out, because its metrics.jsonl has no step\n", printable(folder));
-      std::cout << std::flush;
-    }
+    const std::vector<RunGroup> groups = groups_of(runs, arguments.each_seed);
+    const std::string page = has_page ? report_page(runs, groups, watches ? arguments.watch_s : 0) : "";
+    if (has_page) write_file(arguments.output, kReportPage, page);
+    if (!arguments.csv.empty()) write_file(arguments.csv, kReportTable, comparison_csv(runs, groups));
+    if (first || !watches) print(arguments, runs, groups, left_out, page.size(), watches);
     if (!watches) return kExitDone;
     std::this_thread::sleep_for(std::chrono::seconds(arguments.watch_s));
   }
@@ -73,18 +97,22 @@ int run_report(const ReportArguments& arguments) {
 
 void add_report(CommandLine& line) {
   const auto [report, arguments] =
-      line.add<ReportArguments>("report", "write charts of one or several runs as one HTML file", run_report);
+      line.add<ReportArguments>("report", "compare runs: a table, and charts as one HTML file", run_report);
   report
       ->add_option(
           "runs", arguments.runs,
-          "RUN..., the logging.dir of each run, or a folder that contains them; losses are compared with the first run")
+          "RUN..., the logging.dir of each run, or a folder above them; losses are compared with the first run")
       ->required();
-  report->add_option("--output", arguments.output, "FILE.html to write")->required();
+  auto* output = report->add_option("--output", arguments.output, "FILE.html to write, a page with charts");
+  report->add_option("--csv", arguments.csv, "FILE.csv to write, the table with a line per run");
+  report->add_flag("--each-seed", arguments.each_seed,
+                   "show runs that differ only in their seeds separately, not as a mean with a band");
   report
       ->add_option(
           "--watch", arguments.watch_s,
           "SECONDS between two writes of the file, until all runs have done their steps; the page reloads itself")
-      ->check(integer(1, kMaxWatchSeconds));
+      ->check(integer(1, kMaxWatchSeconds))
+      ->needs(output);
 }
 
 }  // namespace octavo

@@ -54,7 +54,7 @@ function nearest(values, value) {
 class Chart {
   // {id, title, unit, note, wide, logarithmic, from_zero, lines: [{run, label, name, color, style, x, y}]}. Lines of one
   // label are hidden together; `name` is what the tip calls a line. `style` is "points", "validation", empty, or "faint"
-  // (the values that the line of the same label is the mean of).
+  // (the values that the line of the same label is the mean of). A line may have a band from `low` to `high`.
   constructor(chart) {
     Object.assign(this, chart);
     this.clip = svg("rect");
@@ -101,7 +101,8 @@ class Chart {
   // Sets the range of the y axis. A linear axis is cut at the 3% largest or smallest values of each line if these would
   // more than double it. `beyond` are the extremes that are out of the range, or would be.
   setRange() {
-    const sorted = this.shown.map(({at, y}) => y.filter((_, i) => at[i] >= view[0] && at[i] <= view[1]).sort((a, b) => a - b))
+    const sorted = this.shown.flatMap(({at, y, low = [], high = []}) => [y, low, high].map(values => ({at, y: values})))
+      .map(({at, y}) => y.filter((_, i) => at[i] >= view[0] && at[i] <= view[1]).sort((a, b) => a - b))
       .filter(values => values.length);
     const ends = share => [Math.min(...sorted.map(values => values[Math.ceil(share * (values.length - 1))])),
       Math.max(...sorted.map(values => values[Math.floor((1 - share) * (values.length - 1))]))];
@@ -146,7 +147,7 @@ class Chart {
   }
 
   drawKeys() {
-    const keys = [...new Map(this.lines.map(one => [one.label, one])).values()];
+    const keys = [...new Map(this.lines.map(one => [one.label, one])).values()].sort((a, b) => (a.color === "muted") - (b.color === "muted"));
     const isOff = label => state.hidden.includes(label);
     this.keys.replaceChildren(...keys.length > 1 || keys[0].label !== this.title ? keys.map(({label, color}) => button(label, !isOff(label),
       () => change({hidden: isOff(label) ? state.hidden.filter(other => other !== label) : [...state.hidden, label]}), swatch(color))) : []);
@@ -155,14 +156,16 @@ class Chart {
       ...this.canLog ? [button("log", this.isLog, () => toggle("logarithmic", this.id))] : []);
   }
 
-  drawLine({color, style, at, y}) {
+  drawLine({color, style, at, y, low, high}) {
     const {left, right, top, bottom} = this.plane;
     const begin = Math.max(0, firstFrom(at, view[0]) - 1), end = Math.min(at.length, firstFrom(at, view[1]) + 1);
-    const points = [];
-    for (let i = begin; i < end; i++) points.push([this.x(at[i]).toFixed(1), this.y(y[i]).toFixed(1)]);
+    const pointsOf = values => values.slice(begin, end).map((value, i) => [this.x(at[begin + i]).toFixed(1), this.y(value).toFixed(1)]);
+    const points = pointsOf(y);
+    const band = low ? [svg("polygon", {class: `band ${look(color)}`, points: [...pointsOf(low), ...pointsOf(high).reverse()].join(" "),
+      "clip-path": `url(#clip-${this.id})`})] : [];
     const hasDots = points.length === 1 || points.length <= ({points: 40, validation: 120}[style] ?? 0);
     const dots = points.filter(([cx, cy]) => hasDots && cx >= left - 1 && cx <= right + 1 && cy >= top - 4 && cy <= bottom + 2);
-    return [svg("polyline", {class: `line ${look(color)} ${style}`, points: points.join(" "), "clip-path": `url(#clip-${this.id})`}),
+    return [...band, svg("polyline", {class: `line ${look(color)} ${style}`, points: points.join(" "), "clip-path": `url(#clip-${this.id})`}),
       ...dots.map(([cx, cy]) => svg("circle", {class: `dot ${look(color)} ${style}`, cx, cy, r: 2.6}))];
   }
 
@@ -185,7 +188,9 @@ class Chart {
     if (!found.length) return;
     const {run, x, at, i} = found.reduce((a, b) => Math.abs(b.at[b.i] - value) < Math.abs(a.at[a.i] - value) ? b : a);
     const place = at[i];
+    const height = event.clientY - this.svg.getBoundingClientRect().top, away = one => Math.abs(this.y(one.y[one.i]) - height);
     const near = found.filter(one => Math.abs(one.at[one.i] - place) <= (view[1] - view[0]) / 50);
+    if (near.length > kColors) near.sort((a, b) => away(a) - away(b)).splice(kColors);
     const events = this.placed.filter(mark => Math.abs(this.x(mark.at) - this.x(place)) < 8);
     this.over.append(line("cross", this.x(place), this.x(place), top, bottom),
       ...near.map(one => svg("circle", {class: `dot ${look(one.color)}`, cx: this.x(one.at[one.i]), cy: this.y(one.y[one.i]), r: 3})));

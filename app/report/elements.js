@@ -19,8 +19,10 @@ function fill(element, attributes, children) {
 const html = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(svgNamespace, name), attributes, children);
 
+// Number of colors, and of lines that are told apart.
+const kColors = 8;
 // The classes of the color and of the dashes that tell a run from the others.
-const look = color => `c${color % 8} d${Math.floor(color / 8) % 4}`;
+const look = color => color === "muted" ? "muted" : `c${color % kColors} d${Math.floor(color / kColors) % 4}`;
 const swatch = (color, shape = "") => html("i", {class: `swatch ${shape} ${look(color)}`});
 function button(text, pressed, action, ...before) {
   const made = html("button", {type: "button", "aria-pressed": pressed}, ...before, text);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "app/report/comparison.h"
 #include "app/run/metric_table.h"
 #include "core/error.h"
 #include "core/files/embedded_file.h"
@@ -123,13 +125,15 @@ Json chart_json(const MetricSpec& metric) {
           {"logarithmic", metric.logarithmic}};
 }
 
+// Rounds a value, so that its text is short.
+double rounded(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
+
 Json points_json(const Series& series) {
   std::vector<int64_t> x;
   std::vector<double> y;
   for (const Point& point : decimate(series, kMaxPoints)) {
     x.push_back(static_cast<int64_t>(point.x));
-    // Rounds the value, so that its text is short.
-    y.push_back(std::strtod(fmt::format("{:.6g}", point.y).c_str(), nullptr));
+    y.push_back(rounded(point.y));
   }
   return {{"x", x}, {"y", y}};
 }
@@ -155,6 +159,63 @@ Json metrics_json(const RunRecords& run, const RunRecords& first) {
   return metrics;
 }
 
+// Returns the mean of the runs of a group as the metrics of one run.
+RunRecords mean_of(std::span<const RunRecords> runs, const RunGroup& group) {
+  RunRecords mean;
+  for (const auto& [key, first] : runs[group[0]].metrics) {
+    std::vector<Series> all;
+    for (const size_t run : group) all.push_back(runs[run].metric(key));
+    if (Series found = band_of(all).mean; !found.empty()) mean.metrics[key] = std::move(found);
+  }
+  return mean;
+}
+
+// Returns the points of a series that have the steps of another one.
+Series at_steps_of(const Series& series, const Series& other) {
+  Series found;
+  std::ranges::copy_if(series, std::back_inserter(found),
+                       [&](const Point& point) { return std::ranges::binary_search(other, point.x, {}, &Point::x); });
+  return found;
+}
+
+// Adds the smallest and the largest values of the runs of a group, "low" and "high", to the metrics of their mean. If a
+// metric is smoothed, its smoothed line has them.
+void add_bands(Json& metrics, std::span<const RunRecords> runs, const RunGroup& group, const RunRecords& mean) {
+  for (auto& [key, points] : metrics.items()) {
+    if (mean.metric(key).empty()) continue;  // A gap.
+    const bool is_smoothed = points.contains("mean");
+    std::vector<Series> all;
+    for (const size_t run : group) {
+      const Series series = at_steps_of(runs[run].metric(key), mean.metric(key));
+      all.push_back(is_smoothed ? mean_of(series) : series);
+    }
+    const Band band = band_of(all);
+    Json& line = is_smoothed ? points["mean"] : points;
+    for (const double x : line["x"].get<std::vector<double>>()) {
+      const auto at = [&](const Series& series) { return std::ranges::lower_bound(series, x, {}, &Point::x)->y; };
+      line["low"].push_back(rounded(at(band.low)));
+      line["high"].push_back(rounded(at(band.high)));
+    }
+  }
+}
+
+// Returns the lines of the charts: {name, runs, metrics}.
+Json lines_json(std::span<const RunRecords> runs, std::span<const RunGroup> groups) {
+  std::deque<RunRecords> means;
+  const auto records_of = [&](const RunGroup& group) -> const RunRecords& {
+    return group.size() == 1 ? runs[group[0]] : means.emplace_back(mean_of(runs, group));
+  };
+  const RunRecords& first = records_of(groups[0]);
+  Json lines = Json::array();
+  for (const RunGroup& group : groups) {
+    const RunRecords& line = &group == &groups[0] ? first : records_of(group);
+    Json metrics = metrics_json(line, first);
+    if (group.size() > 1) add_bands(metrics, runs, group, line);
+    lines.push_back({{"name", group_name(runs, group)}, {"runs", group}, {"metrics", std::move(metrics)}});
+  }
+  return lines;
+}
+
 // Returns the last value, the mean of the last values, the minimum with its step, and the median of the second half, in
 // which the speed of the run has settled.
 Json summary_json(const RunRecords& run) {
@@ -172,7 +233,7 @@ Json summary_json(const RunRecords& run) {
   return summary;
 }
 
-Json run_json(const RunRecords& run, const RunRecords& first) {
+Json run_json(const RunRecords& run) {
   std::map<std::string, size_t> counts;
   for (const RunEvent& event : run.events) ++counts[event_kind_name(event.kind)];
   Json axes = Json::object();
@@ -193,7 +254,6 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
           {"dir", run.dir},
           {"last_step", run.last_step},
           {"axes", axes},
-          {"metrics", metrics_json(run, first)},
           {"summary", summary_json(run)},
           {"counts", counts},
           {"events", events},
@@ -225,15 +285,16 @@ std::string memory_page(const Plan& plan, const StepTimeline& timeline) {
   return html_page("Memory - octavo plan", {"elements", "memory"}, memory_document(plan, timeline));
 }
 
-Json report_document(std::span<const RunRecords> runs, int64_t reload_s) {
+Json report_document(std::span<const RunRecords> runs, std::span<const RunGroup> groups, int64_t reload_s) {
   Json document{{"charts", Json::array()}, {"runs", Json::array()}, {"reload_s", reload_s}};
   for (const MetricSpec& metric : charts()) document["charts"].push_back(chart_json(metric));
-  for (const RunRecords& run : runs) document["runs"].push_back(run_json(run, runs.front()));
+  for (const RunRecords& run : runs) document["runs"].push_back(run_json(run));
+  document["lines"] = lines_json(runs, groups);
   return document;
 }
 
-std::string report_page(std::span<const RunRecords> runs, int64_t reload_s) {
-  return html_page("Runs - octavo report", {"elements", "charts", "report"}, report_document(runs, reload_s));
+std::string report_page(std::span<const RunRecords> runs, std::span<const RunGroup> groups, int64_t reload_s) {
+  return html_page("Runs - octavo report", {"elements", "charts", "report"}, report_document(runs, groups, reload_s));
 }
 
 }  // namespace octavo

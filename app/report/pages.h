@@ -10,6 +10,7 @@
 
 #include "app/plan/plan_search.h"
 #include "app/predict/step_clock.h"
+#include "app/report/comparison.h"
 #include "app/report/run_records.h"
 #include "core/files/output_file.h"
 
@@ -26,18 +27,21 @@ inline constexpr OutputKind kMemoryPage{"a page of octavo plan", " - octavo plan
 std::string memory_page(const Plan& plan, const StepTimeline& timeline);
 
 inline constexpr OutputKind kReportPage{"a page of octavo report", " - octavo report</title>"};
+inline constexpr OutputKind kReportTable{"a table of octavo report", kComparisonHead};
 
 // Maximum number of points per line, and maximum number of events of each kind per run.
 inline constexpr size_t kMaxPoints = 2000;
 inline constexpr size_t kMaxEvents = 200;
 
-// Returns the page of `octavo report`. It shows charts of one or several runs, their events, and their configs side by
-// side. If `reload_s` is not 0, the page loads itself again every `reload_s` seconds.
-std::string report_page(std::span<const RunRecords> runs, int64_t reload_s = 0);
+// Returns the page of `octavo report`. It shows charts with a line per group of runs, the events of the runs, and their
+// configs side by side. If `reload_s` is not 0, the page loads itself again every `reload_s` seconds.
+std::string report_page(std::span<const RunRecords> runs, std::span<const RunGroup> groups, int64_t reload_s = 0);
 
-// Returns the data of the page: {charts, runs, reload_s}. kMetrics determines which metrics have charts. Each run has
-// the decimated points of these metrics and the smoothed values of some, and its tokens and seconds of wall time by
-// step as x axes. Each run after the first also has the relative difference of its losses from those of the first run.
-nlohmann::json report_document(std::span<const RunRecords> runs, int64_t reload_s = 0);
+// Returns the data of the page: {charts, runs, lines, reload_s}. kMetrics determines which metrics have charts. Each
+// run has its tokens and seconds of wall time by step as x axes. Each line has a name, the places of its runs, the
+// decimated points of its metrics, the smoothed values of some, and the band of several runs. Each line after the first
+// also has the relative difference of its losses from those of the first line.
+nlohmann::json report_document(std::span<const RunRecords> runs, std::span<const RunGroup> groups,
+                               int64_t reload_s = 0);
 
 }  // namespace octavo

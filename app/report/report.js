@@ -1,10 +1,20 @@
-// The page of octavo report. data: {charts: [{metric, title, unit, note, ...}], runs: [{name, dir, last_step, axes,
-// metrics, summary, counts, events, starts, config}], reload_s}.
+// The page of octavo report. data: {charts: [{metric, title, unit, note, ...}], runs: [{name, dir, last_step, axes, summary,
+// counts, events, starts, config}], lines: [{name, runs, metrics}], reload_s}. A line of several runs is their mean.
 
 const {runs} = data;
 const single = runs.length === 1;
 // Runs that share a name are told apart by their folders.
 const labels = runs.map(run => runs.filter(other => other.name === run.name).length > 1 ? run.dir : run.name);
+// Of many lines only the kColors with the lowest last losses have colors.
+const many = data.lines.length > 12;
+const lastLoss = ({metrics: {validation_loss: validation, loss}}) =>
+  (data.lines.every(line => line.metrics.validation_loss) ? validation : loss?.mean ?? loss)?.y.at(-1) ?? Infinity;
+const ranked = [...data.lines].sort((a, b) => lastLoss(a) - lastLoss(b));
+const lines = data.lines.map((line, i) => {
+  const place = many ? ranked.indexOf(line) : i, muted = many && place >= kColors;
+  return {...line, run: line.runs[0], color: muted ? "muted" : place, label: muted ? `${data.lines.length - kColors} others` : line.name};
+});
+const lineOf = run => lines.find(line => line.runs.includes(run));
 
 // The x axes: the step, and what every run has beside it.
 function xAxesOf() {
@@ -32,17 +42,18 @@ function xAxesOf() {
   return found;
 }
 
-// The lines of a run's metric: its values, and where there is one their mean.
-function linesOf(run, key, row, line) {
-  const points = ({x, y}, style) => {
+// The lines of a metric: its values, and where there is one their mean. A muted line and one with a band have no values.
+function linesOf({run, metrics}, key, row, line) {
+  const points = ({x, y, low, high}, style) => {
     const scaled = y.map(value => value === null ? NaN : value * row.scale);
     const kept = scaled.map((value, i) => i).filter(i => Math.abs(scaled[i]) < 1e300);
-    return {name: line.label, ...line, run, style, x: kept.map(i => x[i]), y: kept.map(i => scaled[i])};
+    const band = low ? {low: kept.map(i => low[i] * row.scale), high: kept.map(i => high[i] * row.scale)} : {};
+    return {name: line.label, ...line, run, style, x: kept.map(i => x[i]), y: kept.map(i => scaled[i]), ...band};
   };
-  const metric = runs[run].metrics[key];
+  const metric = metrics[key];
   if (!metric) return [];
   if (!metric.mean) return [points(metric, line.style)];
-  return [points(metric, "faint"), points(metric.mean, "")];
+  return [...line.color === "muted" || metric.mean.low ? [] : [points(metric, "faint")], points(metric.mean, "")];
 }
 
 function chart(row, id, title, lines) {
@@ -55,32 +66,37 @@ function chart(row, id, title, lines) {
 // the group, for several a chart for each metric has a line for each run. The validation of a metric is in its chart.
 function chartsOf(row, place) {
   row = {...row, wide: place === 0};
-  const keys = [...new Set(runs.flatMap(run => Object.keys(run.metrics)))].filter(key => key.split("/")[0] === row.metric).sort();
+  const keys = [...new Set(lines.flatMap(line => Object.keys(line.metrics)))].filter(key => key.split("/")[0] === row.metric).sort();
   const nameOf = key => key.slice(row.metric.length + 1);
   if (single) {
-    const validation = linesOf(0, `validation_${row.metric}`, row, {color: 1, style: "validation", label: "validation"});
-    const lines = keys.flatMap((key, color) => linesOf(0, key, row,
+    const validation = linesOf(lines[0], `validation_${row.metric}`, row, {color: 1, style: "validation", label: "validation"});
+    const training = keys.flatMap((key, color) => linesOf(lines[0], key, row,
       {color, style: "points", label: validation.length ? "training" : nameOf(key) || row.title}));
-    return [chart(row, row.metric, row.title, [...lines, ...validation])];
+    return [chart(row, row.metric, row.title, [...training, ...validation])];
   }
   return keys.map((key, i) => {
-    const lines = labels.flatMap((label, run) => [...linesOf(run, key, row, {color: run, style: "points", label}),
-      ...linesOf(run, `validation_${row.metric}`, row, {color: run, style: "validation", label, name: `${label}, validation`})]);
-    const note = lines.some(one => one.style === "validation") ? [row.note, "rings: validation"].filter(Boolean).join("; ") : row.note;
+    const inOrder = [...lines].sort((a, b) => (b.color === "muted") - (a.color === "muted"));
+    const drawn = inOrder.flatMap(line => {
+      const {name, label, color} = line, isMuted = color === "muted";
+      return [...linesOf(line, key, row, {color, style: isMuted ? "" : "points", label, name}),
+        ...isMuted ? [] : linesOf(line, `validation_${row.metric}`, row, {color, style: "validation", label, name: `${name}, validation`})];
+    });
+    const note = drawn.some(one => one.style === "validation") ? [row.note, "rings: validation"].filter(Boolean).join("; ") : row.note;
     const name = nameOf(key);
-    return {...chart(row, keys.length > 1 ? `${row.metric}-${i}` : row.metric, name ? `${row.title}: ${name}` : row.title, lines), note};
+    return {...chart(row, keys.length > 1 ? `${row.metric}-${i}` : row.metric, name ? `${row.title}: ${name}` : row.title, drawn), note};
   });
 }
 
 const marksOf = (run, i) => run.events.filter(event => event.step !== null && event.kind !== "note" && event.step <= run.last_step)
-  .map(event => ({...event, run: i, label: labels[i], color: single ? "" : look(i), text: single ? event.text : `${labels[i]}: ${event.text}`}));
+  .filter(event => !many || event.kind !== "checkpoint" && lineOf(i).color !== "muted")
+  .map(event => ({...event, run: i, label: lineOf(i).label, color: single ? "" : look(lineOf(i).color), text: single ? event.text : `${labels[i]}: ${event.text}`}));
 
 function summary() {
   const heads = ["steps", "tokens", "last loss", "least validation loss", "wps", "MFU", "memory", "goodput", "restarts", "checkpoints", "skipped"];
   const percent = value => value === undefined ? "-" : `${(100 * value).toFixed(1)}%`;
   return table("summary", [{text: "run", class: "run"}, ...heads.map(numeric)], runs.map((run, i) => {
     const {tokens, loss, validation_loss: validation, wps, mfu, memory_gib: memory, goodput, skipped_steps: skipped} = run.summary;
-    return [html("span", {}, swatch(i, "box"), run.name), `${run.last_step} / ${run.config["training.steps"] ?? "?"}`,
+    return [html("span", {}, swatch(lineOf(i).color, "box"), labels[i]), `${run.last_step} / ${run.config["training.steps"] ?? "?"}`,
       shortNumber(tokens?.last), longNumber(loss?.tail_mean),
       validation ? `${longNumber(validation.least.y)} at ${longNumber(validation.least.x)}` : "-",
       wps?.median < 1000 ? wps.median.toFixed(1) : longNumber(wps?.median), percent(mfu?.median),
@@ -93,7 +109,8 @@ function summary() {
 function lists(title, id, heads, kind, rowsOf, note = "") {
   const rows = runs.flatMap(run => rowsOf(run).map(row => single ? row : [run.name, ...row]));
   if (!rows.length) return [];
-  return [html("h2", {}, title), ...note ? [html("p", {class: "soft"}, note)] : [], table(id, single ? heads : ["run", ...heads], rows, () => "", kind)];
+  const shown = [...note ? [html("p", {class: "soft"}, note)] : [], table(id, single ? heads : ["run", ...heads], rows, () => "", kind)];
+  return [html("h2", {}, title), ...many ? [html("details", {}, html("summary", {}, "Show"), ...shown)] : shown];
 }
 
 function events() {
@@ -115,20 +132,25 @@ function configs() {
   const differs = ([, ...values]) => values.some(value => value !== values[0]);
   const mono = text => ({text, class: "mono"});
   const shown = (id, some) => table(id, ["key", ...runs.map(run => run.name)].map(mono), some, row => differs(row) ? "diff" : "");
-  const differing = rows.filter(differs);
+  const differing = rows.filter(differs).filter(([key]) => !many || !/^(logging|checkpoint|plan)\./.test(key));
+  // The columns are the keys if there are many runs.
+  const transposed = () => table("config-differences", [{text: "run", class: "run"}, ...differing.map(([key]) => mono(key))],
+    runs.map((run, i) => [html("span", {}, swatch(lineOf(i).color, "box"), labels[i]), ...differing.map(([, ...values]) => values[i])]));
   return [html("h2", {}, single ? "Config" : "Configs"),
-    ...single ? [] : [differing.length ? shown("config-differences", differing) : html("p", {}, "All keys have the same values.")],
+    ...single ? [] : [differing.length ? many ? transposed() : shown("config-differences", differing) : html("p", {}, "All keys have the same values.")],
     html("details", {}, html("summary", {}, "Every key"), shown("config", rows))];
 }
 
 const drawn = data.charts.flatMap(chartsOf).filter(one => one.lines.some(({y}) => y.length));
 const reload = data.reload_s ? `Loaded at ${new Date().toLocaleTimeString("en-GB")}, and again every ${data.reload_s} s. ` : "";
-show(runs.map(run => run.name).join(", "),
+show(many ? `${runs.length} runs` : labels.join(", "),
   html("p", {class: "soft"}, `octavo report of ${single ? runs[0].dir : `${runs.length} runs`}. ${reload}Drag over a chart to zoom into all of ` +
     "them, double-click to see all steps again. On the x axis, | is a checkpoint, \u25b3 a restart, and \u25b2 a skipped step, a rollback " +
     `or a warning${single ? "" : ", in the color of its run"}.`),
   summary(), html("p", {class: "soft below"}, "The last loss is the mean of the last tenth of the logged steps, at most 20 of them. " +
-    "wps and MFU are medians of the second half of the run."),
+    "wps and MFU are medians of the second half of the run." +
+    (lines.some(line => line.runs.length > 1) ? " Runs that differ only in their seeds are one line, their mean, with a band from the smallest to the largest value." : "") +
+    (many ? ` The charts have colors for the ${kColors} lines with the lowest last loss.` : "")),
   html("h2", {}, "Metrics"), ...showCharts(drawn, xAxesOf(), runs.flatMap(marksOf)),
   ...configs(), ...events(), ...starts());
 drawCharts();

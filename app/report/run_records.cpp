@@ -246,14 +246,19 @@ std::vector<std::string> run_folders(const std::string& dir) {
   if (!is_directory_at(dir) || is_run(dir)) return {dir};
   std::vector<std::string> folders;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end; entry.increment(error)) {
-    if (is_run(entry->path().string())) folders.push_back(entry->path().string());
+  constexpr auto kOptions = std::filesystem::directory_options::skip_permission_denied;
+  std::filesystem::recursive_directory_iterator entry(dir, kOptions, error);
+  for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
+    if (!is_run(entry->path().string())) continue;
+    folders.push_back(entry->path().string());
+    entry.disable_recursion_pending();
   }
   CHECK_INPUT(!error, "{}: cannot be read: {}", dir, error.message());
-  CHECK_INPUT(!folders.empty(),
-              "{} is not the folder of a run, and contains none: it and its folders have no metrics.jsonl, expected a "
-              "logging.dir of octavo train",
-              dir);
+  CHECK_INPUT(
+      !folders.empty(),
+      "{} is not the folder of a run, and contains none: it and the folders below have no metrics.jsonl, expected a "
+      "logging.dir of octavo train",
+      dir);
   std::ranges::sort(folders);
   return folders;
 }

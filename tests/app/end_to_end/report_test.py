@@ -1,6 +1,7 @@
 """Tests of octavo report and octavo plan --html: the JSON documents of their pages, and what the pages show. Node runs the scripts of a
 page, and a headless browser draws it, if they are installed."""
 
+import csv
 import html.parser
 import json
 import os
@@ -113,22 +114,21 @@ class ReportTest(Scratch):
     def test_page(self):
         one, two = self.runs()
         page = self.page(one)
-        (run,) = document(page)["runs"]
+        (run,), (line,) = document(page)["runs"], document(page)["lines"]
         drawn = {"loss", "validation_loss", "loss_by_dataset/words", "loss_by_dataset/more <words>", "epochs/words", "grad_norm", "lr", "wps", "step_ms", "data_ms",
                  "memory_gib", "goodput"}
-        self.assertLessEqual(drawn, set(run["metrics"]))
-        self.assertNotIn("mfu", run["metrics"])  # A CPU has no MFU.
+        self.assertLessEqual(drawn, set(line["metrics"]))
+        self.assertNotIn("mfu", line["metrics"])  # A CPU has no MFU.
         metrics = self.metrics(one)
-        losses = run["metrics"]["loss"]
+        losses = line["metrics"]["loss"]
         self.assertEqual(losses["x"], sorted(metrics))
         for step, loss in zip(losses["x"], losses["y"]):
             self.assertAlmostEqual(loss, metrics[step]["loss"], places=4)
         self.assertEqual([run["config"][key] for key in ("optimizer.lr", "training.steps")], ["0.003", "8"])
         both = self.page(one, two)
         first, second = document(both)["runs"]
-        self.assertNotIn("loss_gap", first["metrics"])
-        self.assertIn("loss_gap", second["metrics"])
-        self.assertIn("validation_loss_gap", second["metrics"])
+        gaps = [{key for key in line["metrics"] if key.endswith("loss_gap")} for line in document(both)["lines"]]
+        self.assertEqual(gaps, [set(), {"loss_gap", "validation_loss_gap"}])
         restart = next(event for event in second["events"] if event["kind"] == "restart")
         self.assertRegex(restart["text"], "resuming .*step_00000008 after step 8")
         if NODE is None:
@@ -163,7 +163,30 @@ class ReportTest(Scratch):
         # The folder of the run's folder stands for the run, and the path of the output is printed without control characters.
         self.assertTrue(self.run_octavo("report", ".", "--output", "\x1b[31mx.html").out.startswith("\\x1b[31mx.html: 1 run, "))
         self.assertIn("./torn is left out", self.run_octavo("report", ".", "--output", "x.html").out)
-        self.assertEqual(document(Page((self.dir / "x.html").read_text()))["runs"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
+        self.assertEqual(document(Page((self.dir / "x.html").read_text()))["lines"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
+
+    def test_runs_below_a_folder(self):
+        """Without --output there is a table only. Runs that differ in seeds are one line of it."""
+        tokens = write_megatron(self.dir / "tokens", text_documents(40, 400))
+        for name, lr, seed in (("base/a", 3e-3, 1), ("base/b", 3e-3, 2), ("fast", 6e-3, 1)):
+            config = self.config(tokens, optimizer={"lr": lr}, data={"seed": seed, "allow_overlap": True, "validation": [{"path": tokens}]},
+                                 training={"steps": 4, "seed": seed}, validation={"every": 2, "batches": 1}, logging={"dir": f"runs/{name}"}, checkpoint={"dir": f"saved/{name}"})
+            self.run_octavo("train", config)
+        out = self.run_octavo("report", "runs").out.splitlines()
+        self.assertRegex(out[0], r"^run +steps +optimizer\.lr +loss +least loss +validation loss +least validation loss$")
+        self.assertRegex(out[1], r"^a and 1 other seed +4 +0\.003( +\d\.\d{4} ± 0\.\d{4}){4}$")
+        self.assertRegex(out[2], r"^fast +4 +0\.006( +\d\.\d{4}){4}$")
+        self.assertEqual(len(out), 3)
+        self.assertEqual(len(self.run_octavo("report", "runs", "--each-seed").out.splitlines()), 4)
+        for _ in range(2):  # The second table replaces the first one.
+            self.run_octavo("report", "runs", "--output", "x.html", "--csv", "x.csv")
+        rows = list(csv.DictReader((self.dir / "x.csv").read_text().splitlines()))
+        self.assertEqual([(row["run"], row["group"], row["optimizer.lr"], row["data.seed"]) for row in rows],
+                         [("a", "1", "0.003", "1"), ("b", "1", "0.003", "2"), ("fast", "2", "0.006", "1")])
+        self.assertEqual(float(rows[0]["validation_loss"]), self.metrics("runs/base/a")[4]["validation_loss"])
+        self.assertEqual([line["runs"] for line in document(Page((self.dir / "x.html").read_text()))["lines"]], [[0, 1], [2]])
+        self.refused("report", "runs", "--csv", "config.yaml", mentions=["config.yaml", "a table of octavo report"])
+        self.refused("report", "runs", "--watch", 1, mentions=["--watch", "--output"])
 
     def test_watch(self):
         """--watch writes the page again until the run has logged its last step."""

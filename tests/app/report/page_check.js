@@ -13,10 +13,35 @@ const plain = value => JSON.parse(JSON.stringify(value));  // Copies a value out
 const row = {metric: "loss", title: "Loss", unit: "nats", note: "", scale: 1, from_zero: false, logarithmic: false};
 const aRun = more => ({name: "one", dir: "runs/one", last_step: 10, metrics: {loss: {x: [0, 10], y: [0, 10]}}, summary: {}, counts: {}, events: [], starts: [],
   config: {}, ...more});
-const report = (runs, charts = [row]) => run(JSON.stringify({charts, runs}), scripts("elements", "charts", "report"));
+const linesOf = runs => runs.map((one, i) => ({name: runs.filter(({name}) => name === one.name).length > 1 ? one.dir : one.name, runs: [i], metrics: one.metrics}));
+const report = (runs, charts = [row], lines = linesOf(runs)) => run(JSON.stringify({charts, runs, lines}), scripts("elements", "charts", "report"));
 const points = (main, id) => main.byId(id).all(element => element.name === "polyline").map(element => element.attributes.points);
 
 const checks = {
+  "Runs that differ in seeds are one line with a band"() {
+    const runs = [aRun(), aRun({name: "two"})];
+    const loss = {x: [0, 10], y: [2, 8], low: [1, 7], high: [3, 9]};
+    const {main} = report(runs, [row], [{name: "one and 1 other seed", runs: [0, 1], metrics: {loss}}]);
+    assert.equal(points(main, "loss").length, 1);
+    const bands = main.byId("loss").all(element => element.name === "polygon");
+    assert.equal(bands.length, 1);
+    assert.equal(bands[0].attributes.points.split(" ").length, 4);
+    assert.match(main.textContent, /one and 1 other seed/);
+  },
+  "Of many runs those with the lowest loss have colors and a place in the legend"() {
+    const runs = Array.from({length: 30}, (_, i) => aRun({name: `run${i}`, metrics: {loss: {x: [0, 10], y: [9, 40 - i]}},
+      config: {"optimizer.lr": String(i), "logging.dir": `runs/run${i}`}, events: [{time: "", step: 5, kind: "checkpoint", text: "saved"}], counts: {checkpoint: 1}}));
+    const {main, evaluate} = report(runs);
+    const lines = main.byId("loss").all(element => element.name === "polyline");
+    assert.equal(lines.length, 30);
+    assert.equal(lines.filter(line => line.attributes.class.includes("muted")).length, 22);
+    assert(lines.slice(0, 22).every(line => line.attributes.class.includes("muted")));  // Drawn below the others.
+    assert.deepEqual(plain(evaluate("charts[0].keys.children.map(key => key.textContent)")).sort(),
+      ["22 others", ...[29, 28, 27, 26, 25, 24, 23, 22].map(i => `run${i}`)].sort());
+    assert.equal(main.byId("loss").all(element => element.attributes.class?.startsWith("mark")).length, 0);
+    const heads = main.byId("config-differences").all(element => element.name === "th").map(head => head.textContent);
+    assert.deepEqual(plain(heads), ["run", "optimizer.lr"]);
+  },
   "Ticks are at 1, 2 or 5 times a power of ten"() {
     const {evaluate} = report([aRun()]);
     assert.deepEqual(plain(evaluate("ticks(0, 10, 5)")), [0, 2, 4, 6, 8, 10]);

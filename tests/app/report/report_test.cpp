@@ -128,16 +128,18 @@ TEST_F(ReportTest, TheLastLossIsTheSameEverywhere) {
   EXPECT_EQ(json.at("warnings"), 1);
   EXPECT_EQ(json.at("last_warnings")[0].at("text"), "slow");
   EXPECT_EQ(json.at("goodput").at("goodput"), 0.5);
-  expect_mentions(report_page({&run, 1}, 0), {"\"tail_mean\":3.5"});
+  expect_mentions(report_page({&run, 1}, group_runs({&run, 1})), {"\"tail_mean\":3.5"});
   expect_mentions(run_table(run, {}), {"loss            3.5000 at step 300, mean of the last 20 logged steps\n"});
 }
 
 TEST_F(ReportTest, AFolderOfRunsStandsForTheRunsInIt) {
   write("all/b", "metrics.jsonl", line(1, 5));
   write("all/a", "metrics.jsonl", line(1, 5));
+  write("all/a/earlier", "metrics.jsonl", line(1, 5));
+  write("all/sweep/c", "metrics.jsonl", line(1, 5));
   write("all/corpus", "train.bin", "");
   const std::string all = root_ / "all";
-  EXPECT_EQ(run_folders(all), (std::vector<std::string>{all + "/a", all + "/b"}));
+  EXPECT_EQ(run_folders(all), (std::vector<std::string>{all + "/a", all + "/b", all + "/sweep/c"}));
   EXPECT_EQ(run_folders(all + "/a"), std::vector<std::string>{all + "/a"});
   EXPECT_THROW(run_folders(all + "/corpus"), InputError);
 }
@@ -195,15 +197,15 @@ TEST_F(ReportTest, ThePageLoadsNothingAndHasTheDocumentAsItIs) {
   write("b", "events.jsonl",
         "{\"event\":\"rollback\",\"step\":1,\"text\":\"back to <!--<script>&amp;\\u2028 after step 1\"}\n");
   const std::vector<RunRecords> runs{read_run(a), read_run(root_ / "b")};
-  const std::string page = report_page(runs);
+  const std::string page = report_page(runs, group_runs(runs));
   EXPECT_FALSE(std::regex_search(page, std::regex("https?:|src=|@import|url\\(['\"]?[^#]")));
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_EQ(page.find("<!--"), std::string::npos);
   EXPECT_EQ(page.find("{{"), std::string::npos);
   EXPECT_NE(page.find(kReportPage.mark), std::string::npos);
   const nlohmann::json document = document_of(page);
-  EXPECT_EQ(document["runs"][0]["metrics"]["loss_by_dataset/</script><b>x"]["y"], (std::vector<double>{3}));
-  EXPECT_EQ(document["runs"][0]["metrics"]["loss_by_dataset/\u2028"]["y"], (std::vector<double>{1e308}));
+  EXPECT_EQ(document["lines"][0]["metrics"]["loss_by_dataset/</script><b>x"]["y"], (std::vector<double>{3}));
+  EXPECT_EQ(document["lines"][0]["metrics"]["loss_by_dataset/\u2028"]["y"], (std::vector<double>{1e308}));
   EXPECT_EQ(document["runs"][0]["config"]["model.preset"], "a<b");
   EXPECT_EQ(document["runs"][1]["events"][0]["text"], "back to <!--<script>&amp;\u2028 after step 1");
 }
@@ -219,29 +221,75 @@ TEST_F(ReportTest, TheDocumentHasMetricsThatHaveChartsAndTheirSummaries) {
   write("long", "events.jsonl", events);
   write("short", "metrics.jsonl", line(1, 3) + line(2, 3, ",\"validation_loss\":1e-310"));
   const std::vector<RunRecords> runs{read_run(root_ / "long"), read_run(root_ / "short")};
-  const nlohmann::json document = report_document(runs);
+  const nlohmann::json document = report_document(runs, group_runs(runs));
   const nlohmann::json& first = document["runs"][0];
-  EXPECT_EQ(first["metrics"]["loss"]["y"][0], 2);
-  EXPECT_LE(first["metrics"]["loss"]["x"].size(), kMaxPoints);
-  EXPECT_TRUE(first["metrics"]["loss"].contains("mean"));
-  EXPECT_FALSE(first["metrics"]["wps"].contains("mean"));
-  EXPECT_FALSE(first["metrics"].contains("odd"));
-  EXPECT_FALSE(first["metrics"].contains("loss_gap"));
+  EXPECT_EQ(document["lines"][0]["metrics"]["loss"]["y"][0], 2);
+  EXPECT_LE(document["lines"][0]["metrics"]["loss"]["x"].size(), kMaxPoints);
+  EXPECT_TRUE(document["lines"][0]["metrics"]["loss"].contains("mean"));
+  EXPECT_FALSE(document["lines"][0]["metrics"]["wps"].contains("mean"));
+  EXPECT_FALSE(document["lines"][0]["metrics"].contains("odd"));
+  EXPECT_FALSE(document["lines"][0]["metrics"].contains("loss_gap"));
   EXPECT_EQ(first["summary"]["loss"]["least"], (nlohmann::json{{"x", 4321}, {"y", 0.5}}));
   EXPECT_EQ(first["summary"]["tokens"]["last"], 50'000);
   EXPECT_EQ(first["axes"]["tokens"]["x"].back(), 5000);
   EXPECT_EQ(first["axes"]["tokens"]["y"].back(), 50'000);
   EXPECT_FALSE(first["axes"].contains("wall_s"));
   EXPECT_EQ(document["reload_s"], 0);
-  EXPECT_EQ(report_document(runs, 30)["reload_s"], 30);
+  EXPECT_EQ(report_document(runs, group_runs(runs), 30)["reload_s"], 30);
   EXPECT_EQ(first["counts"]["checkpoint"], kMaxEvents + 3);
   ASSERT_EQ(first["events"].size(), kMaxEvents + 1);
   EXPECT_EQ(first["events"][0]["kind"], "restart");
   EXPECT_EQ(first["events"][1]["step"], 4);  // The oldest three checkpoints are omitted.
-  const nlohmann::json& second = document["runs"][1];
-  EXPECT_EQ(second["metrics"]["loss_gap"]["y"], (std::vector<double>{0.5, 0.5}));
-  EXPECT_EQ(second["metrics"]["validation_loss"]["y"][0], 1e-310);
+  EXPECT_EQ(document["lines"][1]["metrics"]["loss_gap"]["y"], (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(document["lines"][1]["metrics"]["validation_loss"]["y"][0], 1e-310);
   EXPECT_EQ(document["charts"][0]["metric"], "loss");
+}
+
+TEST_F(ReportTest, RunsThatDifferInSeedsAreALineWithABand) {
+  const auto run = [&](const std::string& name, int seed, double lr, const std::string& losses) {
+    write(name, "config.yaml",
+          fmt::format("training: {{seed: {0}}}\ndata: {{seed: {0}}}\nlogging: {{dir: {1}}}\n"
+                      "optimizer: {{lr: {2}}}\n",
+                      seed, name, lr));
+    return read_run(write(name, "metrics.jsonl", losses));
+  };
+  const std::string validated = ",\"validation_loss\":2";
+  const std::vector<RunRecords> runs{
+      run("a", 1, 0.1, line(1, 5) + line(2, 4, validated)), run("b", 1, 0.2, line(1, 9) + line(2, 8)),
+      run("c", 2, 0.1, line(1, 3) + line(2, 3, validated) + line(3, 1)),
+      read_run(write("d", "metrics.jsonl", line(1, 5))), read_run(write("e", "metrics.jsonl", line(1, 5)))};
+  const std::vector<RunGroup> groups = group_runs(runs);
+  EXPECT_EQ(groups, (std::vector<RunGroup>{{0, 2}, {1}, {3}, {4}})) << "runs without a config are told apart";
+  EXPECT_EQ(group_name(runs, groups[0]), "a and 1 other seed");
+  const nlohmann::json lines = report_document(runs, groups)["lines"];
+  const nlohmann::json& mean = lines[0]["metrics"]["loss"];
+  EXPECT_EQ(mean["x"], (std::vector<int>{1, 2})) << "only steps that all runs have";
+  EXPECT_EQ(mean["y"], (std::vector<double>{4, 3.5}));
+  EXPECT_EQ(mean["low"], (std::vector<double>{3, 3}));
+  EXPECT_EQ(mean["high"], (std::vector<double>{5, 4}));
+  EXPECT_FALSE(lines[0]["metrics"].contains("loss_gap"));
+  EXPECT_EQ(lines[1]["metrics"]["loss_gap"]["y"][0], 1.25) << "to the mean of the first line";
+  EXPECT_FALSE(lines[1]["metrics"]["loss"].contains("low"));
+  const std::string table = comparison_table(runs, groups);
+  EXPECT_EQ(table.substr(0, table.find('d', table.find("0.2"))),
+            "run                 steps  optimizer.lr             loss       least loss  validation loss  least "
+            "validation loss\n"
+            "a and 1 other seed      2           0.1  2.5000 ± 2.1213  2.5000 ± 2.1213  2.0000 ± 0.0000        2.0000 "
+            "± 0.0000\n"
+            "b                       2           0.2           8.0000           8.0000                -                "
+            "      -\n");
+  const std::string csv = comparison_csv(runs, groups);
+  const std::string dir = root_ / "c";
+  expect_mentions(csv, {"least_validation_loss,data.seed,optimizer.lr,training.seed\n",
+                        fmt::format("c,{},1,3,1,1,2,2,2,0.1,2\n", dir), ",,,-,-,-\n"});
+}
+
+TEST_F(ReportTest, CellsOfTheTableAreQuoted) {
+  write("a", "config.yaml", "data: {train: [{path: \"a,\\\"b\"}]}\n");
+  write("b", "config.yaml", "data: {train: [{path: c}]}\n");
+  const std::vector<RunRecords> runs{read_run(write("a", "metrics.jsonl", line(1, 5))),
+                                     read_run(write("b", "metrics.jsonl", line(1, 5)))};
+  expect_mentions(comparison_csv(runs, group_runs(runs)), {",\"[{path: a,\"\"b}]\"\n", ",[{path: c}]\n"});
 }
 
 TEST(Page, TheDocumentNeverEndsItsElement) {
