@@ -1,8 +1,11 @@
 #include "core/thread.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -13,7 +16,9 @@ namespace octavo {
 
 std::thread start_thread(const char* purpose, std::function<void()> work) {
   try {
-    return std::thread(std::move(work));
+    std::thread thread(std::move(work));
+    pthread_setname_np(thread.native_handle(), std::string(purpose).substr(0, 15).c_str());  // The system's limit.
+    return thread;
   } catch (const std::system_error& error) {
     throw Error(
         fmt::format("no thread can be started for {}: {}; raise the limit on processes (ulimit -u, or the container's)",

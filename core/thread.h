@@ -11,8 +11,8 @@
 
 namespace octavo {
 
-// Starts a thread that runs `work`, which must not throw. Throws an Error that names `purpose` ("writing a checkpoint")
-// if the system refuses.
+// Starts a thread that runs `work`, which must not throw. Debuggers and `top -H` show the first 15 bytes of `purpose`
+// ("writing a checkpoint"). Throws an Error that names the purpose if the system refuses.
 std::thread start_thread(const char* purpose, std::function<void()> work);
 
 // Starts a thread for work that the caller can do itself or omit. If the system refuses, the returned thread is not

@@ -208,6 +208,7 @@ void Loader::run(SampleScratch& scratch) {
     }
     lock.lock();
     if (failure && !slot->failure) slot->failure = failure;
+    slot->read[row] = true;
     if (--slot->missing == 0) ready_.notify_all();
   }
 }
@@ -254,6 +255,7 @@ void Loader::locate(Slot& slot) {
   batch.state_after = stream_.state();
   slot.taken = 0;
   slot.missing = slot.samples.size();
+  slot.read.assign(slot.missing, false);
   slot.failure = nullptr;
 }
 
@@ -266,10 +268,28 @@ void Loader::skip_ranges(Batch& batch) {
   }
 }
 
+DataWait Loader::describe_wait() const {
+  DataWait wait{.step = options_.steps_done + (current_ ? current_->batch.step + 1 : 0) + 1};
+  if (slots_.empty()) return wait;
+  const Slot& slot = *slots_.front();
+  const auto unread = std::ranges::find(slot.read, false) - slot.read.begin();
+  wait.file = stream_.path_of(slot.samples[static_cast<size_t>(unread)]);
+  return wait;
+}
+
 const Batch& Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return slots_.empty() ? failure_ != nullptr : slots_.front()->missing == 0; });
+  const auto is_ready = [this] { return slots_.empty() ? failure_ != nullptr : slots_.front()->missing == 0; };
+  while (!ready_.wait_until(lock, std::max(begin + options_.patience, next_notice_), is_ready)) {
+    const auto now = std::chrono::steady_clock::now();
+    next_notice_ = now + kWaitInterval;
+    DataWait wait = describe_wait();
+    wait.seconds = std::chrono::duration<double>(now - begin).count();
+    lock.unlock();
+    if (options_.on_wait) options_.on_wait(wait);
+    lock.lock();
+  }
   // After a failure the consumer keeps its batch, so that state_json() still describes the last good step.
   if (slots_.empty()) std::rethrow_exception(failure_);
   if (slots_.front()->failure) std::rethrow_exception(slots_.front()->failure);

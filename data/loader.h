@@ -6,15 +6,18 @@
 // state after a step. The state does not depend on R, so a run may resume on any number of ranks.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,6 +26,13 @@
 #include "data/sample_stream.h"
 
 namespace octavo {
+
+// A next() that waits for longer than usual.
+struct DataWait {
+  int64_t step = 0;  // Step whose batch is not read yet, from 1.
+  double seconds = 0;
+  std::string file = {};  // File with the first sample that is not read yet. Empty if no sample was located.
+};
 
 struct LoaderOptions {
   int64_t global_batch_size = 1;                   // Samples per step, over all ranks. Must be a multiple of num_ranks.
@@ -35,7 +45,11 @@ struct LoaderOptions {
   // used.
   bool enters_stage = false;
   int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
+  // Called by next() when it has waited for `patience`, at most once per kWaitInterval. May be empty.
+  std::function<void(const DataWait&)> on_wait = {};
+  std::chrono::milliseconds patience{10'000};
 };
+inline constexpr std::chrono::seconds kWaitInterval{60};
 
 // This rank's samples of one step. inputs, targets and document_start are [local_batch, seq_len], row-major.
 // local_batch is the number of this rank's samples in the step, and seq_len is the number of tokens that it has of each
@@ -118,6 +132,7 @@ class Loader {
     Batch batch;
     std::vector<Sample> samples;  // Samples of this rank.
     size_t taken = 0;             // Number of samples that threads took for reading.
+    std::vector<bool> read;       // Whether each sample is read.
     size_t missing = 0;           // Number of samples that are not yet read.
     std::exception_ptr failure;
   };
@@ -128,6 +143,7 @@ class Loader {
   void run(SampleScratch& scratch);
   Slot* slot_with_work();
   void locate(Slot& slot);
+  DataWait describe_wait() const;
   void skip_ranges(Batch& batch);
 
   DataConfig config_;
@@ -140,6 +156,7 @@ class Loader {
   std::optional<int64_t> resumed_from_sample_;
   std::unique_ptr<Slot> current_;  // Batch that the consumer uses at the moment.
   double data_ms_ = 0;
+  std::chrono::steady_clock::time_point next_notice_ = {};  // Earliest time of the next on_wait().
 
   std::mutex mutex_;                         // Guards the members below.
   std::condition_variable work_;             // Wakes the threads.

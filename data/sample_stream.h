@@ -86,6 +86,9 @@ class SampleStream {
   // the document began before the sample. Throws like TokenRow::read.
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
+  // Returns the path of the file in which a sample begins.
+  const std::string& path_of(const Sample& sample) const { return at(sample.dataset).row.path_at(sample.window.begin); }
+
   StreamState state() const;
   // Returns a state as JSON, together with the data that it belongs to: the datasets with their fingerprints and times
   // (data/tokens/fingerprint.h) when they were opened, the order, and seq_len. Independent of ranks and batch size.

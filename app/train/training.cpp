@@ -21,6 +21,11 @@ namespace {
 
 constexpr size_t kRecentSteps = 8;  // Number of steps whose samples are remembered, more than can be pending.
 
+void warn_about_wait(const DataWait& wait) {
+  log_event(EventKind::kWarning, wait.step, "step {} has been waiting for data for {:.0f} s; rank 0 is reading {}",
+            wait.step, wait.seconds, wait.file.empty() ? "its first sample" : wait.file);
+}
+
 }  // namespace
 
 Training::Training(const Job& job, Session& session)
@@ -98,6 +103,7 @@ void Training::open_data(const Start& start) {
     options.rank = runtime_.mesh().data_rank();
     options.num_ranks = runtime_.mesh().shape().data();
     options.context = runtime_.mesh().context_rank();
+    if (runtime_.group().is_root()) options.on_wait = warn_about_wait;
     data_report_.reset();
     loader_.reset();
     loader_ = open_loader(job_.config, options, start_.loader_state, runtime_.group().is_root());

@@ -111,14 +111,19 @@ const TokenFile& TokenRow::open(const File& file) const {
   return *file.file;
 }
 
+const TokenRow::File& TokenRow::file_at(int64_t position) const {
+  return **std::prev(std::ranges::upper_bound(files_, position, {}, [](const auto& file) { return file->begin; }));
+}
+
+const std::string& TokenRow::path_at(int64_t position) const { return file_at(position).path; }
+
 void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
   CHECK(begin >= 0 && begin < num_tokens_, "token {} is outside the row of {} tokens", begin, num_tokens_);
   CHECK(document_start.size() <= tokens.size(), "document_start has {} entries, expected at most {}",
         document_start.size(), tokens.size());
   Target target{tokens, document_start};
   while (target.done < tokens.size()) {
-    const auto after = std::ranges::upper_bound(files_, begin, {}, [](const auto& file) { return file->begin; });
-    const File& file = **std::prev(after);
+    const File& file = file_at(begin);
     read_file(file, begin - file.begin, target);
     begin = (file.begin + file.tokens) % num_tokens_;
   }

@@ -33,6 +33,8 @@ class TokenRow {
   int64_t num_tokens() const { return num_tokens_; }  // Returns M, the number of tokens with bos and eos.
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
   const std::string& path(int64_t file) const;  // Returns the path as it was given.
+  // Returns the path of the file that contains a position.
+  const std::string& path_at(int64_t position) const;
   // Return the number of files whose documents contain the bos or eos already.
   int64_t files_with_bos() const { return files_with_bos_; }
   int64_t files_with_eos() const { return files_with_eos_; }
@@ -60,6 +62,7 @@ class TokenRow {
     int64_t index = 0;   // Number of the document in its file.
     int64_t length = 0;  // Length of the document without bos and eos.
   };
+  const File& file_at(int64_t position) const;
   const TokenFile& open(const File& file) const;
   void read_file(const File& file, int64_t position, Target& target) const;
   void read_document(const File& row, const StoredDocument& document, int64_t offset, std::span<int32_t> out) const;

@@ -390,6 +390,24 @@ TEST_F(LoaderTest, WrongFileIsFoundBeforeTheFirstStep) {
   expect_mentions(message_of<InputError>([&] { Loader loader(config_, {}); }), {"data.train"});
 }
 
+TEST_F(LoaderTest, TellsOfALongWait) {
+  const auto first_wait = [&](std::chrono::milliseconds patience) {
+    std::vector<DataWait> waits;
+    Loader loader(config_, {.global_batch_size = 100'000,
+                            .steps_done = 4,
+                            .on_wait = [&](const DataWait& wait) { waits.push_back(wait); },
+                            .patience = patience});
+    loader.next();
+    EXPECT_LE(waits.size(), 1u) << "at most once per minute";
+    return waits.empty() ? DataWait() : waits[0];
+  };
+  EXPECT_EQ(first_wait(std::chrono::hours(1)).step, 0);
+  DataWait wait;
+  for (int i = 0; i < 20 && wait.file.empty(); ++i) wait = first_wait(std::chrono::milliseconds(0));
+  EXPECT_EQ(wait.step, 5);
+  EXPECT_TRUE(wait.file == config_.train[0].paths[0] || wait.file == config_.train[1].paths[0]) << wait.file;
+}
+
 // The loaders end long before a batch of this size is read.
 TEST_F(LoaderTest, EndsWhileItsThreadsRead) {
   for (int i = 0; i < 20; ++i) Loader loader(config_, {.global_batch_size = 100'000});
