@@ -39,4 +39,19 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
   cpu::cast_result(args.cast, args.d_logits);
 }
 
+void mask_padding(const MaskPadding& args, Stream& stream) {
+  const int64_t tokens = args.logits.dim(0);
+  const int64_t columns = args.logits.dim(1);
+  CHECK(args.vocab <= columns, "mask_padding: {} entries of the vocabulary in {}", args.vocab, args.logits.describe());
+  const OpTimer timer(stream, "mask_padding", tokens * (columns - args.vocab) * dtype_bytes(args.logits.dtype()));
+  if (ran_elsewhere<cuda::mask_padding>(args, stream)) return;
+  cpu::with_compute_dtype(args.logits.dtype(), [&]<typename T>() {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    T* logits = args.logits.data<T>();
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::fill(logits + t * columns + args.vocab, logits + (t + 1) * columns, T(-kInfinity));
+    }
+  });
+}
+
 }  // namespace octavo

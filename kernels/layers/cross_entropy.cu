@@ -1,4 +1,5 @@
 #include <cooperative_groups.h>
+#include <math_constants.h>
 
 #include <algorithm>
 #include <cuda/ptx>
@@ -266,6 +267,13 @@ __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments
   }
 }
 
+template <typename T>
+__global__ void mask_padding_kernel(T* logits, int64_t vocab, int64_t columns, int64_t elements) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t padding = columns - vocab;
+  if (i < elements) logits[i / padding * columns + vocab + i % padding] = from_float<T>(-CUDART_INF_F);
+}
+
 // Returns the size of the smallest cluster whose registers hold a row, or 0 if there is none.
 template <typename T>
 unsigned cluster_size_for(int64_t vocab, int threads) {
@@ -322,6 +330,17 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
     return cross_entropy_rows<__nv_bfloat16, GradientTo::kE4M3>(args, stream);
   }
   cross_entropy_rows<__nv_bfloat16, GradientTo::kE5M2>(args, stream);
+}
+
+void mask_padding(const MaskPadding& args, Stream& stream) {
+  const int64_t columns = args.logits.dim(1);
+  const int64_t elements = args.logits.dim(0) * (columns - args.vocab);
+  if (elements == 0) return;
+  constexpr int kThreads = 256;
+  with_element(args.logits.dtype(), [&]<typename T>() {
+    launch("mask_padding", mask_padding_kernel<T>, {grid_dim(ceil_div(elements, kThreads)), kThreads}, stream,
+           pointer<T>(args.logits), args.vocab, columns, elements);
+  });
 }
 
 }  // namespace octavo::cuda

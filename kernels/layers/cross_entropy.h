@@ -6,8 +6,8 @@
 //   d_logits[t][v] = scale * ((1 + 2 z_loss logsumexp(logits[t])) softmax(logits[t])[v] - (v == target[t])),
 //
 // the gradient of scale * (loss + z_losses). The losses and gradients of a token with target -1 are zero. Arithmetic is
-// float32. The logits have no padding beyond `vocab` columns. A NaN or +infinity among the logits makes the loss NaN.
-// Queued on `stream`; deterministic.
+// float32. A NaN or +infinity among the logits makes the loss NaN. A logit of -infinity has probability and gradient
+// zero. Queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/fp8/fp8.h"
@@ -27,6 +27,14 @@ struct CrossEntropy {
   Fp8Cast cast = {};
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
+
+// Sets the logits of the columns from `vocab` on, which are padding, = -infinity. So the ops of cross entropy give them
+// probability and gradient zero.
+struct MaskPadding {
+  Tensor logits;      // [tokens, columns], compute dtype
+  int64_t vocab = 0;  // at most the number of columns; 0 masks all
+};
+void mask_padding(const MaskPadding& args, Stream& stream);
 
 // Returns an upper bound of |d_logits| without reading the logits, since softmax minus one-hot is in [-1, 1]. The
 // z-loss multiplies the softmax by 1 + 2 z_loss logsumexp, which has no bound of its own. The result is a bound while

@@ -59,7 +59,11 @@ void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, 
   const bool has_target = target >= 0 && target < vocab;
   const float target_logit = has_target ? static_cast<float>(logits[target]) : 0.0f;
 #pragma omp simd
-  for (int64_t v = 0; v < vocab; ++v) d_logits[v] = T(exp_fast(static_cast<float>(logits[v]) - row.max) * inverse);
+  for (int64_t v = 0; v < vocab; ++v) {
+    const float x = static_cast<float>(logits[v]);
+    const float power = x == -std::numeric_limits<float>::infinity() ? 0.0f : exp_fast(x - row.max);  // exp_fast is > 0
+    d_logits[v] = T(power * inverse);
+  }
   if (has_target) d_logits[target] = T(exp_fast(target_logit - row.max) * inverse - scale);
 }
 

@@ -11,8 +11,8 @@
 // which equals cross_entropy (kernels/layers/cross_entropy.h) of the whole rows up to rounding. A rank has the logits
 // of the entries [vocab_begin, vocab_begin + vocab) of the vocabulary, and `vocab` may differ between ranks. The losses
 // and gradients of a token with target -1 are zero. Arithmetic is float32. A NaN or +infinity among the logits of any
-// rank makes the loss NaN. A logit of -infinity has probability zero, even if all logits of a rank are -infinity.
-// Queued on `stream`; deterministic; wrong shapes throw.
+// rank makes the loss NaN. A logit of -infinity has probability and gradient zero, even if all logits of a rank are
+// -infinity, as those of padding (mask_padding). Queued on `stream`; deterministic; wrong shapes throw.
 #pragma once
 
 #include "core/stream.h"

@@ -14,6 +14,7 @@ namespace octavo::cuda {
 inline constexpr int kRmsNormBlocksPerMultiprocessor = 4;
 
 void cross_entropy(const CrossEntropy& args, Stream& stream);
+void mask_padding(const MaskPadding& args, Stream& stream);
 void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream);
 void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream);
 void embedding_forward(const EmbeddingForward& args, Stream& stream);

@@ -109,13 +109,37 @@ TEST(CrossEntropyFormula, Gradient) {
   }
 }
 
-// In each kernel the cast of the gradient has the bits of quantizing the gradient.
+// Masked columns, which may hold anything before, change no loss and no other gradient. Their own gradients are zero.
+TEST_P(CrossEntropyTest, PaddingIsNoPartOfTheVocabulary) {
+  for (const auto& [tokens, vocab] : sizes()) {
+    for (const int64_t padding : {1, 15}) {
+      const int64_t columns = vocab + padding;
+      const Array logits = random({tokens, vocab}, 3.0), targets = random_targets(tokens, vocab);
+      Array padded = array({tokens, columns}), unpadded = logits;
+      for (int64_t i = 0; i < logits.size(); ++i) padded.set(i / vocab * columns + i % vocab, logits.at(i));
+      const Array losses = losses_of(tokens);
+      const ExactCrossEntropy exact = exact_cross_entropy({logits.host()}, targets.host(), double{kScale});
+      mask_padding({.logits = padded, .vocab = vocab}, stream());
+      cross_entropy({losses, padded, padded, targets, kScale}, stream());
+      expect_exact(losses, "cross_entropy losses", exact.losses);
+      for (int64_t i = 0; i < logits.size(); ++i) unpadded.set(i, padded.at(i / vocab * columns + i % vocab));
+      expect_exact(unpadded, "cross_entropy d_logits", exact.d_logits[0]);
+      for (int64_t i = 0; i < padded.size(); ++i) {
+        ASSERT_TRUE(i % columns < vocab || padded.at(i) == 0) << i << " of " << tokens << " x " << columns;
+      }
+    }
+  }
+}
+
+// In each kernel the cast of the gradient has the bits of quantizing the gradient. Some columns are padding.
 TEST_P(CrossEntropyTest, CastsItsGradient) {
   if (on_gpu() && dtype() == DType::kFloat32) return;  // GPUs cast only bfloat16.
   for (const auto& [tokens, vocab] : sizes()) {
     if (on_gpu() && vocab % 16 != 0) continue;  // as the config requires
-    const Array logits = random({tokens, vocab}, 3.0), targets = random_targets(tokens, vocab);
+    const int64_t padding = std::min<int64_t>(vocab - 1, 3);
+    const Array logits = random({tokens, vocab}, 3.0), targets = random_targets(tokens, vocab - padding);
     const Array losses = losses_of(tokens), losses_beside = losses_of(tokens), d_logits = array({tokens, vocab});
+    mask_padding({.logits = logits, .vocab = vocab - padding}, stream());
     cross_entropy({losses, d_logits, logits, targets, kScale}, stream());
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       const Array expected = array(format, {tokens, vocab}), made = expected;
@@ -359,6 +383,37 @@ TEST_P(CrossEntropyParallelTest, PartsMayDiffer) {
   }
   const Values expected = losses_alone(whole, targets);
   for (const Values& losses : losses_of_ranks(parts, targets)) EXPECT_LT(relative_error(losses, expected), 1e-6);
+}
+
+// The vocabulary ends within the second part, so the third part has only padding.
+TEST_P(CrossEntropyParallelTest, PartsMayHavePadding) {
+  constexpr int64_t kTokens = 5, kColumns = 16, kVocab = 21;
+  std::vector<Array> parts;
+  const Array whole = random({kTokens, kVocab}, 3.0), targets = random_targets(kTokens, kVocab);
+  for (int64_t begin = 0; begin < 3 * kColumns; begin += kColumns) {
+    Array& part = parts.emplace_back(array({kTokens, kColumns}));
+    const int64_t vocab = std::clamp<int64_t>(kVocab - begin, 0, kColumns);
+    for (int64_t i = 0; i < kTokens * vocab; ++i) {
+      part.set(i / vocab * kColumns + i % vocab, whole.at(i / vocab * kVocab + begin + i % vocab));
+    }
+    mask_padding({.logits = part, .vocab = vocab}, stream());
+  }
+  const Array losses = losses_of(kTokens), d_whole = whole, stats = gathered_stats(parts, targets);
+  cross_entropy({losses, d_whole, whole, targets, kScale}, stream());
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const Array of_rank = losses_of(kTokens), d_part = parts[static_cast<size_t>(rank)];
+    cross_entropy_parallel({of_rank, d_part, d_part, targets, stats, rank * kColumns, kScale}, stream());
+    EXPECT_LT(relative_error(of_rank.values(), losses.values()), 1e-6);
+    for (int64_t i = 0; i < d_part.size(); ++i) {
+      const int64_t column = rank * kColumns + i % kColumns;
+      if (column >= kVocab) {
+        EXPECT_EQ(d_part.at(i), 0) << i;
+      } else {
+        const double expected = d_whole.at(i / kColumns * kVocab + column);
+        EXPECT_NEAR(d_part.at(i), expected, (dtype() == DType::kBFloat16 ? 1e-2 : 1e-5) * std::abs(expected)) << i;
+      }
+    }
+  }
 }
 
 // Row 0 has the largest logit in one part, and in row 1 all logits of the first part are far below those of the other.
