@@ -128,8 +128,11 @@ void LmHead::backward_fp8(const Backward& args, Stream& stream) {
 }
 
 HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config)
-    : norm(view(layout.find(kFinalNorm))),
-      lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
+    : norm(view(layout.find(kFinalNorm))) {
+  const ParameterSpec& spec = layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+  lm_head = view(spec);
+  vocab_size = spec.shape[0];
+}
 
 HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
                                  bool training, const Tensor& losses_memory, Arena& arena)
@@ -196,6 +199,7 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivati
     const Chunk chunk{begin, end, a.all_norm.rows(begin, end), a.logits.rows(0, end - begin)};
     a.lm_head.forward(chunk.logits, chunk.norm, c.stream);
     observe(c.observer, {.op = "lm_head", .results = {chunk.logits}, .inputs = {chunk.norm}, .weights = {w.lm_head}});
+    if (w.vocab_size < chunk.logits.dim(1)) mask_padding({.logits = chunk.logits, .vocab = w.vocab_size}, c.stream);
     work(chunk);
   }
 }
@@ -241,7 +245,7 @@ Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadAct
   const Tensor logits = a.logits.rows(0, 1);
   matmul({.d = logits, .a = a.norm.rows(token, token + 1), .b = w.lm_head, .transpose_b = true, .name = "lm_head"},
          c.stream);
-  return logits;
+  return logits.view({logits.numel()}).rows(0, w.vocab_size).view({1, w.vocab_size});
 }
 
 void head_loss_backward(const BlockContext& c, const HeadBackward& args) {

@@ -2,7 +2,9 @@
 // micro-batch never exist as a whole. LmHead multiplies by the weight of lm_head.
 //
 // Under tensor parallelism each rank computes the logits of its part of the vocabulary for all tokens, and the final
-// norm of its share of the tokens. For the softmax the ranks exchange three numbers per token.
+// norm of its share of the tokens. For the softmax the ranks exchange three numbers per token. Where a shape says
+// `vocab`, the last rows or columns may be padding (ParameterSpec::padding_rows). Their logits are masked, so that
+// their gradients are zero.
 #pragma once
 
 #include "model/block/block_half.h"
@@ -17,6 +19,8 @@ struct HeadParameters {
 
   Tensor norm;     // [hidden]
   Tensor lm_head;  // [vocab, hidden], this rank's part of the vocabulary.
+  // Rows of lm_head that are entries of the vocabulary. The rows after them are padding.
+  int64_t vocab_size = 0;
 };
 
 // The three matmuls of lm_head, over one chunk of the tokens of a micro-batch at a time:
@@ -53,7 +57,7 @@ class LmHead {
   struct Shape {
     int64_t chunk;  // Maximum number of tokens per chunk.
     int64_t hidden;
-    int64_t vocab;  // Entries of the vocabulary on this rank.
+    int64_t vocab;  // Entries of the vocabulary on this rank, and padding.
   };
   LmHead(const PrecisionConfig& precision, const Shape& shape, bool training, Arena& arena);
 
@@ -126,7 +130,7 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
                HeadActivations& activations);
 
-// Returns the logits [1, vocab] of a token, in activations.logits. The compute dtype is used, whatever
+// Returns the logits [1, vocab_size] of a token, in activations.logits. The compute dtype is used, whatever
 // precision.lm_head says.
 // Requires: there is a single tensor-parallel rank.
 Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,

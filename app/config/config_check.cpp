@@ -214,29 +214,20 @@ void check_linear_shapes(const Config& config) {
   }
 }
 
-// Checks the shape of lm_head, whose vocabulary is divided among tensor-parallel ranks. The error suggests the next
-// size that works for the config key, before the division.
+// Checks the shape of lm_head, except the vocabulary, which is padded on each rank (local_config). The error suggests
+// the next size that works.
 void check_lm_head_shape(const Config& config) {
   const LmHeadPrecision lm_head = config.precision.lm_head;
   if (!is_fp8(lm_head)) return;
-  const int64_t unit = traits(kLmHeadRecipe).alignment;
-  const int64_t ranks = config.parallel.tensor_parallel;
-  struct Dimension {
-    std::string name;
-    int64_t size;  // Size before the division by `parts`.
-    int64_t parts;
-  };
-  const int64_t tokens = micro_batch_tokens(config);
-  const Dimension dimensions[] = {
-      {"model.vocab_size", config.model.vocab_size, ranks},
-      {"model.hidden_size", config.model.hidden_size, 1},
-      {"the tokens of a micro-batch (training.micro_batch_size times data.seq_len)", tokens, 1}};
-  for (const auto& [name, size, parts] : dimensions) {
-    const int64_t whole = unit * parts;
-    CHECK_INPUT(size % whole == 0,
-                "precision.lm_head is {}, which needs multiples of {}, but {}{} is {}; {} would work, or bfloat16",
-                traits(lm_head).name, unit, name, parts > 1 ? of_each_rank(config) : "", size / parts,
-                (size + whole - 1) / whole * whole);
+  constexpr int64_t kUnit = traits(kLmHeadRecipe).alignment;
+  static_assert(kVocabAlignment % kUnit == 0);
+  const std::pair<const char*, int64_t> dimensions[] = {
+      {"model.hidden_size", config.model.hidden_size},
+      {"the tokens of a micro-batch (training.micro_batch_size times data.seq_len)", micro_batch_tokens(config)}};
+  for (const auto& [name, size] : dimensions) {
+    CHECK_INPUT(size % kUnit == 0,
+                "precision.lm_head is {}, which needs multiples of {}, but {} is {}; {} would work, or bfloat16",
+                traits(lm_head).name, kUnit, name, size, (size + kUnit - 1) / kUnit * kUnit);
   }
 }
 

@@ -75,7 +75,7 @@ bool depends_on_shards(const Job& job) {
   if (traits(job.config.optimizer.type).matrices_alone) return true;
   const ModelConfig& model = job.config.model;
   return exchanged_table(
-             {.vocab_size = model.vocab_size / job.mesh.shape.tensor,
+             {.vocab_size = local_config(model, {.rank = 0, .size = job.mesh.shape.tensor}).vocab_size,
               .hidden_size = model.hidden_size,
               .tied = model.tie_word_embeddings,
               .compute = job.config.precision.compute,

@@ -18,9 +18,7 @@ int64_t num_local_kv_heads(const ModelConfig& config, int64_t size) {
 }  // namespace
 
 std::vector<DividedSize> tensor_parallel_sizes(const ModelConfig& config) {
-  return {{"model.num_heads", config.num_heads},
-          {"model.intermediate_size", config.intermediate_size},
-          {"model.vocab_size", config.vocab_size}};
+  return {{"model.num_heads", config.num_heads}, {"model.intermediate_size", config.intermediate_size}};
 }
 
 ModelConfig local_config(const ModelConfig& config, TensorRank tensor) {
@@ -28,7 +26,8 @@ ModelConfig local_config(const ModelConfig& config, TensorRank tensor) {
   local.num_heads = config.num_heads / tensor.size;
   local.num_kv_heads = num_local_kv_heads(config, tensor.size);
   local.intermediate_size = config.intermediate_size / tensor.size;
-  local.vocab_size = config.vocab_size / tensor.size;
+  const int64_t unit = tensor.size * kVocabAlignment;
+  local.vocab_size = (config.vocab_size + unit - 1) / unit * kVocabAlignment;
   return local;
 }
 

@@ -3,7 +3,8 @@
 //   qkv, gate_up        its heads and its part of the intermediate width: rows of the weights ("column parallel")
 //   o, down             a term of the sum over ranks, from the same heads and part: columns of the weights ("row
 //                       parallel")
-//   embedding, lm_head  its part of the vocabulary: rows of the tables
+//   embedding, lm_head  its part of the vocabulary: rows of the tables, followed by padding up to a size that all ranks
+//                       share
 //
 // Every rank has the norm weights. A rank has the kv heads that its query heads read. If several ranks read one kv
 // head, each of them has a copy. The gradients of the copies are summed (model/parameters/kv_copies.h), so the copies
@@ -40,6 +41,10 @@ struct ColumnRange {
   bool operator==(const ColumnRange& other) const = default;
 };
 
+// Multiple of the rows of the embedding and of lm_head on each rank. FP8 matmuls need it, and with it kernels read rows
+// of logits as vectors of 16 bytes.
+inline constexpr int64_t kVocabAlignment = 16;
+
 struct DividedSize {
   std::string name;
   int64_t size = 0;
@@ -48,8 +53,9 @@ struct DividedSize {
 // several ranks may have the same kv head.
 std::vector<DividedSize> tensor_parallel_sizes(const ModelConfig& config);
 
-// Returns the config of the part of the model that a rank computes, with the rank's heads, intermediate width and
-// vocabulary. It is meant only for the shapes of tensors.
+// Returns the config of the part of the model that a rank computes, with the rank's heads and intermediate width. Its
+// vocabulary is an equal share for every rank, rounded up to kVocabAlignment, so the last ranks have padding. The
+// config is meant only for the shapes of tensors.
 ModelConfig local_config(const ModelConfig& config, TensorRank tensor);
 
 struct KvHead {

@@ -49,7 +49,7 @@ void ParameterLayout::end_unit() {
 void ParameterLayout::add(ParameterSpec spec) {
   spec.offset = total_elements_;
   spec.unit = units_.size() - 1;
-  total_elements_ += spec.numel();
+  total_elements_ += spec.numel() + spec.padding_rows * spec.shape.back();
   first_of_name_.emplace(spec.name, specs_.size());
   specs_.push_back(std::move(spec));
 }
@@ -131,6 +131,22 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
   }
 }
 
+void ParameterLayout::add_table(const char* unit, const char* name, bool counts) {
+  const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+  const int64_t rows = local_config(config_, tensor_).vocab_size;
+  const int64_t begin = std::min(tensor_.rank * rows, vocab), end = std::min(begin + rows, vocab);
+  begin_unit(unit);
+  lm_head_ = specs_.size();
+  add({.name = name,
+       .shape = {end - begin, hidden},
+       .init_std = kInitStd,
+       .whole_shape = {vocab, hidden},
+       .row_begin = begin,
+       .padding_rows = begin + rows - end,
+       .counts = counts});
+  end_unit();
+}
+
 ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, StageLayers stage)
     : config_(config), tensor_(tensor), stage_(std::move(stage)) {
   if (stage_.empty()) stage_.push_back({0, config.num_layers});
@@ -141,14 +157,6 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, S
     for (int64_t layer = begin; layer < end; ++layer) layers_.push_back(layer);
     before = end;
   }
-  const auto add_table = [&](const char* unit, const char* name, bool counts) {
-    begin_unit(unit);
-    lm_head_ = specs_.size();
-    ParameterSpec spec = share_of(Divided::kOutputs, name, config.vocab_size, config.hidden_size);
-    spec.counts = counts;
-    add(std::move(spec));
-    end_unit();
-  };
   const bool tied = config.tie_word_embeddings;
   add_norms(config);
   // The last stage also has a tied table. Only the first stage's counts.
@@ -171,8 +179,10 @@ const ParameterSpec& ParameterLayout::find(std::string_view name) const {
 }
 
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin) {
-  const Tensor slice = flat.rows(spec.offset - begin, spec.offset - begin + spec.numel());
-  return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
+  const int64_t rows = spec.shape[0] + spec.padding_rows;
+  const int64_t columns = spec.shape.size() == 2 ? spec.shape[1] : 1;
+  const Tensor slice = flat.rows(spec.offset - begin, spec.offset - begin + rows * columns);
+  return spec.shape.size() == 2 ? slice.view({rows, columns}) : slice;
 }
 
 std::string layer_parameter(int64_t layer, std::string_view name) {

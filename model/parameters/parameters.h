@@ -39,6 +39,9 @@ struct ParameterSpec {
   std::vector<int64_t> whole_shape;
   int64_t row_begin = 0;
   int64_t column_begin = 0;
+  // Rows of zeros after the part of a table, up to local_config().vocab_size rows. They are padding of the flat order,
+  // so initialization, optimizers and checkpoints skip them. Only matmuls read and write them.
+  int64_t padding_rows = 0;
   // False for a replica, whose elements another rank of the group or an earlier part of this rank also holds. A replica
   // does not count in the gradient norm and is not saved.
   bool counts = true;
@@ -115,6 +118,7 @@ class ParameterLayout {
   void end_unit();
   // Returns this rank's share of the rows, or of the columns, of a matrix.
   ParameterSpec share_of(Divided divided, std::string name, int64_t rows, int64_t columns) const;
+  void add_table(const char* unit, const char* name, bool counts);
   void add(ParameterSpec spec);
   void align_next();
   void add_norms(const ModelConfig& config);
@@ -134,8 +138,8 @@ class ParameterLayout {
   int64_t total_elements_ = 0;
 };
 
-// Returns the elements of one parameter in a flat buffer, as a 1- or 2-dimensional tensor. `begin` is the index in the
-// flat order of the buffer's first element.
+// Returns the elements of one parameter in a flat buffer, padding rows included, as a 1- or 2-dimensional tensor.
+// `begin` is the index in the flat order of the buffer's first element.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
 
 // Function that returns a tensor of a parameter, such as its gathered weights or its gradient.

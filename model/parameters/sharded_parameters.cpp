@@ -154,7 +154,7 @@ std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sh
                                                        const DataParallelGroups& groups) const {
   if (!layout_->has_embedding()) return std::nullopt;
   const ParameterSpec& embedding = layout_->find("model.embed_tokens.weight");
-  return exchanged_table({.vocab_size = embedding.shape[0],
+  return exchanged_table({.vocab_size = embedding.shape[0] + embedding.padding_rows,
                           .hidden_size = embedding.shape[1],
                           .tied = layout_->config().tie_word_embeddings,
                           .compute = compute_,

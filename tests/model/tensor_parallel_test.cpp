@@ -21,7 +21,7 @@ ModelConfig config_with_heads(int64_t num_heads, int64_t num_kv_heads) {
   config.num_heads = num_heads;
   config.num_kv_heads = num_kv_heads;
   config.head_dim = 6;
-  config.vocab_size = 48;
+  config.vocab_size = 37;  // On four ranks: 16, 16 and 5 rows, and none on the last rank.
   return config;
 }
 
@@ -90,6 +90,7 @@ TEST(TensorParallelTest, PartsMakeUpTheParameters) {
   }
 }
 
+// Padding rows make the tables of all ranks equally long.
 TEST(TensorParallelTest, RanksHaveTheSameOffsets) {
   const ModelConfig config = config_with_heads(8, 2);
   const ParameterLayout first(config, {0, 4});
@@ -98,8 +99,30 @@ TEST(TensorParallelTest, RanksHaveTheSameOffsets) {
     ASSERT_EQ(other.specs().size(), first.specs().size());
     for (size_t i = 0; i < first.specs().size(); ++i) {
       EXPECT_EQ(other.specs()[i].offset, first.specs()[i].offset);
-      EXPECT_EQ(other.specs()[i].shape, first.specs()[i].shape);
+      const auto rows = [i](const ParameterLayout& of) { return of.specs()[i].shape[0] + of.specs()[i].padding_rows; };
+      EXPECT_EQ(rows(other), rows(first)) << first.specs()[i].name;
+      EXPECT_EQ(other.specs()[i].shape.back(), first.specs()[i].shape.back());
     }
+  }
+}
+
+TEST(TensorParallelTest, VocabulariesArePaddedToWhatRanksAndKernelsDivide) {
+  ModelConfig config = config_with_heads(8, 2);
+  // The vocabulary, the ranks, the rows of each rank and the entries of the vocabulary on the last rank.
+  for (const auto& [vocab, ranks, rows, last] : {std::array<int64_t, 4>{128256, 8, 16032, 16032},
+                                                 {50257, 1, 50272, 50257},
+                                                 {50257, 4, 12576, 12529},
+                                                 {272, 2, 144, 128},
+                                                 {17, 4, 16, 0},
+                                                 {1, 1, 16, 1}}) {
+    config.vocab_size = vocab;
+    EXPECT_EQ(local_config(config, {0, ranks}).vocab_size, rows) << vocab;
+    const ParameterLayout layout(config, {ranks - 1, ranks});
+    const ParameterSpec& lm_head = layout.find("lm_head.weight");
+    EXPECT_EQ(lm_head.shape[0], last) << vocab;
+    EXPECT_EQ(lm_head.padding_rows, rows - last) << vocab;
+    EXPECT_EQ(lm_head.row_begin, vocab - last) << vocab;
+    EXPECT_LE(lm_head.offset + rows * config.hidden_size, layout.units().back().end);
   }
 }
 

@@ -3,7 +3,7 @@ know every axis. tests/app/run/mesh_draws_ranks.cpp compares every mesh, recipe 
 
 import json
 
-from support import checkpoint_tensors, numbers, relative_distance
+from support import checkpoint_tensors, numbers, read_safetensors, relative_distance
 from training_test import Corpus
 
 REPLICAS_2, TENSOR_2, CONTEXT_2, STAGES_2 = (
@@ -27,7 +27,7 @@ MESHES = {
 
 class MeshTest(Corpus):
     MODEL = {"hidden_size": 64, "intermediate_size": 96, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32,
-             "vocab_size": 276}
+             "vocab_size": 275}
 
     def mesh_config(self, **sections):
         training = {"micro_batch_size": 1} | sections.pop("training", {})
@@ -94,6 +94,18 @@ class MeshTest(Corpus):
                     printed = self.run_octavo("evaluate", config, f"checkpoint.dir={name}_checkpoints", *evaluated,
                                               ranks=evaluated_ranks).out
                     self.assertLess(abs(float(printed.split("validation_loss ")[1].split()[0]) - losses[-1]), 1e-5)
+
+    def test_exports_of_untrained_weights_have_the_same_bits(self):
+        """The learning rate is too small to change a weight. No rank count divides the vocabulary."""
+        meshes = [(1, []), (2, [TENSOR_2]), (4, ["parallel.tensor_parallel=4"]), (4, [TENSOR_2]), (4, [STAGES_2, TENSOR_2])]
+        for i, (ranks, axes) in enumerate(meshes):
+            self.run_mesh(f"run{i}", "optimizer.lr=1e-30", "training.steps=1", *axes, ranks=ranks)
+            self.run_octavo("export", f"run{i}_checkpoints", f"exported{i}")
+            exported = read_safetensors(self.dir / f"exported{i}/model.safetensors")
+            if i == 0:
+                first = exported
+            self.assertEqual(exported, first)
+        self.assertEqual(exported["lm_head.weight"][1], [275, 64])
 
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):
         """Takes eight steps on each mesh. Then each mesh repeats the last four steps from the checkpoint of the next mesh."""

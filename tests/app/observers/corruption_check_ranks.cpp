@@ -70,7 +70,7 @@ class CorruptionCheckRanks : public DeviceRanksTest {
                          .num_heads = 2 * tensor_ranks,
                          .num_kv_heads = 1,
                          .head_dim = 32,
-                         .vocab_size = 97 * tensor_ranks,
+                         .vocab_size = 97 * tensor_ranks - 1,
                          .rope_scaling = std::nullopt};
     draw.config.precision.compute = DType::kBFloat16;
     draw.config.data.seq_len = 8 * tensor_ranks;

@@ -51,6 +51,7 @@ TEST_P(InferenceModelTest, LogitsDependOnlyOnTheTokensOfTheSequence) {
   for (size_t count = tokens.size(); count > 0; --count) {
     EXPECT_EQ(logits_after(model, tokens.first(count)), rising[count - 1]) << count;
   }
+  EXPECT_EQ(rising[0].size(), 1003u) << "no logits of padding";
   ids[0] = 3;
   for (const size_t count : {1, 64, 65, 270}) {
     EXPECT_NE(logits_after(model, tokens.first(count)), rising[count - 1]) << "the first of " << count << " tokens";

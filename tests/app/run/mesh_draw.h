@@ -70,7 +70,7 @@ inline ModelConfig draw_model(Dice& dice, int64_t tensor_ranks, int64_t unit, bo
   model.hidden_size = aligned ? unit * dice.number(1, blocks ? 2 : 6) : dice.number(16, 70);
   model.intermediate_size = tensor_ranks * (aligned ? unit * dice.number(1, blocks ? 1 : 3) : dice.number(1, 60));
   model.num_layers = dice.number(1, blocks ? 2 : 4);
-  model.vocab_size = tensor_ranks * dice.number(2, 90);
+  model.vocab_size = dice.number(2, 90 * tensor_ranks);
   model.rope_theta = 1000.0;
   model.tie_word_embeddings = dice.yes();
   return model;
@@ -149,7 +149,6 @@ inline void draw_lm_head(Dice& dice, int64_t tensor_ranks, MeshDraw& draw) {
   c.precision.lm_head = kDrawn[roll];
   const int64_t unit = traits(kLmHeadRecipe).alignment;
   const auto round_up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
-  c.model.vocab_size = round_up(c.model.vocab_size, unit * tensor_ranks);
   c.model.hidden_size = round_up(c.model.hidden_size, unit);
   const int64_t context_ranks = c.parallel.context_parallel;
   if (c.training.micro_batch_size * c.data.seq_len / context_ranks % unit != 0)

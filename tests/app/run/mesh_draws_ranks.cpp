@@ -468,6 +468,25 @@ TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   expect_equal_to_one_rank(draw, tolerance_of(draw));
 }
 
+// The last ranks have only padding of small vocabularies.
+TEST_P(MeshDraws, VocabulariesThatTheRanksDoNotDivide) {
+  for (const int64_t vocab : {3, 17, 16 * size_ + 1}) {
+    for (const LmHeadPrecision lm_head : {LmHeadPrecision::kBFloat16, LmHeadPrecision::kFp8}) {
+      MeshDraw draw = plain_draw(LinearPrecision::kBFloat16);
+      Config& c = draw.config;
+      c.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;
+      c.precision.lm_head = lm_head;
+      c.model.num_heads = c.model.num_kv_heads = size_;
+      c.model.intermediate_size = 48 * size_;
+      c.model.vocab_size = vocab;
+      c.model.tie_word_embeddings = vocab == 17;
+      c.data.seq_len = 16 * size_;
+      c.parallel.tensor_parallel = size_;
+      expect_equal_to_one_rank(draw, tolerance_of(draw));
+    }
+  }
+}
+
 // The tokens use few rows of the vocabulary, so their gradients are exchanged instead of the gradient of the table.
 // This runs on every mesh with several shards, with vocabularies and widths that the ranks do or do not divide. The
 // gradient of the table shares its slot with that of lm_head, or stays over several micro-batches.
@@ -495,7 +514,7 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
                    .num_heads = tensor,
                    .num_kv_heads = tensor,
                    .head_dim = 32,
-                   .vocab_size = tensor * (991 + replicate) * (long_chunks ? 16 : 1),
+                   .vocab_size = tensor * (long_chunks ? 16000 : 991) + replicate,
                    .rope_scaling = std::nullopt};
         c.data.document_mask = false;
         c.data.seq_len = tensor * 2 * context * (long_chunks ? kContextChunkUnit : 2);
