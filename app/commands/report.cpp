@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
+#include <set>
 #include <thread>
 
 #include "app/commands/commands.h"
@@ -25,18 +27,22 @@ struct ReportArguments {
   int64_t watch_s = 0;
 };
 
-// Reads the runs in the folders `dirs`. A folder that is no run stands for the runs in its folders. Those that have no
-// step yet are added to `left_out`.
+// Reads the runs in the folders `dirs`, each of them once. A folder that is no run stands for the runs below it. Those
+// that cannot be read or have no step yet are named in `left_out`, with the reason.
 std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vector<std::string>& left_out) {
   std::vector<RunRecords> runs;
+  std::set<std::filesystem::path> seen;
   for (const std::string& dir : dirs) {
     for (const std::string& folder : run_folders(dir)) {
-      RunRecords run = read_run(folder);
-      CHECK_INPUT(!run.metrics.empty() || folder != dir, "{}/metrics.jsonl has no step", folder);
-      if (run.metrics.empty()) {
-        left_out.push_back(folder);
-      } else {
+      std::error_code error;
+      if (!seen.insert(std::filesystem::weakly_canonical(folder, error)).second) continue;
+      try {
+        RunRecords run = read_run(folder);
+        CHECK_INPUT(!run.metrics.empty(), "{}/metrics.jsonl has no step", folder);
         runs.push_back(std::move(run));
+      } catch (const InputError& refusal) {
+        if (folder == dir) throw;
+        left_out.emplace_back(refusal.what());
       }
     }
   }
@@ -70,8 +76,7 @@ void print(const ReportArguments& arguments, const std::vector<RunRecords>& runs
                              runs.size() == 1 ? "" : "s", static_cast<double>(page_bytes) / 1e6,
                              watches ? ", written again until the runs have done all steps; Ctrl-C ends it" : "");
   }
-  for (const std::string& folder : left_out)
-    std::cout << fmt::format("{} is left out, because its metrics.jsonl has no step\n", printable(folder));
+  for (const std::string& reason : left_out) std::cout << fmt::format("left out: {}\n", printable(reason));
   if (runs.size() > 1 || page_bytes == 0) std::cout << comparison_table(runs, groups);
   std::cout << std::flush;
 }
@@ -80,6 +85,7 @@ int run_report(const ReportArguments& arguments) {
   const bool has_page = !arguments.output.empty();
   for (bool first = true;; first = false) {
     if (has_page) check_output(arguments.output, kReportPage);
+    if (!arguments.csv.empty()) check_output(arguments.csv, kReportTable);
     std::vector<std::string> left_out;
     const std::vector<RunRecords> runs = read_runs(arguments.runs, left_out);
     const bool watches = arguments.watch_s > 0 && std::ranges::any_of(runs, goes_on);

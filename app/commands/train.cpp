@@ -214,6 +214,7 @@ void check_lost_lines(Session& session, Ended ended) {
   } catch (const std::exception& error) {
     if (session.has_begun() && group.shares(error)) session.checkpoints.complete_pending_save();
     session.folder.note(fmt::format("octavo: {}", error.what()));
+    if (group.shares(error)) session.folder.end_alerts();
     if (!session.has_begun() || dynamic_cast<const InputError*>(&error) == nullptr) throw;
     if (group.shares(error)) throw AgreedError(error.what());
     throw Error(error.what());
@@ -235,6 +236,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
     timer.mark("data");
     const Ended ended = train(session, signals);
     check_lost_lines(session, ended);
+    session.folder.end_alerts();
     if (ended == Ended::kDone) return kExitDone;
   } catch (...) {
     end_with(std::current_exception(), session);

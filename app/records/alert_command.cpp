@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/process/startup_timer.h"
 #include "core/printable.h"
 #include "core/thread.h"
 
@@ -38,6 +39,7 @@ Alert join_events(std::span<const RunEvent> events, size_t left_out, bool is_err
 
 AlertCommand::AlertCommand(const Config& config)
     : run_(fs::absolute(config.logging.dir)),
+      timeout_s_(config.logging.alert_command_timeout_s),
       command_(kKey, config.logging.alert_command, config.logging.alert_command_timeout_s, run_) {}
 
 AlertCommand::~AlertCommand() { end(); }
@@ -61,7 +63,7 @@ void AlertCommand::add(const RunEvent& event, bool is_error) {
 void AlertCommand::end() {
   {
     const std::lock_guard lock(mutex_);
-    is_ending_ = true;
+    ended_ = ended_.value_or(Clock::now());
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
@@ -70,15 +72,20 @@ void AlertCommand::end() {
 void AlertCommand::run() {
   std::unique_lock lock(mutex_);
   for (Clock::time_point next = {};; next = Clock::now() + kAlertInterval) {
-    changed_.wait(lock, [&] { return is_ending_ || !waiting_.empty(); });
+    changed_.wait(lock, [&] { return ended_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    changed_.wait_until(lock, std::max(next, Clock::now() + kAlertDelay), [&] { return is_ending_ || is_error_; });
+    changed_.wait_until(lock, std::max(next, Clock::now() + kAlertDelay), [&] { return ended_ || is_error_; });
     const std::vector<RunEvent> events = std::exchange(waiting_, {});
     const Alert alert = join_events(events, std::exchange(left_out_, 0), std::exchange(is_error_, false));
     lock.unlock();
     tell(alert);
     lock.lock();
   }
+}
+
+bool AlertCommand::is_late() {
+  const std::lock_guard lock(mutex_);
+  return ended_ && seconds_since(*ended_) > timeout_s_;
 }
 
 void AlertCommand::tell(const Alert& alert) {
@@ -91,6 +98,9 @@ void AlertCommand::tell(const Alert& alert) {
   while (!end) {
     std::this_thread::sleep_for(kPollInterval);
     end = command_.poll();
+    if (end || !is_late()) continue;
+    command_.kill();
+    end = {.failed = true, .how = "was ended with the run"};
   }
   if (!end->failed || std::exchange(has_failed_, true)) return;
   log_warning("logging.alert_command {}; its output is in {}, and further failures are not reported", end->how,

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -60,14 +61,17 @@ class AlertCommand {
   void start();
   // Adds an event, if it causes an alert. `is_error` marks the error that ends the run. Never waits for a command.
   void add(const RunEvent& event, bool is_error);
-  // Waits until all added events are told, or their commands have exceeded the time limit. Later events are not told.
+  // Waits until all added events are told, at most for the time limit of a command. What runs then is killed. Later
+  // events are not told.
   void end();
 
  private:
   void run();
   void tell(const Alert& alert);
+  bool is_late();
 
   const std::filesystem::path run_;  // logging.dir
+  const double timeout_s_;           // logging.alert_command_timeout_s
   ShellCommand command_;             // Used by the thread only.
   bool has_failed_ = false;          // Whether a failure was logged. Used by the thread only.
   std::mutex mutex_;                 // Guards the members below.
@@ -75,7 +79,7 @@ class AlertCommand {
   std::vector<RunEvent> waiting_ = {};
   size_t left_out_ = 0;
   bool is_error_ = false;
-  bool is_ending_ = false;
+  std::optional<std::chrono::steady_clock::time_point> ended_ = {};  // Time of end().
   std::thread thread_ = {};
 };
 

@@ -289,6 +289,12 @@ RunFolder::~RunFolder() {
   remove_log_sink(log_);
 }
 
+void RunFolder::end_alerts() {
+  runtime_.group().agree_on_files("the last alert", [&] {
+    if (log_) log_->end_alerts();
+  });
+}
+
 std::vector<std::string> RunFolder::lost_lines() { return log_ ? log_->lost_lines() : std::vector<std::string>(); }
 
 void RunFolder::note(const std::string& line) {

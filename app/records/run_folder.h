@@ -54,7 +54,7 @@ class RunFolder {
   // From construction to destruction, lines of the console also go to log.txt. They are kept in memory until open(), so
   // that a start that is refused leaves nothing behind. `config` and `runtime` must outlive the object.
   RunFolder(const Config& config, Runtime& runtime);
-  // Waits for the last alert.
+  // Waits for the last alert, if end_alerts() was not called.
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -72,6 +72,8 @@ class RunFolder {
   // Writes a line to log.txt, and tells it as an alert, but not on the console. Used for the error that ends the run,
   // which the program itself prints to the console.
   void note(const std::string& line);
+  // Waits until all alerts are sent, or their time is over. A collective, whose other ranks wait without a time limit.
+  void end_alerts();
   // Waits until log.txt and events.jsonl are written. Returns a sentence for each file whose lines are lost
   // (AppendFile::add_lost_lines). Not a collective; empty on ranks other than 0.
   std::vector<std::string> lost_lines();

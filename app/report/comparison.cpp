@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kMaxCellBytes = 40;
 
-bool is_seed(const std::string& key) { return key == "training.seed" || key == "data.seed"; }
+constexpr std::array kSeeds = {"training.seed", "data.seed"};
+bool is_seed(const std::string& key) { return std::ranges::count(kSeeds, key) > 0; }
 
 bool affects_results(const std::string& key) {
   return !key.starts_with("logging.") && !key.starts_with("checkpoint.") && !key.starts_with("plan.");
@@ -37,7 +38,11 @@ std::vector<std::string> differing(std::span<const RunRecords> runs, bool with_s
   }
   std::vector<std::string> found;
   std::ranges::copy_if(keys, std::back_inserter(found), [&](const std::string& key) {
-    return std::ranges::any_of(runs, [&](const auto& run) { return value_at(run, key) != value_at(runs[0], key); });
+    std::set<std::string> values;  // Runs without the key, such as those of earlier versions, do not count.
+    for (const RunRecords& run : runs) {
+      if (run.config.contains(key)) values.insert(value_at(run, key));
+    }
+    return values.size() > 1;
   });
   return found;
 }
@@ -46,13 +51,20 @@ std::vector<std::string> differing(std::span<const RunRecords> runs, bool with_s
 using Losses = std::array<double, 4>;
 constexpr const char* kLossNames[] = {"loss", "least loss", "validation loss", "least validation loss"};
 
-Losses losses_of(const RunRecords& run) {
+// Takes the losses up to step `last`. A run whose newest loss is not finite has no last loss.
+Losses losses_of(const RunRecords& run, int64_t last) {
+  const auto until = [&](const Series& series) {
+    Series taken;
+    std::ranges::copy_if(series, std::back_inserter(taken), [&](const Point& p) { return p.x <= double(last); });
+    return taken;
+  };
   const auto least = [](const Series& series) {
     return series.empty() ? std::nan("") : std::ranges::min_element(series, {}, &Point::y)->y;
   };
-  const Series& loss = run.metric("loss");
-  const Series& validation = run.metric("validation_loss");
-  return {loss.empty() ? std::nan("") : tail_mean(loss), least(smooth(loss, smoothing_window(loss.size()))),
+  const Series loss = until(run.metric("loss"));
+  const Series validation = until(run.metric("validation_loss"));
+  const bool lost = loss.empty() || run.metric("loss").back().x < static_cast<double>(run.last_step);
+  return {lost ? std::nan("") : tail_mean(loss), least(smooth(loss, smoothing_window(loss.size()))),
           validation.empty() ? std::nan("") : validation.back().y, least(validation)};
 }
 
@@ -110,7 +122,13 @@ std::vector<RunGroup> group_runs(std::span<const RunRecords> runs) {
   for (size_t run = 0; run < runs.size(); ++run) {
     auto& config = configs.emplace_back(runs[run].config);
     std::erase_if(config, [](const auto& entry) { return !affects_results(entry.first) || is_seed(entry.first); });
-    const auto repeats = [&](const RunGroup& group) { return !config.empty() && configs[group[0]] == config; };
+    const auto same_seeds = [&](size_t other) {
+      return std::ranges::all_of(
+          kSeeds, [&](const char* key) { return value_at(runs[run], key) == value_at(runs[other], key); });
+    };
+    const auto repeats = [&](const RunGroup& group) {
+      return !config.empty() && configs[group[0]] == config && std::ranges::none_of(group, same_seeds);
+    };
     const auto found = std::ranges::find_if(groups, repeats);
     if (found != groups.end()) {
       found->push_back(run);
@@ -154,11 +172,12 @@ std::string comparison_table(std::span<const RunRecords> runs, std::span<const R
     const auto steps = group | std::views::transform([&](size_t run) { return runs[run].last_step; });
     auto& row = rows.emplace_back();
     row.push_back(printable(group_name(runs, group)));
-    row.push_back(with_thousands_separators(std::ranges::min(steps)));
+    const int64_t last = std::ranges::min(steps);
+    row.push_back(with_thousands_separators(last));
     for (const std::string& key : keys) row.push_back(printable(value_at(first, key), kMaxCellBytes));
     for (size_t i = 0; i < std::size(kLossNames); ++i) {
       std::vector<double> values;
-      for (const size_t run : group) values.push_back(losses_of(runs[run])[i]);
+      for (const size_t run : group) values.push_back(losses_of(runs[run], last)[i]);
       row.push_back(mean_text(values));
     }
   }
@@ -174,7 +193,8 @@ std::string comparison_csv(std::span<const RunRecords> runs, std::span<const Run
     for (const size_t place : groups[group]) {
       const RunRecords& run = runs[place];
       text += fmt::format("{},{},{},{}", csv_cell(run.name), csv_cell(run.dir), group + 1, run.last_step);
-      for (const double loss : losses_of(run)) text += std::isfinite(loss) ? fmt::format(",{}", loss) : ",";
+      for (const double loss : losses_of(run, run.last_step))
+        text += std::isfinite(loss) ? fmt::format(",{}", loss) : ",";
       for (const std::string& key : keys) text += "," + csv_cell(value_at(run, key));
       text += "\n";
     }

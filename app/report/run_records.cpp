@@ -242,7 +242,10 @@ RunRecords read_run(const std::string& dir) {
 }
 
 std::vector<std::string> run_folders(const std::string& dir) {
-  const auto is_run = [](const std::string& path) { return path_exists(path + "/metrics.jsonl"); };
+  const auto is_run = [](const std::string& path) {
+    std::error_code error;  // A folder that cannot be searched is no run.
+    return std::filesystem::exists(path + "/metrics.jsonl", error);
+  };
   if (!is_directory_at(dir) || is_run(dir)) return {dir};
   std::vector<std::string> folders;
   std::error_code error;

@@ -162,7 +162,7 @@ class ReportTest(Scratch):
         (self.dir / "torn/metrics.jsonl").write_text('{"step":1,"los')
         # The folder of the run's folder stands for the run, and the path of the output is printed without control characters.
         self.assertTrue(self.run_octavo("report", ".", "--output", "\x1b[31mx.html").out.startswith("\\x1b[31mx.html: 1 run, "))
-        self.assertIn("./torn is left out", self.run_octavo("report", ".", "--output", "x.html").out)
+        self.assertIn("left out: ./torn/metrics.jsonl has no step", self.run_octavo("report", ".", "--output", "x.html").out)
         self.assertEqual(document(Page((self.dir / "x.html").read_text()))["lines"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
 
     def test_runs_below_a_folder(self):

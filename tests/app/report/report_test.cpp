@@ -274,14 +274,21 @@ TEST_F(ReportTest, RunsThatDifferInSeedsAreALineWithABand) {
   EXPECT_EQ(table.substr(0, table.find('d', table.find("0.2"))),
             "run                 steps  optimizer.lr             loss       least loss  validation loss  least "
             "validation loss\n"
-            "a and 1 other seed      2           0.1  2.5000 ± 2.1213  2.5000 ± 2.1213  2.0000 ± 0.0000        2.0000 "
+            "a and 1 other seed      2           0.1  3.5000 ± 0.7071  3.5000 ± 0.7071  2.0000 ± 0.0000        2.0000 "
             "± 0.0000\n"
             "b                       2           0.2           8.0000           8.0000                -                "
             "      -\n");
+  const std::vector<RunRecords> again{runs[0], runs[0]};
+  EXPECT_EQ(group_runs(again).size(), 2) << "the same seeds";
   const std::string csv = comparison_csv(runs, groups);
   const std::string dir = root_ / "c";
   expect_mentions(csv, {"least_validation_loss,data.seed,optimizer.lr,training.seed\n",
                         fmt::format("c,{},1,3,1,1,2,2,2,0.1,2\n", dir), ",,,-,-,-\n"});
+}
+
+TEST_F(ReportTest, ARunThatLostItsLossHasNoLastLoss) {
+  const RunRecords run = read_run(write("a", "metrics.jsonl", line(1, 5) + "{\"step\":2,\"loss\":null}\n"));
+  EXPECT_NE(comparison_csv({&run, 1}, group_runs({&run, 1})).find(",1,2,,5,"), std::string::npos);
 }
 
 TEST_F(ReportTest, CellsOfTheTableAreQuoted) {
