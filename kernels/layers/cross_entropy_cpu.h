@@ -61,8 +61,8 @@ void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, 
 #pragma omp simd
   for (int64_t v = 0; v < vocab; ++v) {
     const float x = static_cast<float>(logits[v]);
-    const float power = x == -std::numeric_limits<float>::infinity() ? 0.0f : exp_fast(x - row.max);  // exp_fast is > 0
-    d_logits[v] = T(power * inverse);
+    const float gradient = exp_fast(x - row.max) * inverse;
+    d_logits[v] = T(x == -std::numeric_limits<float>::infinity() ? 0.0f : gradient);  // exp_fast is above 0.
   }
   if (has_target) d_logits[target] = T(exp_fast(target_logit - row.max) * inverse - scale);
 }
