@@ -119,7 +119,7 @@ class MeshTest(Corpus):
             self.train(config, f"logging.dir=rest{i}", f"checkpoint.dir=rest{i}_checkpoints", f"checkpoint.resume={written}", *axes,
                        ranks=ranks)
             whole = {step: values for step, values in self.losses(f"whole{i}").items() if step > 4}
-            self.assert_close(self.losses(f"rest{i}"), whole, 2e-5)
+            self.assert_close(self.losses(f"rest{i}"), whole, 2e-4)
             ends = [checkpoint_tensors(self.dir / f"{name}{i}_checkpoints/step_00000008") for name in ("rest", "whole")]
             self.assertEqual(sorted(ends[0]), sorted(ends[1]))
             for key, tensor in ends[0].items():

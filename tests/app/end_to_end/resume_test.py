@@ -99,7 +99,7 @@ class ResumeTest(Resuming):
                                 training={"steps": 10, "micro_batch_size": 1, "corruption_check_every": 1})
         reference, _ = self.reference(config)
         self.train(config, "logging.dir=three", "checkpoint.dir=of_three", "parallel.tensor_parallel=3", ranks=3)
-        self.assert_close(self.losses("three"), reference, 3e-6)
+        self.assert_close(self.losses("three"), reference, 1e-4)
 
     def test_moments_of_another_type(self):
         """The moments are converted to the other dtype. If they began at zero, the losses would differ clearly."""
