@@ -53,13 +53,6 @@ std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vec
 // Whether a run has not logged the last step of its config yet.
 bool goes_on(const RunRecords& run) { return run.total_steps() == 0 || run.last_step < run.total_steps(); }
 
-void write_file(const std::string& path, const OutputKind& kind, const std::string& text) {
-  OutputFile file(path, kind);
-  file.write(text);
-  file.finish();
-  file.rename();
-}
-
 // Groups runs that differ only in their seeds, unless each run is to be a line.
 std::vector<RunGroup> groups_of(const std::vector<RunRecords>& runs, bool each) {
   if (!each) return group_runs(runs);
@@ -91,8 +84,8 @@ int run_report(const ReportArguments& arguments) {
     const bool watches = arguments.watch_s > 0 && std::ranges::any_of(runs, goes_on);
     const std::vector<RunGroup> groups = groups_of(runs, arguments.each_seed);
     const std::string page = has_page ? report_page(runs, groups, watches ? arguments.watch_s : 0) : "";
-    if (has_page) write_file(arguments.output, kReportPage, page);
-    if (!arguments.csv.empty()) write_file(arguments.csv, kReportTable, comparison_csv(runs, groups));
+    if (has_page) write_output_file(arguments.output, kReportPage, page);
+    if (!arguments.csv.empty()) write_output_file(arguments.csv, kReportTable, comparison_csv(runs, groups));
     if (first || !watches) print(arguments, runs, groups, left_out, page.size(), watches);
     if (!watches) return kExitDone;
     std::this_thread::sleep_for(std::chrono::seconds(arguments.watch_s));

@@ -212,11 +212,12 @@ void check_lost_lines(Session& session, Ended ended) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& error) {
-    if (session.has_begun() && group.shares(error)) session.checkpoints.complete_pending_save();
+    const bool shared = group.shares(error);
+    if (session.has_begun() && shared) session.checkpoints.complete_pending_save();
     session.folder.note(fmt::format("octavo: {}", error.what()));
-    if (group.shares(error)) session.folder.end_alerts();
+    if (shared) session.folder.end_alerts();
     if (!session.has_begun() || dynamic_cast<const InputError*>(&error) == nullptr) throw;
-    if (group.shares(error)) throw AgreedError(error.what());
+    if (shared) throw AgreedError(error.what());
     throw Error(error.what());
   }
 }

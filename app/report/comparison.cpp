@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <ranges>
 #include <set>
 
 #include "core/format.h"
 #include "core/printable.h"
+#include "core/table.h"
 
 namespace octavo {
 
@@ -55,7 +55,8 @@ constexpr const char* kLossNames[] = {"loss", "least loss", "validation loss", "
 Losses losses_of(const RunRecords& run, int64_t last) {
   const auto until = [&](const Series& series) {
     Series taken;
-    std::ranges::copy_if(series, std::back_inserter(taken), [&](const Point& p) { return p.x <= double(last); });
+    std::ranges::copy_if(series, std::back_inserter(taken),
+                         [&](const Point& p) { return p.x <= static_cast<double>(last); });
     return taken;
   };
   const auto least = [](const Series& series) {
@@ -80,27 +81,25 @@ std::string mean_text(const std::vector<double>& values) {
                             : fmt::format("{:.4f} ± {:.4f}", mean, std::sqrt(squares / (count - 1)));
 }
 
-size_t characters_of(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+int characters_of(const std::string& text) {
+  return static_cast<int>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// Aligns the columns: the first one on the left, the others on the right.
+// Aligns the columns: the first one on the left, the others on the right. The first row has the titles.
 std::string aligned(const Rows& rows) {
-  std::vector<size_t> widths(rows[0].size());
+  std::vector<int> widths(rows[0].size());
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], characters_of(row[i]));
   }
-  std::string text;
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - characters_of(row[i]), ' ');
-      text += i == 0 ? row[i] + space : "  " + space + row[i];
-    }
-    text += '\n';
+  widths[0] = -widths[0];
+  Table table;
+  for (const auto& row : rows | std::views::drop(1)) {
+    table.row();
+    for (size_t i = 0; i < row.size(); ++i) table.add({.title = rows[0][i], .width = widths[i]}, row[i]);
   }
-  return text;
+  return table.text();
 }
 
 std::string csv_cell(const std::string& text) {
@@ -175,11 +174,12 @@ std::string comparison_table(std::span<const RunRecords> runs, std::span<const R
     const int64_t last = std::ranges::min(steps);
     row.push_back(with_thousands_separators(last));
     for (const std::string& key : keys) row.push_back(printable(value_at(first, key), kMaxCellBytes));
-    for (size_t i = 0; i < std::size(kLossNames); ++i) {
-      std::vector<double> values;
-      for (const size_t run : group) values.push_back(losses_of(runs[run], last)[i]);
-      row.push_back(mean_text(values));
+    std::array<std::vector<double>, std::size(kLossNames)> values;
+    for (const size_t run : group) {
+      const Losses losses = losses_of(runs[run], last);
+      for (size_t i = 0; i < losses.size(); ++i) values[i].push_back(losses[i]);
     }
+    std::ranges::transform(values, std::back_inserter(row), mean_text);
   }
   return aligned(rows);
 }

@@ -38,7 +38,8 @@ struct RunRecords {
 RunRecords read_run(const std::string& dir);
 
 // Returns `dir` if it is the folder of a run, or else the folders below it that are, sorted by path. Folders in the
-// folder of a run and behind symbolic links do not count. Throws an InputError if there are none.
+// folder of a run do not count, and symbolic links only if they lead to the folder of a run. Throws an InputError if
+// there are none.
 std::vector<std::string> run_folders(const std::string& dir);
 
 // Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.
