@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/rotated.cuh"
@@ -43,18 +42,24 @@ __device__ float rstd_of(float squares, int head_dim, float eps) {
 }
 
 // Work of the kThreadsPerToken threads of a token. A group of `lanes` neighbouring threads, a power of two, processes
-// one head. Each thread has one vector of the head's lower half, starting at element i, and the vector of the upper
-// half that forms pairs with it. Each group processes every `slots`-th head. All threads of a warp must call sum().
+// one head. Each active thread has one vector of the head's lower half, starting at element i, and the vector of the
+// upper half that forms pairs with it. The last threads of a group are inactive if half a head is not a power of two of
+// vectors. They add zeros to the sums, and their i is 0. Each group processes every `slots`-th head. All threads of a
+// warp must call sum().
 struct Lanes {
   int half, lanes, slots, slot, i;
+  bool active;
 
   template <int N>
   __device__ static Lanes of(int head_dim) {
     const int half = head_dim / 2;
-    const int lanes = half / N;
+    const int vectors = half / N;
+    const int lanes = 1 << (32 - __clz(vectors - 1));
     const int thread = static_cast<int>(threadIdx.x);
-    return {half, lanes, kThreadsPerToken / lanes, thread / lanes, thread % lanes * N};
+    const bool active = thread % lanes < vectors;
+    return {half, lanes, kThreadsPerToken / lanes, thread / lanes, active ? thread % lanes * N : 0, active};
   }
+  __device__ bool has(int head, int heads) const { return active && head < heads; }
 
   __device__ float sum(float x) const {
     for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -139,14 +144,15 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T>
 #pragma unroll
       for (int u = 0; u < kHeadsAtOnce; ++u) {
         const int head = first + u * lanes.slots + lanes.slot;
-        x[u] = head < heads ? Pairs<T>::load(row + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half)
-                            : Pairs<T>::zero();
+        x[u] = lanes.has(head, heads)
+                   ? Pairs<T>::load(row + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half)
+                   : Pairs<T>::zero();
       }
 #pragma unroll
       for (int u = 0; u < kHeadsAtOnce; ++u) {
         const int head = first + u * lanes.slots + lanes.slot;
         const Pairs<T> result = normed_and_rotated(x[u], weight, lanes, cosine, sine, args);
-        if (head < heads) result.store(out + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half);
+        if (lanes.has(head, heads)) result.store(out + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half);
       }
     }
     begin += static_cast<int64_t>(heads) * args.head_dim;
@@ -201,7 +207,7 @@ __device__ void store_sums(float* out, const float (&low)[N], const float (&high
   // Waits until all threads have read the sums of the previous kind.
   __syncthreads();
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
+  for (int j = 0; j < N && lanes.active; ++j) {
     own[j] = low[j];
     own[lanes.half + j] = high[j];
   }
@@ -237,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
       const Pairs<T> weight = Pairs<T>::load(args.weights[kind] + lanes.i, lanes.half);
       for (int first = 0; first < heads; first += lanes.slots) {
         const int head = first + lanes.slot;
-        const bool inside = head < heads;
+        const bool inside = lanes.has(head, heads);
         const int64_t at = begin + static_cast<int64_t>(head) * args.head_dim;
         const Pairs<T> d = inside ? Pairs<T>::load(d_row + at, lanes.half) : Pairs<T>::zero();
         const Pairs<T> x = inside ? Pairs<T>::load(row + at, lanes.half) : Pairs<T>::zero();
@@ -283,16 +289,16 @@ Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
           .eps = args.eps};
 }
 
-// Checks that each half of a head starts at a multiple of 16 bytes and consists of a power of two of vectors, at most
-// one per lane of a warp. The heads of models do (kernels/attention/sdpa.h).
+// Checks that each half of a head starts at a multiple of 16 bytes and consists of vectors, at most one per lane of a
+// warp. The heads of models do (kernels/attention/sdpa.h).
 template <typename T>
 void check_heads(const Arguments<T>& args) {
-  const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);
+  const int vectors = args.head_dim / 2 / kVector<T>;
   const bool aligned =
       rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
       rows_are_aligned<float>(args.head_dim / 2, {args.table});
-  if (aligned && std::has_single_bit(lanes) && lanes <= kWarp) return;
-  check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1, 2, 4, 8, 16 or 32 vectors of 16 bytes");
+  if (aligned && vectors >= 1 && vectors <= kWarp) return;
+  check(cudaErrorMisalignedAddress, "qk-norm of heads whose halves are not 1 to 32 vectors of 16 bytes");
 }
 
 constexpr dim3 kLanesBlock(kThreadsPerToken, kTokensPerBlock);

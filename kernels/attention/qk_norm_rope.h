@@ -8,7 +8,7 @@
 // Value heads are copied. Rows are packed [q heads | k heads | v heads]. Row t has the position of row t mod seq_len of
 // the table. Compute dtype is float32 or bfloat16, arithmetic is float32, and nothing is rounded between norm and
 // rotation. Queued on `stream`; deterministic.
-// Requires: on GPUs, rows and weights are aligned to 16 bytes, and half a head is 1, 2, 4, 8, 16 or 32 times 16 bytes.
+// Requires: on GPUs, rows and weights are aligned to 16 bytes, and half a head is 1 to 32 times 16 bytes.
 #pragma once
 
 #include "core/stream.h"

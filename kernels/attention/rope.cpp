@@ -20,9 +20,10 @@ double bytes_moved(const Rope& args) {
   const int64_t head_dim = args.table.dim(1);
   const auto read = static_cast<double>(args.qkv.bytes());
   const int passes = args.cast.is_of(args.amax) ? 2 : 1;
-  if (args.cast.defined()) return passes * read + result_bytes(args.cast, args.qkv);
+  const double cast = args.cast.defined() ? read + result_bytes(args.cast, args.qkv) : 0;
+  if (args.cast.defined() && rope_casts_heads_of(head_dim)) return (passes - 1) * read + cast;
   const int64_t value_bytes = args.qkv.dim(0) * args.num_kv_heads * head_dim * dtype_bytes(args.qkv.dtype());
-  return 2 * read - (args.amax.defined() ? 1 : 2) * static_cast<double>(value_bytes);
+  return 2 * read - (args.amax.defined() ? 1 : 2) * static_cast<double>(value_bytes) + cast;
 }
 
 double scaled_frequency(double inv_freq, const RopeScaling& scaling) {

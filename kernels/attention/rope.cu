@@ -4,6 +4,7 @@
 #include "kernels/attention/rotated.cuh"
 #include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
+#include "kernels/fp8/fp8_cuda.h"
 
 namespace octavo::cuda {
 
@@ -124,8 +125,8 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // No head spans two tiles, and half a head is a whole number of patches, because attention supports heads of 32, 64
-  // and 128 (kernels/attention/sdpa.h). The other halves of the pairs are in the patch of another thread of the warp.
+  // No head spans two tiles, and half a head is a power of two of patches (rope_casts_heads_of). The other halves of
+  // the pairs are in the patch of another thread of the warp.
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     Patch<Element>& patch = parts[0];
     const int64_t column = at.column + at.patch_column * kPatch;
@@ -170,6 +171,8 @@ struct RotatedSource {
   }
 };
 
+static_assert(kTile == 128 && kPatch == 8, "rope_casts_heads_of assumes these sizes");
+
 }  // namespace
 
 void rope(const Rope& args, Stream& stream) {
@@ -181,16 +184,16 @@ void rope(const Rope& args, Stream& stream) {
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
   const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
-  if (args.cast.is_of(args.amax)) {
+  const bool casts_at_once = args.cast.defined() && rope_casts_heads_of(head_dim);
+  if (casts_at_once && args.cast.is_of(args.amax)) {
     const bool aligned = rows_are_aligned<__nv_bfloat16>(head_dim / 2, {args.qkv.raw()});
     auto* measure = aligned ? rope_kernel<__nv_bfloat16, kVector<__nv_bfloat16>, true, false>
                             : rope_kernel<__nv_bfloat16, 1, true, false>;
     launch("rope", measure, shape, stream, pointer<__nv_bfloat16>(args.qkv), pointer<const float>(args.table),
            pointer<float>(args.amax), sizes);
   }
-  if (args.cast.defined()) {
+  if (casts_at_once) {
     const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
-    if (kTile % head_dim != 0 || head_dim % (2 * kPatch) != 0) check(cudaErrorInvalidValue, "rope: size of heads");
     expect_aligned<__nv_bfloat16>("rope", sizes.row_elements, {source.qkv});
     expect_aligned<float>("rope", head_dim, {source.table});
     return make_and_cast<CastOf::kGradient>("rope", source, args.cast, sizes.tokens, sizes.row_elements,
@@ -204,6 +207,7 @@ void rope(const Rope& args, Stream& stream) {
     launch("rope", args.amax.defined() ? with_amax : plain, shape, stream, pointer<T>(args.qkv),
            pointer<const float>(args.table), pointer<float>(args.amax), sizes);
   });
+  if (args.cast.defined()) cuda::quantize({.cast = args.cast, .x = args.qkv}, stream);
 }
 
 }  // namespace octavo::cuda

@@ -46,6 +46,10 @@ struct Rope {
   Tensor amax = {};
   Fp8Cast cast = {};  // Optional FP8 cast, written instead of qkv. May use `amax`.
 };
+
+// Returns whether one kernel rotates heads of this size and casts them on GPUs. Its tiles of 128 columns must consist
+// of whole heads, and half a head of whole patches of 8 columns. The cast of other heads is a second kernel.
+inline constexpr bool rope_casts_heads_of(int64_t head_dim) { return head_dim % 16 == 0 && 128 % head_dim == 0; }
 void rope(const Rope& args, Stream& stream);
 
 }  // namespace octavo

@@ -1,5 +1,10 @@
 #include "kernels/attention/sdpa.h"
 
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <span>
+
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
@@ -117,10 +122,12 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 }
 
 int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic) {
-  const int64_t keys_per_sum = shape.head_dim > 64 ? 256 : 128;
+  const int64_t keys_per_sum = shape.head_dim == 128 ? 256 : shape.head_dim > 128 ? 64 : 128;
+  const auto padded_head = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(shape.head_dim)));
   const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
-  const int64_t sums = deterministic ? (keys + keys_per_sum - 1) / keys_per_sum + 1 : 1;
-  const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
+  const int64_t sums = (keys + keys_per_sum - 1) / keys_per_sum + 1;
+  const int64_t sums_of_row = deterministic ? sums * padded_head : shape.head_dim;
+  const int64_t d_q_and_statistics = rows * (sums_of_row + 1) * dtype_bytes(DType::kFloat32);
   const bool grouped = shape.num_kv_heads < shape.num_heads;
   // Number of elements of d_k and d_v if every query head has its own.
   const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;
@@ -149,13 +156,26 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   return cpu::sdpa_workspace_bytes(shape, dtype);
 }
 
+std::string sdpa_head_sizes() {
+  const std::span sizes(kSdpaHeadSizes);
+  return fmt::format("{} or {}", fmt::join(sizes.first(sizes.size() - 1), ", "), sizes.back());
+}
+
+std::string sdpa_error_without_plan(int64_t head_dim, const std::string& what, const std::string& reason,
+                                    bool other_order) {
+  return fmt::format(
+      "model.head_dim is {}, but cuDNN {} has no {} for such heads on this GPU ({}); {}", head_dim, cudnn_version(),
+      what, reason,
+      other_order ? "set training.deterministic: false" : "use heads of 64 or 128, or another version of cuDNN");
+}
+
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool within_documents) {
   if (device == Device::kCpu) return;
   CHECK_INPUT(dtype == DType::kBFloat16,
               "precision.compute is {}, but attention on GPUs computes in bfloat16; set precision.compute: bfloat16",
               dtype_name(dtype));
-  CHECK_INPUT(sdpa_has_kernels_for(head_dim),
-              "model.head_dim is {}, but attention on GPUs has kernels for 32, 64 and 128", head_dim);
+  CHECK_INPUT(sdpa_has_kernels_for(head_dim), "model.head_dim is {}, but attention on GPUs has kernels for {}",
+              head_dim, sdpa_head_sizes());
   if (!within_documents) return;
   CHECK_INPUT(kHasFlashAttention || !kHasCuda,
               "data.document_mask needs FlashAttention on GPUs, and this program was built without it; build it again "

@@ -10,7 +10,7 @@
 // the sequence (context parallelism, core/sequence_chunks.h). With whole sequences p(t) is t, and keys and values are
 // columns of qkv.
 //
-// Compute dtype is float32 (CPU only) or bfloat16. head_dim is 32, 64 or 128 on GPUs. On GPUs each chunk of a shared
+// Compute dtype is float32 (CPU only) or bfloat16. On GPUs head_dim is one of kSdpaHeadSizes. Each chunk of a shared
 // sequence is one attention whose causal mask is aligned at the last key of the chunk. On GPUs, attention within
 // documents needs heads of 64 or 128 (kernels/flash_attention/flash_documents.h), and without documents the length of
 // the chunks of a shared sequence must be a multiple of kContextChunkUnit.
@@ -23,6 +23,8 @@
 // deterministic, which is slower.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <string>
 
 #include "core/stream.h"
@@ -40,8 +42,9 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream);
 // (kernels/flash_attention/flash_attention.h) is exact. cuDNN's backward sums d_q in float32, [batch, num_heads,
 // seq_len, head_dim], and needs one number per row. If query heads share kv heads, it also stores d_k and d_v of every
 // query head in bfloat16 (514 MiB for 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The estimate for the deterministic
-// backward is an upper bound: one sum of d_q for every 256 keys with heads of 128, and for every 128 keys with smaller
-// heads (measured: 8.4 GB).
+// backward is an upper bound: one sum of d_q for every 256 keys with heads of 128, and for every 128 keys with heads of
+// 32 and 64 (measured: 8.4 GB). Heads of 80, 96 and 256 were not measured: heads of 80 and 96 count as 128 elements,
+// with a sum for every 128 keys, and heads of 256 have a sum for every 64 keys.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // Returns the estimate of cuDNN's scratch on a dry-run stream. Queries attend to `keys` keys, which may be more than
@@ -55,10 +58,18 @@ int64_t early_d_kv_bytes(const SdpaShape& shape, DType dtype);
 // The length of the chunks of shared sequences must be a multiple of this number of tokens on GPUs.
 inline constexpr int64_t kContextChunkUnit = 128;
 
+// The head sizes that GPUs have kernels for. Those that FlashAttention has no kernels for are computed by cuDNN.
+inline constexpr std::array<int64_t, 6> kSdpaHeadSizes{32, 64, 80, 96, 128, 256};
 // Returns whether GPUs have kernels for this head size.
 inline constexpr bool sdpa_has_kernels_for(int64_t head_dim) {
-  return head_dim == 32 || head_dim == 64 || head_dim == 128;
+  return std::ranges::find(kSdpaHeadSizes, head_dim) != kSdpaHeadSizes.end();
 }
+// Returns the head sizes as words: "32, 64, 80, 96, 128 or 256".
+std::string sdpa_head_sizes();
+// Returns the error of a pass for which cuDNN has no plan. `what` is the pass, such as "attention forward", and
+// `reason` what cuDNN said. `other_order` says whether cuDNN has a plan for the pass that is not deterministic.
+std::string sdpa_error_without_plan(int64_t head_dim, const std::string& what, const std::string& reason,
+                                    bool other_order);
 // Throws InputError, which lists the supported sizes, if the device has no kernel for this head size and dtype.
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool within_documents = false);
 

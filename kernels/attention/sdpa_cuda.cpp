@@ -1,6 +1,6 @@
 // Attention on GPUs (kernels/attention/sdpa.h). Each chunk of a rank's queries is one attention over the keys up to the
 // end of the chunk. A whole sequence is one chunk. Heads of 64 and 128 use FlashAttention-3
-// (kernels/flash_attention/flash_attention.h), heads of 32 cuDNN (kernels/attention/sdpa_plans_cudnn.h). Only
+// (kernels/flash_attention/flash_attention.h), other heads cuDNN (kernels/attention/sdpa_plans_cudnn.h). Only
 // FlashAttention attends within documents.
 #include <algorithm>
 

@@ -8,6 +8,7 @@
 
 #include "core/cuda_check.h"
 #include "core/error.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo::cuda {
 
@@ -94,9 +95,13 @@ void mask_future(Attributes& options, const SdpaGeometry& g) {
       .set_diagonal_band_right_bound(0);
 }
 
-void finish(SdpaPlan& plan, const SdpaShape& shape, const char* what, cudnnHandle_t handle) {
-  check(plan.graph->build(handle, {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), what, shape);
+// Returns why cuDNN has no plan for the graph. Empty if the plan was built. Throws if a call of CUDA failed.
+std::string finish(SdpaPlan& plan, const SdpaShape& shape, const char* what, cudnnHandle_t handle) {
+  fe::error_t built = plan.graph->build(handle, {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+  if (built.get_code() == fe::error_code_t::CUDA_API_FAILED) check(built, what, shape);
+  if (built.is_bad()) return built.get_message();
   check(plan.graph->get_workspace_size(plan.workspace_bytes), what, shape);
+  return {};
 }
 
 // Masks the tokens beyond the lengths of the sequences.
@@ -124,7 +129,8 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, cudnnHandle_t han
   const auto [out, lse] = plan->graph->sdpa(q, k, v, options);
   make_query_output(out, kOut, g, g.out);
   describe_lse(lse->set_output(true), s);
-  finish(*plan, s, "building the attention forward", handle);
+  const std::string reason = finish(*plan, s, "building the attention forward", handle);
+  CHECK_INPUT(reason.empty(), "{}", sdpa_error_without_plan(s.head_dim, "attention forward", reason, false));
   return plan;
 }
 
@@ -141,7 +147,13 @@ Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
   return lengths;
 }
 
-std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, cudnnHandle_t handle, Stream& stream) {
+// A plan, or why cuDNN has none.
+struct Built {
+  std::unique_ptr<SdpaPlan> plan;
+  std::string reason;
+};
+
+Built try_backward(const SdpaGeometry& g, cudnnHandle_t handle, Stream& stream, bool deterministic) {
   auto plan = make_plan();
   const SdpaShape& s = g.shape;
   const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
@@ -153,7 +165,7 @@ std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, cudnnHandle_t ha
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("sdpa_backward")
                      .set_attn_scale(attention_scale(s))
-                     .set_deterministic_algorithm(stream.deterministic());
+                     .set_deterministic_algorithm(deterministic);
   mask_future(options, g);
   if (g.keys % kTile != 0) {
     take_lengths(options, *plan, s);
@@ -163,8 +175,18 @@ std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, cudnnHandle_t ha
   make_query_output(d_q, kDQ, g, g.q);
   make_key_output(d_k, kDK, g);
   make_key_output(d_v, kDV, g);
-  finish(*plan, s, "building the attention backward", handle);
-  return plan;
+  std::string reason = finish(*plan, s, "building the attention backward", handle);
+  return {std::move(plan), std::move(reason)};
+}
+
+std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, cudnnHandle_t handle, Stream& stream) {
+  const bool deterministic = stream.deterministic();
+  Built built = try_backward(g, handle, stream, deterministic);
+  if (built.reason.empty()) return std::move(built.plan);
+  const bool other_order = deterministic && try_backward(g, handle, stream, false).reason.empty();
+  throw InputError(sdpa_error_without_plan(g.shape.head_dim,
+                                           deterministic ? "deterministic attention backward" : "attention backward",
+                                           built.reason, other_order));
 }
 
 }  // namespace

@@ -78,8 +78,8 @@ void check_attention(const ModelConfig& model) {
               "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));
   CHECK_INPUT(sdpa_has_kernels_for(model.head_dim),
-              "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
-              model.head_dim);
+              "model.head_dim is {}, expected {}, the head sizes that attention has kernels for", model.head_dim,
+              sdpa_head_sizes());
 }
 
 }  // namespace

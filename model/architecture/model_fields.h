@@ -39,7 +39,7 @@ inline constexpr ShapeField<ModelConfig> kModelFields[] = {
     {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Number of transformer blocks."},
     {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Number of query heads."},
     {"num_kv_heads", "num_key_value_heads", &ModelConfig::num_kv_heads, kMaxHeads, Presence::kDerived, "Number of key and value heads, a divisor of num_heads. The default is the preset's, or num_heads without a preset."},
-    {"head_dim", "head_dim", &ModelConfig::head_dim, kMaxHeadDim, Presence::kDerived, "Size of an attention head, which is 32, 64 or 128. The default is hidden_size / num_heads unless the preset has another one."},
+    {"head_dim", "head_dim", &ModelConfig::head_dim, kMaxHeadDim, Presence::kDerived, "Size of an attention head, which is 32, 64, 80, 96, 128 or 256. The default is hidden_size / num_heads unless the preset has another one."},
     {"vocab_size", "vocab_size", &ModelConfig::vocab_size, kMaxVocab, Presence::kRequired, "Size of the vocabulary, which is the number of rows of the embedding table."},
     {"rope_theta", nullptr, &ModelConfig::rope_theta, 0, Presence::kDefault, "Base of the frequencies of the rotary embedding."},
     {"rope_scaling", nullptr, &ModelConfig::rope_scaling, 0, Presence::kDefault, "Llama 3.1's scaling of the rotary embedding. none removes the preset's scaling."},

@@ -59,7 +59,7 @@ TEST(ModelConfig, ValidateNamesTheFieldAndTheNumbers) {
   expect_invalid([](auto& c) { c.num_kv_heads = 5; },
                  "model.num_kv_heads is 5, expected a divisor of model.num_heads 32; 4 or 8 would work");
   expect_invalid([](auto& c) { c.head_dim = 63; }, "model.head_dim is 63, rope needs an even number");
-  expect_invalid([](auto& c) { c.head_dim = 48; }, "model.head_dim is 48, expected 32, 64 or 128");
+  expect_invalid([](auto& c) { c.head_dim = 48; }, "model.head_dim is 48, expected 32, 64, 80, 96, 128 or 256");
   expect_invalid([](auto& c) { c.hidden_size = 2049; },
                  "model.hidden_size is 2049, expected a multiple of model.num_heads 32; 2048 or 2080 would work");
   expect_invalid([](auto& c) { c.num_layers = 1'000'000; }, "model.num_layers is 1000000, expected at most 16384");

@@ -64,7 +64,7 @@ inline ModelConfig draw_model(Dice& dice, int64_t tensor_ranks, int64_t unit, bo
   ModelConfig model;
   const bool aligned = unit > 1;
   const bool blocks = unit == 128;
-  model.head_dim = gpu_heads || aligned ? 32 * dice.number(1, 2) : 2 * dice.number(1, 9);
+  model.head_dim = gpu_heads || aligned ? 32 * dice.number(1, gpu_heads && !blocks ? 3 : 2) : 2 * dice.number(1, 9);
   model.num_heads = tensor_ranks * (blocks ? unit / model.head_dim : dice.number(1, 3));
   model.num_kv_heads = blocks ? model.num_heads : dice.divisor_of(model.num_heads);
   model.hidden_size = aligned ? unit * dice.number(1, blocks ? 2 : 6) : dice.number(16, 70);

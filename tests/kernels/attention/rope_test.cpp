@@ -13,8 +13,9 @@ struct Size {
   int64_t tokens() const { return batch * seq_len; }
   int64_t width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
-constexpr Size kSizes[] = {{1, 1, 1, 1, 2},    {2, 5, 3, 1, 6},     {3, 37, 5, 1, 20}, {2, 101, 6, 2, 32},
-                           {2, 64, 16, 8, 64}, {3, 51, 32, 8, 128}, {1, 9, 3, 3, 256}};
+constexpr Size kSizes[] = {{1, 1, 1, 1, 2},    {2, 5, 3, 1, 6},     {3, 37, 5, 1, 20},  {2, 101, 6, 2, 32},
+                           {2, 64, 16, 8, 64}, {3, 51, 32, 8, 128}, {1, 9, 3, 3, 256},  {3, 37, 5, 1, 80},
+                           {1, 41, 12, 4, 96}, {2, 31, 32, 8, 80},  {3, 17, 12, 4, 256}};
 
 Array table_of(int64_t seq_len, int64_t head_dim, double theta, const std::optional<RopeScaling>& scaling = {}) {
   Array table(DType::kFloat32, {seq_len, head_dim});
@@ -89,6 +90,14 @@ TEST_P(RopeTest, IsReproducible) {
     rope({rotated, table, 3, 1}, stream());
     return rotated;
   });
+}
+
+// The other element of a pair is in the same tile of a cast, at a distance that a butterfly shuffle reaches.
+TEST(RopeCast, OneKernelCastsHeadsThatDivideATile) {
+  for (const int64_t head_dim : {16, 32, 64, 128}) EXPECT_TRUE(rope_casts_heads_of(head_dim)) << head_dim;
+  for (const int64_t head_dim : {2, 8, 20, 48, 80, 96, 112, 192, 256}) {
+    EXPECT_FALSE(rope_casts_heads_of(head_dim)) << head_dim;
+  }
 }
 
 TEST_P(RopeTest, WrongShapesThrow) {

@@ -162,9 +162,10 @@ TEST_P(Fp8CastTest, RmsNorm) {
   }
 }
 
-// GPUs have heads of 32, 64 and 128.
+// On GPUs, heads of 80, 96 and 256 are cast by a second kernel.
 TEST_P(Fp8CastTest, RopeAndQkNormRope) {
-  for (const int64_t head_dim : on_gpu() ? std::vector<int64_t>{32, 64, 128} : std::vector<int64_t>{2, 20, 64}) {
+  for (const int64_t head_dim :
+       on_gpu() ? std::vector<int64_t>{32, 64, 80, 96, 128, 256} : std::vector<int64_t>{2, 20, 64}) {
     for (const int64_t tokens : on_gpu() ? std::vector<int64_t>{16, 80, 192} : std::vector<int64_t>{1, 74}) {
       const int64_t width = (5 + 2 * 3) * head_dim;
       Array input = varied_with_zeros(tokens, width), result = input;
