@@ -63,7 +63,7 @@ void derive_heads(Config& config) {
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
               "{}: model.hidden_size is {}, expected a multiple of model.num_heads {}{}", config.source,
               model.hidden_size, model.num_heads,
-              would_work(multiples_near(model.hidden_size, 16 * model.num_heads, {},
+              would_work(multiples_near(model.hidden_size, 32 * model.num_heads, {},
                                         [&](int64_t size) { return sdpa_has_kernels_for(size / model.num_heads); })));
   model.head_dim = model.hidden_size / model.num_heads;
 }

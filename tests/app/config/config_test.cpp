@@ -281,7 +281,7 @@ TEST_F(ConfigTest, HeadsAreDerived) {
                {"model.hidden_size is 128, expected a multiple of model.num_heads 3; 96 or "
                 "192 would work"},
                {"model.num_heads=3"});
-  expect_error(kTrainable, {"expected a multiple of model.num_heads 8; 640 or 768 would work"},
+  expect_error(kTrainable, {"expected a multiple of model.num_heads 8; 512 or 768 would work"},
                {"model.hidden_size=700", "model.num_heads=8"});
 }
 
