@@ -60,6 +60,10 @@ std::string would_work(const std::vector<int64_t>& sizes, const std::string& of_
   return sizes.empty() ? "" : fmt::format("; {}{} would work", fmt::join(sizes, " or "), of_what);
 }
 
+std::string one_of(std::span<const int64_t> sizes) {
+  return fmt::format("{} or {}", fmt::join(sizes.first(sizes.size() - 1), ", "), sizes.back());
+}
+
 size_t name_distance(std::string_view written, std::string_view known) {
   constexpr size_t kTellingLength = 4, kCutShort = 2;
   const size_t distance = edit_distance(written, known);

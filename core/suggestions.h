@@ -35,6 +35,9 @@ std::vector<int64_t> divisors_near(int64_t size, int64_t whole, const SizeCheck&
 // there are no sizes.
 std::string would_work(const std::vector<int64_t>& sizes, const std::string& of_what = "");
 
+// Returns the sizes as words: "32, 64 or 128". There are at least two.
+std::string one_of(std::span<const int64_t> sizes);
+
 // Returns the edit distance (Levenshtein). A name that lacks its beginning or end (warmup for warmup_steps, batch_size
 // for global_batch_size) is close to the whole name.
 size_t name_distance(std::string_view written, std::string_view known);

@@ -1,13 +1,11 @@
 #include "kernels/attention/sdpa.h"
 
-#include <fmt/ranges.h>
-
 #include <bit>
-#include <span>
 
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "core/suggestions.h"
 #include "core/workspace_parts.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/sdpa_cpu.h"
@@ -156,11 +154,6 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   return cpu::sdpa_workspace_bytes(shape, dtype);
 }
 
-std::string sdpa_head_sizes() {
-  const std::span sizes(kSdpaHeadSizes);
-  return fmt::format("{} or {}", fmt::join(sizes.first(sizes.size() - 1), ", "), sizes.back());
-}
-
 std::string sdpa_error_without_plan(int64_t head_dim, const std::string& what, const std::string& reason,
                                     bool other_order) {
   return fmt::format(
@@ -175,7 +168,7 @@ void sdpa_check_supported(int64_t head_dim, DType dtype, Device device, bool wit
               "precision.compute is {}, but attention on GPUs computes in bfloat16; set precision.compute: bfloat16",
               dtype_name(dtype));
   CHECK_INPUT(sdpa_has_kernels_for(head_dim), "model.head_dim is {}, but attention on GPUs has kernels for {}",
-              head_dim, sdpa_head_sizes());
+              head_dim, one_of(kSdpaHeadSizes));
   if (!within_documents) return;
   CHECK_INPUT(kHasFlashAttention || !kHasCuda,
               "data.document_mask needs FlashAttention on GPUs, and this program was built without it; build it again "

@@ -64,8 +64,6 @@ inline constexpr std::array<int64_t, 6> kSdpaHeadSizes{32, 64, 80, 96, 128, 256}
 inline constexpr bool sdpa_has_kernels_for(int64_t head_dim) {
   return std::ranges::find(kSdpaHeadSizes, head_dim) != kSdpaHeadSizes.end();
 }
-// Returns the head sizes as words: "32, 64, 80, 96, 128 or 256".
-std::string sdpa_head_sizes();
 // Returns the error of a pass for which cuDNN has no plan. `what` is the pass, such as "attention forward", and
 // `reason` what cuDNN said. `other_order` says whether cuDNN has a plan for the pass that is not deterministic.
 std::string sdpa_error_without_plan(int64_t head_dim, const std::string& what, const std::string& reason,

@@ -79,7 +79,7 @@ void check_attention(const ModelConfig& model) {
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));
   CHECK_INPUT(sdpa_has_kernels_for(model.head_dim),
               "model.head_dim is {}, expected {}, the head sizes that attention has kernels for", model.head_dim,
-              sdpa_head_sizes());
+              one_of(kSdpaHeadSizes));
 }
 
 }  // namespace

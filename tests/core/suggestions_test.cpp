@@ -30,5 +30,10 @@ TEST(NearSizes, AreNamedInASentence) {
   EXPECT_EQ(would_work({3, 6}, " ranks"), "; 3 or 6 ranks would work");
 }
 
+TEST(OneOf, SeparatesTheLastByOr) {
+  EXPECT_EQ(one_of(std::vector<int64_t>{32, 64}), "32 or 64");
+  EXPECT_EQ(one_of(std::vector<int64_t>{32, 64, 128}), "32, 64 or 128");
+}
+
 }  // namespace
 }  // namespace octavo
