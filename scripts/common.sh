@@ -84,9 +84,7 @@ flash_attention_here() {
 }
 
 # Sets the array MPIRUN to the mpirun command that starts $1 ranks, $2 of them on this machine (by default all). The caller appends
-# the program. Ranks are not bound to single cores, because each rank runs OMP_NUM_THREADS threads. mpirun's parameter
-# odls_base_sigkill_timeout keeps its default. A larger value would give slow saves more time after a signal, but mpirun would
-# also wait longer after every crash.
+# the program. Ranks are not bound to single cores, because each rank runs OMP_NUM_THREADS threads.
 make_mpirun() {
   local ranks="$1" here="${2:-$1}" cores threads
   cores="$(nproc)"

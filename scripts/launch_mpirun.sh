@@ -49,6 +49,8 @@ per_node=$((10#$per_node))
 # the run, so that guard() sees them. Open MPI 5 does not keep them.
 export OMPI_MCA_plm_rsh_agent="${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4}"
 export OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_orte_leave_session_attached=1
+# If a rank dies, mpirun kills the others at once. By default it asks them twice to end, a second apart, but they cannot save without it.
+export OMPI_MCA_odls_base_sigkill_timeout="${OMPI_MCA_odls_base_sigkill_timeout:-0}"
 ssh_name=""
 if [[ "$(readlink -f "$(command -v mpirun)")" == *orterun ]]; then ssh_name=ssh; fi  # Open MPI 4
 
@@ -207,9 +209,9 @@ trap 'on_signal INT' INT
 trap 'on_signal USR1' USR1
 trap '' HUP PIPE
 
-# mpirun runs in its own session, because Ctrl-C would reach it otherwise. If this script is killed, mpirun is told to end.
+# mpirun runs in its own session, because Ctrl-C would reach it otherwise. If this script is killed, the ranks are told to save and end.
 own_session=(setsid)
-if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
+if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig USR1); fi
 # Copies the standard error of mpirun, except for Open MPI's paragraphs about an end of a rank that octavo explains itself: a rank that
 # returned an exit code other than 0, or a rank that SIGUSR1 killed before it had a handler. A paragraph about daemons that did not start
 # appears when the connection to a node of a run is lost, so it is omitted, too. Messages about a crashed rank stay. If nobody

@@ -140,8 +140,8 @@ class ScriptSignalTest(Signalled):
                 self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
                 self.assertNotIn("mpirun ", result.err, "Open MPI adds nothing")
 
-    def test_sigkill_to_the_script_ends_mpirun(self):
-        # mpirun waits for its ranks here.
+    def test_sigkill_to_the_script(self):
+        """The ranks save and end nevertheless."""
         process = self.start_script(self.ten_steps(**self.LONG), more={})
         self.wait_for_steps(process, 3)
         process.kill()
