@@ -32,7 +32,7 @@ void swiglu_forward(const SwigluForward& args) {
 }
 
 template <typename T>
-void update_slope(float& slope, const Tensor& gate_up) {
+void update_gradient_bound_factor(float& gradient_bound_factor, const Tensor& gate_up) {
   const int64_t width = gate_up.dim(1) / 2;
   uint32_t gates = 0;
   uint32_t ups = 0;
@@ -44,8 +44,8 @@ void update_slope(float& slope, const Tensor& gate_up) {
       ups = std::max(ups, magnitude(static_cast<float>(row[width + c])));
     }
   }
-  update_amax(slope, std::bit_cast<float>(gates));
-  update_amax(slope, kLargestSiluSlope * std::bit_cast<float>(ups));
+  update_amax(gradient_bound_factor, std::bit_cast<float>(gates));
+  update_amax(gradient_bound_factor, kLargestSiluSlope * std::bit_cast<float>(ups));
 }
 
 template <typename T>
@@ -80,16 +80,20 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   expect_tensor(args.gate_up, "swiglu_forward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
   check_cast(args.cast, CastOf::kActivation, "swiglu_forward", args.out, stream);
-  if (args.slope.defined()) expect_tensor(args.slope, "swiglu_forward slope", DType::kFloat32, {1});
-  CHECK(!args.slope.defined() || (args.amax.defined() && !args.cast.defined()),
-        "swiglu_forward: a slope without an amax, or with a cast");
+  if (args.gradient_bound_factor.defined()) {
+    expect_tensor(args.gradient_bound_factor, "swiglu_forward gradient_bound_factor", DType::kFloat32, {1});
+  }
+  CHECK(!args.gradient_bound_factor.defined() || (args.amax.defined() && !args.cast.defined()),
+        "swiglu_forward: a gradient_bound_factor without an amax, or with a cast");
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
   if (ran_elsewhere<cuda::swiglu_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() {
     cpu::swiglu_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
-    if (args.slope.defined()) cpu::update_slope<T>(args.slope.data<float>()[0], args.gate_up);
+    if (args.gradient_bound_factor.defined()) {
+      cpu::update_gradient_bound_factor<T>(args.gradient_bound_factor.data<float>()[0], args.gate_up);
+    }
   });
   cpu::cast_result(args.cast, args.out);
 }

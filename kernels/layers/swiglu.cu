@@ -77,15 +77,16 @@ __device__ ForwardMagnitudes<T> forward_rows(T* out, const T* gate_up, int64_t t
   return largest;
 }
 
-template <typename T, int N, bool kAmax, bool kSlope>
+template <typename T, int N, bool kAmax, bool kGradientBound>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, float* slope, int64_t tokens, int64_t intermediate) {
+    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, float* gradient_bound_factor, int64_t tokens,
+                          int64_t intermediate) {
   const ForwardMagnitudes<T> largest = forward_rows<T, N>(out, gate_up, tokens, intermediate);
   if constexpr (kAmax) update_amax(amax, largest.out.float_bits());
-  if constexpr (kSlope) {
+  if constexpr (kGradientBound) {
     __syncthreads();
     const float of_gates = __fmul_rn(kLargestSiluSlope, __uint_as_float(largest.up.float_bits()));
-    update_amax(slope, max(largest.gate.float_bits(), __float_as_uint(of_gates)));
+    update_amax(gradient_bound_factor, max(largest.gate.float_bits(), __float_as_uint(of_gates)));
   }
 }
 
@@ -276,11 +277,12 @@ template <typename T, int N>
 void launch_forward_rows(const SwigluForward& args, Stream& stream) {
   const int64_t tokens = args.out.dim(0);
   const int64_t intermediate = args.out.dim(1);
-  auto* kernel = args.slope.defined()  ? swiglu_forward_kernel<T, N, true, true>
-                 : args.amax.defined() ? swiglu_forward_kernel<T, N, true, false>
-                                       : swiglu_forward_kernel<T, N, false, false>;
+  auto* kernel = args.gradient_bound_factor.defined() ? swiglu_forward_kernel<T, N, true, true>
+                 : args.amax.defined()                ? swiglu_forward_kernel<T, N, true, false>
+                                                      : swiglu_forward_kernel<T, N, false, false>;
   launch("swiglu_forward", kernel, row_tiles(tokens, intermediate / N), stream, pointer<T>(args.out),
-         pointer<const T>(args.gate_up), pointer<float>(args.amax), pointer<float>(args.slope), tokens, intermediate);
+         pointer<const T>(args.gate_up), pointer<float>(args.amax), pointer<float>(args.gradient_bound_factor), tokens,
+         intermediate);
 }
 
 template <typename T, int N>

@@ -10,10 +10,10 @@
 // infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the
 // result is then undefined.
 //
-// The slope bounds how much larger than d_out a gradient can be: |d_up| <= |d_out| * |gate|, because |silu(x)| <= |x|,
-// and |d_gate| <= |d_out| * 1.1 * |up|, because |silu'(x)| < 1.1. Rounding may exceed the bound by 0.4%, which does not
-// change a cast to e5m2 with a scale of the bound, because values up to 7% above the largest number round to this
-// number.
+// The gradient bound factor limits how much larger than d_out a gradient can be: |d_up| <= |d_out| * |gate|, because
+// |silu(x)| <= |x|, and |d_gate| <= |d_out| * 1.1 * |up|, because |silu'(x)| < 1.1. Rounding may exceed the bound by
+// 0.4%, which does not change a cast to e5m2 with a scale of the bound, because values up to 7% above the largest
+// number round to this number.
 //
 // Queued on `stream`; deterministic.
 #pragma once
@@ -32,7 +32,7 @@ struct SwigluForward {
   Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
   Fp8Cast cast = {};  // optional, replaces out
   // Optional [1] float32: = max(itself, max |gate|, 1.1 * max |up|). Requires `amax`, and excludes `cast`.
-  Tensor slope = {};
+  Tensor gradient_bound_factor = {};
 };
 void swiglu_forward(const SwigluForward& args, Stream& stream);
 

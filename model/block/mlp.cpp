@@ -26,9 +26,12 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
   gate_up_.forward(a.norm.linear, {.y = a.gate_up, .x = a.norm.out, .pass = pass}, c.stream);
   if (pass != BlockPass::kForward) return;
   const ProducerWork work = down_.input_work(a.down, pass);
-  swiglu_forward(
-      {.out = swiglu_, .gate_up = a.gate_up, .amax = work.amax, .cast = work.cast, .slope = a.norm.linear.slope},
-      c.stream);
+  swiglu_forward({.out = swiglu_,
+                  .gate_up = a.gate_up,
+                  .amax = work.amax,
+                  .cast = work.cast,
+                  .gradient_bound_factor = a.norm.linear.gradient_bound_factor},
+                 c.stream);
   observe(c.observer, {.op = "swiglu_forward", .results = {swiglu_}, .inputs = {a.gate_up}});
   down_.forward(a.down, {.y = delta, .x = swiglu_, .pass = pass}, c.stream);
 }

@@ -15,7 +15,8 @@ AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& aren
   const bool delays = traits(config.linear).uses_history;
   for (int64_t i = 0; i < in_flight; ++i) {
     current_.push_back(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds}));
-    if (!delays) slopes_.push_back(arena.allocate("fp8 slopes", DType::kFloat32, {linears}));
+    if (delays) continue;
+    gradient_bound_factors_.push_back(arena.allocate("fp8 gradient bound factors", DType::kFloat32, {linears}));
   }
   if (!delays) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
@@ -40,7 +41,7 @@ void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream)
   if (!first && uses_history_) return;  // The amaxes of a step are the maxima over its micro-batches.
   if (!first && delayed()) return collect(current, stream);
   stream.zero(current.rows(0, kWeight * linears_));
-  if (!slopes_.empty()) stream.zero(slopes_[static_cast<size_t>(in_flight)]);
+  if (!gradient_bound_factors_.empty()) stream.zero(gradient_bound_factors_[static_cast<size_t>(in_flight)]);
 }
 
 void AmaxTable::collect(const Tensor& current, Stream& stream) {

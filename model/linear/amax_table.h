@@ -37,8 +37,8 @@ class AmaxTable {
   }
   // Returns [1] float32, the maximum factor by which the output gradient of a linear can exceed the gradient that it is
   // computed from. The forward op (swiglu_forward) writes max(itself, factor). Undefined if delayed().
-  Tensor slope(int64_t linear, int64_t in_flight) const {
-    return slopes_[static_cast<size_t>(in_flight)].rows(linear, linear + 1);
+  Tensor gradient_bound_factor(int64_t linear, int64_t in_flight) const {
+    return gradient_bound_factors_[static_cast<size_t>(in_flight)].rows(linear, linear + 1);
   }
   // Returns [1] float32, the amax of which the scale is made while uses_history().
   Tensor scaling(int64_t linear, Kind kind) const { return slot(scaling_, linear, kind); }
@@ -57,9 +57,9 @@ class AmaxTable {
     return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
   }
 
-  // Clears the amaxes of inputs and output gradients, and the slopes, of the micro-batch in flight with number
-  // `in_flight`. `first` says whether it is the step's first micro-batch with this number. For later ones, delayed
-  // scaling first adds the amaxes to the history, or does not clear them while uses_history().
+  // Clears the amaxes of inputs and output gradients, and the gradient bound factors, of the micro-batch in flight with
+  // number `in_flight`. `first` says whether it is the step's first micro-batch with this number. For later ones,
+  // delayed scaling first adds the amaxes to the history, or does not clear them while uses_history().
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
   // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
@@ -92,7 +92,8 @@ class AmaxTable {
 
   int64_t linears_;
   std::vector<Tensor> current_;  // [slots] float32, by number of the micro-batch in flight
-  std::vector<Tensor> slopes_;   // [linears] float32, by number of the micro-batch in flight. Empty if delayed().
+  // [linears] float32, by number of the micro-batch in flight. Empty if delayed().
+  std::vector<Tensor> gradient_bound_factors_;
   Tensor scaling_;
   Tensor history_;
   Tensor weight_scaling_;    // [linears] float32

@@ -87,7 +87,7 @@ LinearActivations LinearLayer::make_activations(int64_t in_flight, const KeptOpe
   if (casts_.has_amaxes) {
     a.input_amax = o.amaxes->current(o.index, AmaxTable::kInput, in_flight);
     a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
-    if (casts_.bounds_gradient) a.slope = o.amaxes->slope(o.index, in_flight);
+    if (casts_.bounds_gradient) a.gradient_bound_factor = o.amaxes->gradient_bound_factor(o.index, in_flight);
   }
   const bool training = o.gradient.defined();
   if (training) {
@@ -172,9 +172,9 @@ const TensorCast& LinearLayer::work_on(Kind kind, BlockPass pass) const {
 Exchange LinearLayer::exchange_of(Kind kind) const { return casts_.exchange[kind == AmaxTable::kInput ? 0 : 1]; }
 
 void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const {
-  if (!a.slope.defined()) return;
-  agree(a.slope, stream);
-  amax({.out = a.gradient_amax, .x = d.view({d.numel()}), .factor = a.slope}, stream);
+  if (!a.gradient_bound_factor.defined()) return;
+  agree(a.gradient_bound_factor, stream);
+  amax({.out = a.gradient_amax, .x = d.view({d.numel()}), .factor = a.gradient_bound_factor}, stream);
   agree(a.gradient_amax, stream);
 }
 
@@ -232,7 +232,8 @@ const char* LinearLayer::name_of(Kind kind) const {
   return kind == AmaxTable::kInput ? options_.spec.names.forward : options_.spec.names.d_x;
 }
 
-// Replaces this rank's maximum, an amax or a slope, with that of all ranks that have a part of the tensor.
+// Replaces this rank's maximum, an amax or a gradient bound factor, with that of all ranks that have a part of the
+// tensor.
 void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
     options_.context->micro_batch().all_reduce_max(maximum, stream, "an activation's amax");

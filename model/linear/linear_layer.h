@@ -117,7 +117,7 @@ struct LinearActivations {
   Tensor gradient_amax;          // [1] float32, slot of d_y in the AmaxTable, like input_amax.
   // [1] float32, slot in the AmaxTable: factor by which d_y can exceed the gradient that it is computed from. Undefined
   // unless the scale of d_y is made from a bound.
-  Tensor slope;
+  Tensor gradient_bound_factor;
 };
 
 struct LinearOptions {
@@ -185,8 +185,9 @@ class LinearLayer {
     return producer_work(a, AmaxTable::kOutputGradient, BlockPass::kForward);
   }
 
-  // Makes the scale of d_y from an upper bound of its amax, if LinearActivations::slope is defined. The producer of d_y
-  // computes d_y from a gradient `d`, and each |d_y| is at most slope * max |d|. Called before gradient_work.
+  // Makes the scale of d_y from an upper bound of its amax, if LinearActivations::gradient_bound_factor is defined. The
+  // producer of d_y computes d_y from a gradient `d`, and each |d_y| is at most gradient_bound_factor * max |d|. Called
+  // before gradient_work.
   void bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const;
 
   void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;

@@ -29,7 +29,7 @@ struct Use {
   bool accumulate = false;                   // Whether the weight gradient is added to ones.
   bool splits = false;                       // Whether backward_weights() computes the weight gradient.
 };
-constexpr float kSlope = 4;
+constexpr float kBoundFactor = 4;
 constexpr double kPastAmax = 112;  // Amax in the history, twice the largest extreme.
 
 // On 4 ranks, the share of a rank is less than a block of 128 tokens.
@@ -129,7 +129,7 @@ class TestedLayer {
         data_(data),
         precision_{.compute = DType::kFloat32, .linear = recipe.precision},
         shape_(shape_of(data.weight, division.divided)),
-        slope_of_part_(ranks == nullptr || ranks->rank() == ranks->size() - 1 ? kSlope : 1.0f),
+        bound_factor_of_part_(ranks == nullptr || ranks->rank() == ranks->size() - 1 ? kBoundFactor : 1.0f),
         group_(ranks, kTokens, stream_),
         weight_(make_weight(weight_amax)),
         amaxes_(precision_, 1, arena_),
@@ -162,7 +162,7 @@ class TestedLayer {
     const LinearActivations& a = activations_;
     make(x, layer_.input_work(a));
     layer_.forward(a, {.y = y, .x = x}, stream_);
-    if (a.slope.defined()) a.slope.data<float>()[0] = slope_of_part_;
+    if (a.gradient_bound_factor.defined()) a.gradient_bound_factor.data<float>()[0] = bound_factor_of_part_;
     layer_.bound_gradient(a, d_y, stream_);
     make(d_y, layer_.gradient_work(a));
     WeightGradient weight_gradient = use_.accumulate ? WeightGradient::kAdd : WeightGradient::kWrite;
@@ -227,7 +227,7 @@ class TestedLayer {
   LinearShape shape_;
   Stream stream_ = Stream::cpu();
   Arena arena_{Device::kCpu, 16 << 20};
-  float slope_of_part_;  // The slope of the last rank is that of the tensor.
+  float bound_factor_of_part_;  // The factor of the last rank is that of the tensor.
   TensorGroup group_;
 
   LinearWeight weight_;
@@ -264,7 +264,7 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
     expect_part(divided.gradient, alone.gradient, division.weight(), "weight gradient");
     const bool bounds =
         recipe.precision == LinearPrecision::kFp8Tensorwise && traits(use.producer).own_scale == OwnScale::kBound;
-    const Values amaxes = {largest_magnitude(data.x, 0), (bounds ? kSlope : 1) * largest_magnitude(data.d_y, 0)};
+    const Values amaxes = {largest_magnitude(data.x, 0), (bounds ? kBoundFactor : 1) * largest_magnitude(data.d_y, 0)};
     EXPECT_EQ(divided.amaxes(), needs_amax(recipe.precision) ? amaxes : Values());
   }
 

@@ -87,8 +87,8 @@ TEST_P(SwigluTest, Amax) {
   }
 }
 
-// No gradient exceeds the slope times the largest |d_out| by more than the rounding of bfloat16.
-TEST_P(SwigluTest, SlopeBoundsTheGradient) {
+// No gradient exceeds the gradient bound factor times the largest |d_out| by more than the rounding of bfloat16.
+TEST_P(SwigluTest, FactorBoundsTheGradient) {
   for (const auto& [tokens, width] : sizes()) {
     for (const auto& [gates, ups] : {std::pair{0.1, 3.0}, {3.0, 0.1}, {30.0, 1.0}}) {
       Array gate_up = random({tokens, 2 * width});
@@ -100,18 +100,19 @@ TEST_P(SwigluTest, SlopeBoundsTheGradient) {
         expected = std::max(expected, static_cast<double>(is_gate ? magnitude : kLargestSiluSlope * magnitude));
       }
       const Array out = array({tokens, width}), amax = single(0);
-      const auto slope_after = [&](double before) {
-        const Array slope = single(before);
-        swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax, .slope = slope}, stream());
-        return slope.at(0);
+      const auto factor_after = [&](double before) {
+        const Array gradient_bound_factor = single(before);
+        swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax, .gradient_bound_factor = gradient_bound_factor},
+                       stream());
+        return gradient_bound_factor.at(0);
       };
-      EXPECT_EQ(slope_after(0), expected);
-      EXPECT_EQ(slope_after(1000), 1000);
+      EXPECT_EQ(factor_after(0), expected);
+      EXPECT_EQ(factor_after(1000), 1000);
       const Array d_out = random({tokens, width}), d_gate_up = array({tokens, 2 * width});
       swiglu_backward({d_gate_up, d_out, gate_up}, stream());
       EXPECT_LE(largest_magnitude(d_gate_up, 0), 1.004 * expected * largest_magnitude(d_out, 0));
       gate_up.set(width, std::nan(""));
-      EXPECT_TRUE(std::isnan(slope_after(0)));
+      EXPECT_TRUE(std::isnan(factor_after(0)));
     }
   }
 }
