@@ -7,7 +7,7 @@
 // their gradients are zero.
 #pragma once
 
-#include "model/block/block_half.h"
+#include "model/block/sublayer.h"
 #include "model/parameters/parameters.h"
 
 namespace octavo {

@@ -150,7 +150,7 @@ void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
   const auto parameter = [&](const char* name) -> const ParameterSpec& {
     return layout().find(layer_parameter(number, name));
   };
-  const HalfParts parts{
+  const SublayerParts parts{
       .config = local_,
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
@@ -162,7 +162,7 @@ void Llama::make_block(const Chunk& chunk, size_t layer, Arena& arena) {
 size_t Llama::linear_of(const char* name) const {
   const auto linear =
       std::ranges::find(linears_, std::string_view(name), [](const LinearSpec& l) { return l.names.forward; });
-  CHECK(linear != linears_.end(), "a block takes a linear '{}' that its halves do not list", name);
+  CHECK(linear != linears_.end(), "a block takes a linear '{}' that its sublayers do not list", name);
   return static_cast<size_t>(linear - linears_.begin());
 }
 

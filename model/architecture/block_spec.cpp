@@ -4,7 +4,7 @@ namespace octavo {
 
 namespace {
 
-HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
+SublayerSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
   const int64_t kv_width = c.num_kv_heads * c.head_dim;
   std::vector<NormSpec> norms{{kAttentionNorm, c.hidden_size}};
   if (c.qk_norm) norms.insert(norms.end(), {{kQueryNorm, c.head_dim}, {kKeyNorm, c.head_dim}});
@@ -25,7 +25,7 @@ HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
                        .gradient_slot = 1}}};
 }
 
-HalfSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
+SublayerSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
   return {.norms = {{kMlpNorm, c.hidden_size}},
           .linears = {
               {.names = {"gate_up", "gate_up_d_x", "gate_up_d_w"},
@@ -44,14 +44,14 @@ HalfSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
 
 }  // namespace
 
-std::vector<HalfSpec> block_halves(const ModelConfig& config, const BatchShape& shape) {
+std::vector<SublayerSpec> block_sublayers(const ModelConfig& config, const BatchShape& shape) {
   return {attention_spec(config, shape), mlp_spec(config, shape)};
 }
 
 std::vector<LinearSpec> block_linears(const ModelConfig& config, const BatchShape& shape) {
   std::vector<LinearSpec> linears;
-  for (const HalfSpec& half : block_halves(config, shape)) {
-    linears.insert(linears.end(), half.linears.begin(), half.linears.end());
+  for (const SublayerSpec& sublayer : block_sublayers(config, shape)) {
+    linears.insert(linears.end(), sublayer.linears.begin(), sublayer.linears.end());
   }
   return linears;
 }

@@ -53,8 +53,8 @@ struct NormSpec {
   int64_t width;
 };
 
-// The norms and linears of a half of a block, which is attention or the MLP.
-struct HalfSpec {
+// The norms and linears of a sublayer of a block, which is attention or the MLP.
+struct SublayerSpec {
   std::vector<NormSpec> norms;
   std::vector<LinearSpec> linears;
 };
@@ -76,10 +76,10 @@ struct BatchShape {
   int64_t whole_seq_len() const { return seq_len * context.size; }
 };
 
-// Returns both halves in the order of forward. `config` is the config of the whole model, or the local_config of a
+// Returns both sublayers in the order of forward. `config` is the config of the whole model, or the local_config of a
 // rank.
-std::vector<HalfSpec> block_halves(const ModelConfig& config, const BatchShape& shape = {});
-// Returns the linears of both halves in the order of forward.
+std::vector<SublayerSpec> block_sublayers(const ModelConfig& config, const BatchShape& shape = {});
+// Returns the linears of both sublayers in the order of forward.
 std::vector<LinearSpec> block_linears(const ModelConfig& config, const BatchShape& shape = {});
 
 }  // namespace octavo

@@ -48,7 +48,7 @@ AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& 
   d_attention = allocate("gradient of attention", shape.tokens(), config.attention_width());
 }
 
-QkNormParameters::QkNormParameters(const HalfParts& parts) {
+QkNormParameters::QkNormParameters(const SublayerParts& parts) {
   if (!parts.config.qk_norm) return;
   q_weight = parts.weight(kQueryNorm);
   k_weight = parts.weight(kKeyNorm);
@@ -56,7 +56,7 @@ QkNormParameters::QkNormParameters(const HalfParts& parts) {
   d_k_weight = parts.gradient(kKeyNorm);
 }
 
-Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
+Attention::Attention(const SublayerParts& parts, const AttentionScratch& scratch)
     : norm_(parts, kAttentionNorm),
       qkv_(parts.linear("qkv")),
       o_(parts.linear("o")),
@@ -167,7 +167,7 @@ void Attention::start_backward(const BlockContext& c, const AttentionActivations
 
 // The gradients of keys and values are summed over ranks while the weight gradient of o is computed. The input of a
 // linear is recomputed before its output gradient is computed, because both may be cast into the same LinearScratch.
-void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
+void Attention::backward(const BlockContext& c, const AttentionActivations& a, const SublayerBackward& args) const {
   const Tensor& d_attention = scratch_.d_attention;
   o_.recompute_input(a.o, a.attention, c.stream);
   o_.backward(a.o,

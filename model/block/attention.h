@@ -1,4 +1,4 @@
-// The attention half of a block:
+// The attention sublayer of a block:
 //
 //   delta = o(attention(rope(qkv(norm(h)))))
 //
@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/attention/sdpa.h"
-#include "model/block/block_half.h"
+#include "model/block/sublayer.h"
 
 namespace octavo {
 
@@ -39,7 +39,7 @@ struct AttentionScratch {
 
 // The weights of qk-norm and their gradients, [head_dim]. Undefined without qk-norm.
 struct QkNormParameters {
-  explicit QkNormParameters(const HalfParts& parts);
+  explicit QkNormParameters(const SublayerParts& parts);
 
   Tensor q_weight, k_weight;      // compute dtype
   Tensor d_q_weight, d_k_weight;  // float32; undefined in inference
@@ -47,7 +47,7 @@ struct QkNormParameters {
 
 class Attention {
  public:
-  Attention(const HalfParts& parts, const AttentionScratch& scratch);
+  Attention(const SublayerParts& parts, const AttentionScratch& scratch);
 
   // `residual` [share, hidden]. If it is undefined, as in the first block and in recomputation, a.norm.h holds the
   // input. `delta` [share, hidden] is added to the residual, and is then overwritten with the output of o.
@@ -57,11 +57,11 @@ class Attention {
   // gather of keys and values. Called before the backward of a block that is not recomputed. Recomputing a block
   // includes it.
   void start_backward(const BlockContext& context, const AttentionActivations& a) const;
-  void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
+  void backward(const BlockContext& context, const AttentionActivations& a, const SublayerBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const AttentionActivations& a, bool accumulate, Stream& stream) const;
 
-  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_work).
+  // Returns the slot for the amax of the gradient of the sublayer's output (LinearLayer::gradient_work).
   Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_work(a.o).amax; }
   // Returns the gradient of the weight of qkv.
   const Tensor& qkv_gradient() const { return qkv_.gradient(); }
@@ -74,7 +74,7 @@ class Attention {
   void attend_backward(const BlockContext& context, const AttentionActivations& a) const;
   void start_gather_keys(const BlockContext& context, const AttentionActivations& a) const;
 
-  HalfNorm norm_;
+  SublayerNorm norm_;
   LinearLayer qkv_, o_;
   QkNormParameters qk_norm_;
   AttentionScratch scratch_;

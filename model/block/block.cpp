@@ -16,7 +16,7 @@ BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, D
   attention.emplace(config, shape, compute, gradients, arena);
 }
 
-Block::Block(const HalfParts& parts, const BlockScratch& scratch)
+Block::Block(const SublayerParts& parts, const BlockScratch& scratch)
     : attention_(parts, *scratch.attention), mlp_(parts, scratch.swiglu), d_norm_(scratch.d_norm) {}
 
 void Block::forward(const BlockContext& c, const BlockActivations& a, const Tensor& residual,
@@ -29,7 +29,7 @@ void Block::forward(const BlockContext& c, const BlockActivations& a, const Tens
   mlp_.forward(c, a.mlp, a.h0(), delta, BlockPass::kForward);
 }
 
-// The attention half writes its output to d_norm_, which holds no gradient yet.
+// The attention sublayer writes its output to d_norm_, which holds no gradient yet.
 void Block::forward_again(const BlockContext& c, const BlockActivations& a) const {
   const ProfilerRange range(c.stream, "recompute");
   attention_.forward(c, a.attention, {}, d_norm_, BlockPass::kRecompute);

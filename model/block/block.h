@@ -43,7 +43,7 @@ struct BlockScratch {
 
 class Block {
  public:
-  Block(const HalfParts& parts, const BlockScratch& scratch);
+  Block(const SublayerParts& parts, const BlockScratch& scratch);
 
   // `residual` [share, hidden]. If it is undefined, as in the first block, a.h0() holds the input. `delta` [share,
   // hidden] is added to the residual, and is then overwritten with the output of down.

@@ -17,7 +17,7 @@ MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shap
   down = memory.of_linear("down", {});
 }
 
-Mlp::Mlp(const HalfParts& parts, const Tensor& swiglu)
+Mlp::Mlp(const SublayerParts& parts, const Tensor& swiglu)
     : norm_(parts, kMlpNorm), gate_up_(parts.linear("gate_up")), down_(parts.linear("down")), swiglu_(swiglu) {}
 
 void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
@@ -39,7 +39,7 @@ void Mlp::forward(const BlockContext& c, const MlpActivations& a, const Tensor& 
 // Backward of down and swiglu. swiglu_backward overwrites gate_up with its gradient, because no later op reads gate_up.
 // It also writes the input of down, if the recipe can cast it in one pass. The input of a linear is recomputed before
 // its output gradient is computed, because both may be cast into the same LinearScratch.
-void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
+void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const SublayerBackward& args) const {
   const bool by_product = down_.recomputes_input() && down_.input_is_by_product();
   if (down_.recomputes_input() && !by_product) {
     swiglu_forward({.out = swiglu_, .gate_up = a.gate_up}, c.stream);
@@ -69,7 +69,7 @@ void Mlp::down_backward(const BlockContext& c, const MlpActivations& a, const Ha
                  c.stream);
 }
 
-void Mlp::backward(const BlockContext& c, const MlpActivations& a, const HalfBackward& args) const {
+void Mlp::backward(const BlockContext& c, const MlpActivations& a, const SublayerBackward& args) const {
   down_backward(c, a, args);
   gate_up_.backward(a.norm.linear,
                     {.d_x = args.d_norm, .d_y = a.gate_up, .x = a.norm.out, .weight_gradient = args.weight_gradient},

@@ -1,9 +1,9 @@
-// The MLP half of a block:
+// The MLP sublayer of a block:
 //
 //   delta = down(swiglu(gate_up(norm(h))))
 #pragma once
 
-#include "model/block/block_half.h"
+#include "model/block/sublayer.h"
 
 namespace octavo {
 
@@ -19,23 +19,23 @@ struct MlpActivations {
 class Mlp {
  public:
   // `swiglu` [tokens, intermediate] is memory that all blocks share.
-  Mlp(const HalfParts& parts, const Tensor& swiglu);
+  Mlp(const SublayerParts& parts, const Tensor& swiglu);
 
   // `delta` [share, hidden] is added to the residual, and is then overwritten with the output of down. Recomputation
   // ends with gate_up, from which backward makes the input of down.
   void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
-  void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
+  void backward(const BlockContext& context, const MlpActivations& a, const SublayerBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).
   void backward_weights(const MlpActivations& a, bool accumulate, Stream& stream) const;
 
-  // Returns the slot for the amax of the gradient of the half's output (LinearLayer::gradient_work).
+  // Returns the slot for the amax of the gradient of the sublayer's output (LinearLayer::gradient_work).
   Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_work(a.down).amax; }
 
  private:
-  void down_backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
+  void down_backward(const BlockContext& context, const MlpActivations& a, const SublayerBackward& args) const;
 
-  HalfNorm norm_;
+  SublayerNorm norm_;
   LinearLayer gate_up_, down_;
   Tensor swiglu_;  // Input of down. In backward it first holds its gradient, then the input again.
 };

@@ -73,10 +73,10 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
   const auto add_norm = [&](std::string name, int64_t width) {
     add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
   };
-  const std::vector<HalfSpec> halves = block_halves(c);
+  const std::vector<SublayerSpec> sublayers = block_sublayers(c);
   for (const int64_t layer : layers_) {
-    for (const HalfSpec& half : halves) {
-      for (const NormSpec& norm : half.norms) {
+    for (const SublayerSpec& sublayer : sublayers) {
+      for (const NormSpec& norm : sublayer.norms) {
         add_norm(layer_parameter(layer, norm.name), norm.width);
         align_next();
       }
@@ -94,8 +94,8 @@ void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const Mo
 }
 
 void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c, int64_t layer, int64_t index) {
-  // The linears that write into the residual stream, one per half, start with smaller weights, so that the variance of
-  // the residual stream does not grow with the depth (Radford et al., GPT-2, section 2.3).
+  // The linears that write into the residual stream, one per sublayer, start with smaller weights, so that the variance
+  // of the residual stream does not grow with the depth (Radford et al., GPT-2, section 2.3).
   const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
   const int64_t columns = linear.shape.in;
   for (const MatrixSpec& matrix : linear.matrices) {

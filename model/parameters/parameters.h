@@ -2,10 +2,10 @@
 //
 // Parameters have their Hugging Face names. They are stored in one flat order, in units that are sharded, gathered and
 // reduced as a whole: all norm weights of the model (a few megabytes, always gathered), the embedding table, the
-// matrices of each block, and lm_head unless it is tied. The halves of a block list its parameters (block_halves in
-// model/architecture/block_spec.h). The parameters of one linear are adjacent, so that matmuls read them as one [q + 2
-// kv, hidden] and one [2 ffn, hidden] matrix. Every parameter except those inside such a matrix starts at a multiple of
-// kParameterAlignment elements. Padding is zero and stays zero.
+// matrices of each block, and lm_head unless it is tied. The sublayers of a block list its parameters (block_sublayers
+// in model/architecture/block_spec.h). The parameters of one linear are adjacent, so that matmuls read them as one [q +
+// 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter except those inside such a matrix starts at a multiple
+// of kParameterAlignment elements. Padding is zero and stays zero.
 #pragma once
 
 #include <cstdint>

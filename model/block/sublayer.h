@@ -1,5 +1,5 @@
-// Shared parts of the two halves of a transformer block (model/block/attention.h, model/block/mlp.h). A half begins
-// with a norm of the residual stream, and ends with a linear whose output is added to the residual stream:
+// Shared parts of the two sublayers of a transformer block (model/block/attention.h, model/block/mlp.h). A sublayer
+// begins with a norm of the residual stream, and ends with a linear whose output is added to the residual stream:
 //
 //   h = residual + delta
 //   delta = last linear(... op(first linear(norm(h))))
@@ -31,8 +31,8 @@ struct BlockContext {
   ResultObserver* observer = nullptr;  // Observer of the results. Usually null.
 };
 
-// The parts of a half of one layer, which the model owns.
-struct HalfParts {
+// The parts of a sublayer of one layer, which the model owns.
+struct SublayerParts {
   const ModelConfig& config;  // local_config of the rank.
   // Return the weight of a norm, and its gradient, by the name in NormSpec. The gradient is undefined in inference.
   std::function<Tensor(const char*name)> weight, gradient;
@@ -63,27 +63,27 @@ struct ActivationMemory {
   bool keeps_norms() const { return reads_norms && keeps(Activation::kNormInput); }
 };
 
-// Activations of the norm of a half.
+// Activations of the norm of a sublayer.
 struct NormActivations {
-  Tensor h;                  // [share, hidden] input of the half
+  Tensor h;                  // [share, hidden] input of the sublayer
   Tensor rstd;               // [share] float32
   Tensor out;                // [share, hidden] output of the norm, input of a linear
   LinearActivations linear;  // tensors of this linear
 };
 
-struct HalfBackward {
-  Tensor d_h;       // [share, hidden] input: gradient of the half's output. Output: gradient of the half's input.
-  Tensor d_norm;    // [share, hidden] scratch
+struct SublayerBackward {
+  Tensor d_h;     // [share, hidden] input: gradient of the sublayer's output. Output: gradient of the sublayer's input.
+  Tensor d_norm;  // [share, hidden] scratch
   Tensor d_h_amax;  // [1] = max(itself, amax of the output d_h). Undefined: not measured.
   // Says whether backward writes, adds or saves the weight gradients of linears. The weight gradients of norms are
   // always +=.
   WeightGradient weight_gradient = WeightGradient::kWrite;
 };
 
-// The norm at the beginning of a half. Only one linear reads its output.
-class HalfNorm {
+// The norm at the beginning of a sublayer. Only one linear reads its output.
+class SublayerNorm {
  public:
-  HalfNorm(const HalfParts& parts, const char* name)
+  SublayerNorm(const SublayerParts& parts, const char* name)
       : name_(name), weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
 
   // Computes a.h = x + residual, or a.h = x if `residual` is undefined, and a.out = norm(a.h). If `linear` wants
@@ -94,7 +94,7 @@ class HalfNorm {
   void recompute_input(const BlockContext& context, const NormActivations& a, const LinearLayer& linear) const;
   // Adds the gradient that reaches a.h through the norm to args.d_h. args.d_norm is the gradient of a.out. The gradient
   // of the weight is +=.
-  void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
+  void backward(const BlockContext& context, const NormActivations& a, const SublayerBackward& args) const;
 
  private:
   void compute(const BlockContext& context, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,

@@ -1,4 +1,4 @@
-#include "model/block/block_half.h"
+#include "model/block/sublayer.h"
 
 namespace octavo {
 
@@ -17,8 +17,8 @@ Tensor ActivationMemory::norm(const char* name, const char* linear, std::initial
   return shared.get(makes_all ? name : "norm", compute, shape, arena);
 }
 
-void HalfNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormForward args, const LinearLayer& linear,
-                       BlockPass pass) const {
+void SublayerNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormForward args,
+                           const LinearLayer& linear, BlockPass pass) const {
   args.out = a.out;
   args.rstd = a.rstd;
   args.eps = static_cast<float>(c.config.rms_norm_eps);
@@ -33,20 +33,20 @@ void HalfNorm::compute(const BlockContext& c, const NormActivations& a, RmsNormF
                        .parameter = name_});
 }
 
-void HalfNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
-                       const LinearLayer& linear, BlockPass pass) const {
+void SublayerNorm::forward(const BlockContext& c, const NormActivations& a, const Tensor& x, const Tensor& residual,
+                           const LinearLayer& linear, BlockPass pass) const {
   compute(c, a, {.out = {}, .rstd = {}, .residual_out = a.h, .x = x, .residual = residual, .weight = weight_}, linear,
           pass);
 }
 
-void HalfNorm::recompute_input(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
+void SublayerNorm::recompute_input(const BlockContext& c, const NormActivations& a, const LinearLayer& linear) const {
   if (!linear.recomputes_input()) return;
   compute(c, a, {.out = {}, .rstd = {}, .residual_out = {}, .x = a.h, .residual = {}, .weight = weight_}, linear,
           BlockPass::kBackward);
   linear.recompute_input(a.linear, a.out, c.stream);
 }
 
-void HalfNorm::backward(const BlockContext& c, const NormActivations& a, const HalfBackward& args) const {
+void SublayerNorm::backward(const BlockContext& c, const NormActivations& a, const SublayerBackward& args) const {
   rms_norm_backward({.d_h = args.d_h,
                      .d_weight = d_weight_,
                      .d_out = args.d_norm,
