@@ -238,7 +238,7 @@ void CorruptionCheck::begin_step(const TrainingStep& step) {
   stream_.zero(passes());
   if (!recomputes_) return;
   hash_results(0);
-  state_.model.forward_backward(state_.batch.micro_batch(0), loss_scale(step), true,
+  state_.model.forward_backward(state_.batch.micro_batch(0), inverse_targets(step), true,
                                 state_.batch.num_micro_batches() == 1);
   state_.parameters.fsdp().finish_reductions();  // The step overwrites the gradients.
   state_.parameters.fsdp().weights_changed();    // Makes the step gather, cast and measure all weights again.

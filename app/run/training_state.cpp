@@ -133,7 +133,7 @@ void decide_on_update(TrainingState& state, const TrainingStep& step) {
   skip_update({.skip = state.skip,
                .loss_sums = state.loss,
                .grad_sum_of_squares = state.optimizer.grad_sum_of_squares(),
-               .loss_scale = loss_scale(step),
+               .inverse_targets = inverse_targets(step),
                .loss_limit = step.loss_limit},
               state.mesh.stream());
   if (std::isfinite(step.loss_limit)) state.mesh.world().all_reduce_max(state.skip, state.mesh.stream());
@@ -146,7 +146,9 @@ void training_step(TrainingState& state, const TrainingStep& step) {
   finish_step(state, step);
 }
 
-float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
+float inverse_targets(const TrainingStep& step) {
+  return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1));
+}
 
 std::vector<StepEntry> entries_of_step(const TrainingState& state) {
   return pipeline_entries(state.schedule, state.place, state.batch.num_micro_batches());
@@ -160,7 +162,7 @@ void queue_entries(TrainingState& state, const TrainingStep& step, std::span<con
   };
   state.model.run(entries, {.count = state.batch.num_micro_batches(),
                             .micro_batch = [&](int64_t i) { return state.batch.micro_batch(i); },
-                            .scale = loss_scale(step),
+                            .scale = inverse_targets(step),
                             .after_losses = add});
 }
 

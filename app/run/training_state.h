@@ -66,7 +66,7 @@ struct TrainingStep {
 };
 
 // Returns 1 / number of targets, which turns the summed loss into the mean.
-float loss_scale(const TrainingStep& step);
+float inverse_targets(const TrainingStep& step);
 
 // Queues one optimizer step on the last uploaded batch: forward and backward of each micro-batch, the reduction of
 // gradients over the ranks, clipping and the update. state.loss, state.skip and the optimizer's gradient norm are valid

@@ -14,7 +14,7 @@ namespace cpu {
 void skip_update(const SkipUpdate& args) {
   float loss = 0;
   for (int64_t i = 0; i < args.loss_sums.numel(); ++i) loss += args.loss_sums.data<float>()[i];
-  loss *= args.loss_scale;
+  loss *= args.inverse_targets;
   const bool usable = std::isfinite(loss) && std::isfinite(args.grad_sum_of_squares.data<float>()[0]);
   args.skip.data<float>()[0] = usable && loss <= args.loss_limit ? 0.0f : 1.0f;
 }

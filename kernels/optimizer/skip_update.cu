@@ -7,10 +7,10 @@ namespace {
 
 // Runs in a single thread, because there is only one loss per dataset.
 __global__ void skip_update_kernel(float* skip, const float* loss_sums, int64_t n, const float* grad_sum_of_squares,
-                                   float loss_scale, float loss_limit) {
+                                   float inverse_targets, float loss_limit) {
   float loss = 0;
   for (int64_t i = 0; i < n; ++i) loss += loss_sums[i];
-  loss *= loss_scale;
+  loss *= inverse_targets;
   const bool usable = isfinite(loss) && isfinite(*grad_sum_of_squares);
   *skip = usable && loss <= loss_limit ? 0.0f : 1.0f;
 }
@@ -20,7 +20,7 @@ __global__ void skip_update_kernel(float* skip, const float* loss_sums, int64_t 
 void skip_update(const SkipUpdate& args, Stream& stream) {
   launch("skip_update", skip_update_kernel, {1, 1}, stream, pointer<float>(args.skip),
          pointer<const float>(args.loss_sums), args.loss_sums.numel(), pointer<const float>(args.grad_sum_of_squares),
-         args.loss_scale, args.loss_limit);
+         args.inverse_targets, args.loss_limit);
 }
 
 }  // namespace octavo::cuda

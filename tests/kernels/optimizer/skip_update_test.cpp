@@ -20,7 +20,7 @@ class SkipUpdateTest : public LawTest {
     skip_update({.skip = out,
                  .loss_sums = losses,
                  .grad_sum_of_squares = squares,
-                 .loss_scale = 0.5f,
+                 .inverse_targets = 0.5f,
                  .loss_limit = loss_limit},
                 stream());
     return out.at(0);
