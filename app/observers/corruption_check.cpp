@@ -60,16 +60,16 @@ void add_kv_copies(const ModelConfig& config, const TrainingState& state, const 
                    std::vector<HashedSlice>& all) {
   const ShardedParameters& parameters = state.parameters;
   const int64_t elements = config.head_dim * config.hidden_size;  // Elements of one kv head's weight.
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    const ParameterSpec& spec = *piece.spec;
+  for (const ParameterSlice& slice : parameters.slices()) {
+    const ParameterSpec& spec = *slice.spec;
     if (!is_of_kv_heads(config, spec)) continue;
     const int64_t first = spec.whole_index(0);  // Index of the first row in the whole tensor.
-    const int64_t end = first + piece.end;
-    for (int64_t begin = first + piece.begin; begin < end;) {
+    const int64_t end = first + slice.end;
+    for (int64_t begin = first + slice.begin; begin < end;) {
       const int64_t head = begin / elements;
       const int64_t next = std::min(end, (head + 1) * elements);
-      const int64_t within = begin - first - piece.begin;
-      const int64_t offset = piece.offset + within;
+      const int64_t within = begin - first - slice.begin;
+      const int64_t offset = slice.offset + within;
       const std::string copy = fmt::format("replica {}, tensor rank {}, place {}", state.mesh.replicate().rank(),
                                            state.mesh.tensor().rank(), spec.offset + head * elements - first);
       const auto add = [&](const char* name, const Tensor& data) {
@@ -78,7 +78,7 @@ void add_kv_copies(const ModelConfig& config, const TrainingState& state, const 
       for (const OptimizerState& one : kept) {
         if (one.has(spec.unit)) add(one.name, one.slice(spec.unit, offset, offset + next - begin));
       }
-      const Tensor cast = parameters.weight(piece);
+      const Tensor cast = parameters.weight(slice);
       if (cast.defined()) add("cast weights", cast.rows(within, within + next - begin));
       begin = next;
     }

@@ -31,38 +31,38 @@ struct Staging {
 };
 
 // Function that writes the elements [begin, end) of a parameter, or of one of its optimizer states, to `out`, host
-// memory of the state's dtype. The ranges of a piece are read by one thread, from the piece's beginning to its end.
-using ParameterReader = std::function<void(const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out)>;
+// memory of the state's dtype. The ranges of a slice are read by one thread, from the slice's beginning to its end.
+using ParameterReader = std::function<void(const ParameterSlice& slice, int64_t begin, int64_t end, const Tensor& out)>;
 
 // Fills a state of the optimizer, or the master weights (master_state), with this rank's slices of the parameters,
 // which up to `threads` threads `read` at the same time. Waits for the copies.
 void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
                 Stream& stream, size_t threads = kReadingThreads) {
-  std::vector<const ParameterPiece*> pieces;
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    if (state.has(piece.spec->unit)) pieces.push_back(&piece);
+  std::vector<const ParameterSlice*> slices;
+  for (const ParameterSlice& slice : parameters.slices()) {
+    if (state.has(slice.spec->unit)) slices.push_back(&slice);
   }
-  // Begins with the longest pieces, so that the threads end at about the same time.
-  std::ranges::stable_sort(pieces, std::greater(),
-                           [](const ParameterPiece* piece) { return piece->end - piece->begin; });
+  // Begins with the longest slices, so that the threads end at about the same time.
+  std::ranges::stable_sort(slices, std::greater(),
+                           [](const ParameterSlice* slice) { return slice->end - slice->begin; });
   std::vector<Staging> stagings;  // Two per thread: one is filled while the other is copied to the GPU.
   for (size_t i = 0; i < 2 * threads; ++i) stagings.emplace_back(state.shards.dtype(), stream);
   std::mutex mutex;  // Guards the stream.
-  for_each_in_parallel(pieces.size(), threads, [&](size_t item, size_t thread) {
+  for_each_in_parallel(slices.size(), threads, [&](size_t item, size_t thread) {
     stream.bind_thread();
-    const ParameterPiece& piece = *pieces[item];
+    const ParameterSlice& slice = *slices[item];
     size_t turn = 0;
-    for (int64_t begin = piece.begin; begin < piece.end; begin += kRangeElements) {
-      const int64_t end = std::min(begin + kRangeElements, piece.end);
-      const Tensor place = state.of(piece).rows(begin - piece.begin, end - piece.begin);
+    for (int64_t begin = slice.begin; begin < slice.end; begin += kRangeElements) {
+      const int64_t end = std::min(begin + kRangeElements, slice.end);
+      const Tensor place = state.of(slice).rows(begin - slice.begin, end - slice.begin);
       if (!stream.is_cuda()) {
-        read(piece, begin, end, place);
+        read(slice, begin, end, place);
         continue;
       }
       Staging& staging = stagings[2 * thread + turn++ % 2];
       staging.copied.synchronize();
       const Tensor range = staging.elements.rows(0, end - begin);
-      read(piece, begin, end, range);
+      read(slice, begin, end, range);
       const std::lock_guard lock(mutex);
       stream.copy(place, range);
       staging.copied.record(stream);
@@ -76,18 +76,18 @@ void fill_state(const OptimizerState& state, const ShardedParameters& parameters
 std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
                                  const std::string& prefix) {
   std::vector<TensorPart> parts;
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    const ParameterSpec& spec = *piece.spec;
+  for (const ParameterSlice& slice : parameters.slices()) {
+    const ParameterSpec& spec = *slice.spec;
     if (!state.has(spec.unit)) continue;
     const int64_t offset = spec.column_offset();
-    parts.push_back({prefix + spec.name, spec.whole_shape, spec.columns(), offset + piece.begin, offset + piece.end});
+    parts.push_back({prefix + spec.name, spec.whole_shape, spec.columns(), offset + slice.begin, offset + slice.end});
   }
   return parts;
 }
 
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    initialize_parameter(*piece.spec, seed, piece.begin, parameters.master(piece), stream);
+  for (const ParameterSlice& slice : parameters.slices()) {
+    initialize_parameter(*slice.spec, seed, slice.begin, parameters.master(slice), stream);
   }
 }
 
@@ -95,8 +95,8 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
                           Stream& stream) {
   if (source != nullptr) {
     source->verify(parts_of(parameters, master_state(parameters), ""));
-    const auto read = [&](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
-      const ParameterSpec& spec = *piece.spec;
+    const auto read = [&](const ParameterSlice& slice, int64_t begin, int64_t end, const Tensor& out) {
+      const ParameterSpec& spec = *slice.spec;
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
     };
@@ -112,42 +112,42 @@ class SavedState {
  public:
   SavedState(Checkpoint& checkpoint, const std::string& prefix, const ShardedParameters& parameters,
              const OptimizerState& state) {
-    for (const ParameterPiece& piece : parameters.pieces()) {
-      const ParameterSpec& spec = *piece.spec;
+    for (const ParameterSlice& slice : parameters.slices()) {
+      const ParameterSpec& spec = *slice.spec;
       if (!state.has(spec.unit)) continue;
       const int64_t offset = spec.column_offset();
-      readers_.emplace(&piece,
-                       checkpoint.reader(prefix + spec.name, spec.columns(), offset + piece.begin, offset + piece.end));
+      readers_.emplace(&slice,
+                       checkpoint.reader(prefix + spec.name, spec.columns(), offset + slice.begin, offset + slice.end));
     }
   }
 
   ParameterReader reader() {
-    return [this](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
-      const int64_t offset = piece.spec->column_offset();
-      readers_.at(&piece).read(offset + begin, offset + end, out);
+    return [this](const ParameterSlice& slice, int64_t begin, int64_t end, const Tensor& out) {
+      const int64_t offset = slice.spec->column_offset();
+      readers_.at(&slice).read(offset + begin, offset + end, out);
     };
   }
 
  private:
-  std::unordered_map<const ParameterPiece*, TensorReader> readers_;
+  std::unordered_map<const ParameterSlice*, TensorReader> readers_;
 };
 
 // Returns a reader of the first moment that converts the values of `first` between floats and FP8 codes, in either
 // direction (kernels/optimizer/adamw_float8.h). The conversion needs the second moment, which `second` reads.
 ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
-  return [=](const ParameterPiece& piece, int64_t begin, int64_t end, const Tensor& out) {
+  return [=](const ParameterSlice& slice, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t count = end - begin;
     std::vector<float> values(static_cast<size_t>(2 * count));
     const Tensor floats(values.data(), DType::kFloat32, {2 * count});
     const Tensor exp_avg = floats.rows(0, count), exp_avg_sq = floats.rows(count, 2 * count);
-    second(piece, begin, end, exp_avg_sq);
+    second(slice, begin, end, exp_avg_sq);
     if (out.dtype() == DType::kFloat8E4M3) {
-      first(piece, begin, end, exp_avg);
+      first(slice, begin, end, exp_avg);
       return encode_first_moment(out, exp_avg, exp_avg_sq);
     }
     std::vector<Float8E4M3> codes(static_cast<size_t>(count));
     const Tensor read(codes.data(), DType::kFloat8E4M3, {count});
-    first(piece, begin, end, read);
+    first(slice, begin, end, read);
     decode_first_moment(out, read, exp_avg_sq);
   };
 }
@@ -156,14 +156,14 @@ ParameterReader converting_reader(const ParameterReader& first, const ParameterR
 std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const OptimizerState& kept) {
-    for (const ParameterPiece& piece : state.parameters.pieces()) {
-      const ParameterSpec& spec = *piece.spec;
+    for (const ParameterSlice& slice : state.parameters.slices()) {
+      const ParameterSpec& spec = *slice.spec;
       if (!spec.counts || !kept.has(spec.unit)) continue;
       tensors.push_back({.name = prefix + spec.name,
                          .shape = spec.whole_shape,
-                         .begin = spec.column_offset() + piece.begin,
-                         .end = spec.column_offset() + piece.end,
-                         .data = kept.of(piece),
+                         .begin = spec.column_offset() + slice.begin,
+                         .end = spec.column_offset() + slice.end,
+                         .data = kept.of(slice),
                          .columns = spec.columns(),
                          .stable = true});
     }

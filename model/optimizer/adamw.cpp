@@ -44,39 +44,39 @@ class AdamwOptimizer : public ParameterUpdate {
   std::vector<Segment> segments_;
 };
 
-// Padding after a piece needs no update. Its gradients are zero, so it stays zero.
+// Padding after a slice needs no update. Its gradients are zero, so it stays zero.
 void AdamwOptimizer::find_segments() {
   const bool codes = config_.state_dtype == DType::kFloat8E4M3;
   // The random bits of codes depend on the place of a parameter in the whole model, so they are equal on every mesh and
   // replica. Without codes nothing reads the indices of elements.
   const std::optional<ParameterLayout> whole = codes ? std::optional(parameters_->layout().whole()) : std::nullopt;
-  for (const ParameterPiece& piece : parameters_->pieces()) {
-    const size_t unit = piece.spec->unit;
+  for (const ParameterSlice& slice : parameters_->slices()) {
+    const size_t unit = slice.spec->unit;
     if (!exp_avg_.has(unit)) continue;
     const bool fp8 = parameters_->travels_in_fp8(unit);
-    const Tensor amax = amaxes_ != nullptr && piece.spec->linear >= 0
-                            ? amaxes_->current(piece.spec->linear, AmaxTable::kWeight)
+    const Tensor amax = amaxes_ != nullptr && slice.spec->linear >= 0
+                            ? amaxes_->current(slice.spec->linear, AmaxTable::kWeight)
                             : Tensor();
-    const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
-    const int64_t end = piece.offset + piece.end - piece.begin;
-    MatrixRange range = piece.spec->range(piece.begin);
-    if (whole) range.first_index += whole->find(piece.spec->name).offset;
+    const Tensor weight = fp8 ? Tensor() : parameters_->weight(slice);
+    const int64_t end = slice.offset + slice.end - slice.begin;
+    MatrixRange range = slice.spec->range(slice.begin);
+    if (whole) range.first_index += whole->find(slice.spec->name).offset;
     Segment* last = segments_.empty() ? nullptr : &segments_.back();
     const auto follows = [&](const Tensor& before) {
       if (before.defined() != weight.defined()) return false;
       return !weight.defined() || static_cast<char*>(before.raw()) + before.bytes() == weight.raw();
     };
     const auto continues = [&](const MatrixRange& before) {
-      return before.is_one_row() && range.is_one_row() && before.index(piece.offset - last->begin) == range.index(0);
+      return before.is_one_row() && range.is_one_row() && before.index(slice.offset - last->begin) == range.index(0);
     };
-    const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
+    const bool joins = last != nullptr && last->decayed == slice.spec->decayed() && last->end == slice.offset &&
                        last->amax.raw() == amax.raw() && follows(last->weight) && (!codes || continues(last->range));
     if (!joins) {
-      segments_.push_back({.begin = piece.offset,
+      segments_.push_back({.begin = slice.offset,
                            .end = end,
-                           .decayed = piece.spec->decayed(),
-                           .exp_avg = exp_avg_.of(piece),
-                           .exp_avg_sq = exp_avg_sq_.of(piece),
+                           .decayed = slice.spec->decayed(),
+                           .exp_avg = exp_avg_.of(slice),
+                           .exp_avg_sq = exp_avg_sq_.of(slice),
                            .weight = weight,
                            .amax = amax,
                            .range = range});

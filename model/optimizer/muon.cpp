@@ -59,7 +59,7 @@ class MuonOptimizer : public ParameterUpdate {
   int64_t tensor_ranks_ = 1;
   int64_t tensor_rank_ = 0;
   std::vector<MatrixRound> rounds_;
-  std::vector<std::vector<const ParameterPiece*>> pieces_;  // indexed by unit
+  std::vector<std::vector<const ParameterSlice*>> slices_;  // indexed by unit
   std::vector<Tensor> blocks_;  // buffers of the full blocks of a round, in precision.compute
   Tensor x_, next_x_;           // room for the largest matrix
   Tensor gram_, square_;        // room for the largest A and A^2
@@ -77,9 +77,9 @@ MuonOptimizer::MuonOptimizer(const UpdateOptions& options)
       tensor_ranks_(mesh_ != nullptr ? mesh_->tensor().size() : 1),
       tensor_rank_(mesh_ != nullptr ? mesh_->tensor().rank() : 0),
       rounds_(matrix_rounds(parameters_->layout(), shard_ranks_ * tensor_ranks_)),
-      pieces_(parameters_->layout().units().size()),
+      slices_(parameters_->layout().units().size()),
       sum_of_squares_(options.arena.allocate("muon norm", DType::kFloat32, {1}, Lifetime::kBlock)) {
-  for (const ParameterPiece& piece : parameters_->pieces()) pieces_[piece.spec->unit].push_back(&piece);
+  for (const ParameterSlice& slice : parameters_->slices()) slices_[slice.spec->unit].push_back(&slice);
   const DType compute = parameters_->compute_dtype();
   int64_t most_elements = 0, largest = 0, most_rows = 0;
   for (const MatrixRound& round : rounds_) {
@@ -225,12 +225,12 @@ void MuonOptimizer::iterate(const WholeMatrix& matrix, Stream& stream) {
 
 void MuonOptimizer::update_weights(size_t unit, const Tensor& block, const UpdateStep& step, Stream& stream) {
   const Tensor own = own_shard(block, unit);
-  for (const ParameterPiece* piece : pieces_[unit]) {
-    const ParameterSpec& spec = *piece->spec;
-    const int64_t offset = piece->offset - parameters_->unit_begin(unit);
-    muon_update({.master = parameters_->master(*piece),
-                 .update = own.rows(offset, offset + piece->end - piece->begin),
-                 .weight = parameters_->travels_in_fp8(unit) ? Tensor() : parameters_->weight(*piece),
+  for (const ParameterSlice* slice : slices_[unit]) {
+    const ParameterSpec& spec = *slice->spec;
+    const int64_t offset = slice->offset - parameters_->unit_begin(unit);
+    muon_update({.master = parameters_->master(*slice),
+                 .update = own.rows(offset, offset + slice->end - slice->begin),
+                 .weight = parameters_->travels_in_fp8(unit) ? Tensor() : parameters_->weight(*slice),
                  .amax = amaxes_ != nullptr ? amaxes_->current(spec.linear, AmaxTable::kWeight) : Tensor(),
                  .skip = step.skip,
                  .lr = static_cast<float>(step.lr),

@@ -29,13 +29,13 @@ struct OptimizerState {
   Tensor slice(size_t unit, int64_t begin, int64_t end) const {
     return shards.rows(begin - *shift[unit], end - *shift[unit]);
   }
-  // Return the slice of this state that belongs to a unit or a piece.
+  // Return the slice of this state that belongs to a unit or a parameter.
   // Requires: has(unit).
   Tensor of(const ShardedParameters& parameters, size_t unit) const {
     return slice(unit, parameters.unit_begin(unit), parameters.unit_begin(unit + 1));
   }
-  Tensor of(const ParameterPiece& piece) const {
-    return slice(piece.spec->unit, piece.offset, piece.offset + piece.end - piece.begin);
+  Tensor of(const ParameterSlice& parameter) const {
+    return slice(parameter.spec->unit, parameter.offset, parameter.offset + parameter.end - parameter.begin);
   }
 };
 

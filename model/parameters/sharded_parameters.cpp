@@ -116,7 +116,7 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
         is_table ? table->slice_rows * table->columns : shard_elements(layout.units()[u], groups.size());
     shard_begin_.push_back(shard_begin_.back() + elements);
   }
-  find_pieces(groups.rank());
+  find_slices(groups.rank());
   {
     const Arena::Tag tag(arena, Contents::kWeights);
     master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
@@ -163,7 +163,7 @@ std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sh
                           .all_to_all_load = groups.all_to_all_load});
 }
 
-void ShardedParameters::find_pieces(int rank) {
+void ShardedParameters::find_slices(int rank) {
   for (const ParameterSpec& spec : layout_->specs()) {
     const int64_t unit_begin = layout_->units()[spec.unit].begin;
     const int64_t elements = shard_begin_[spec.unit + 1] - shard_begin_[spec.unit];
@@ -171,15 +171,15 @@ void ShardedParameters::find_pieces(int rank) {
     const int64_t begin = std::max(spec.offset, first);
     const int64_t end = std::min(spec.offset + spec.numel(), first + elements);
     if (begin >= end) continue;
-    pieces_.push_back({&spec, begin - spec.offset, end - spec.offset, shard_begin_[spec.unit] + begin - first});
+    slices_.push_back({&spec, begin - spec.offset, end - spec.offset, shard_begin_[spec.unit] + begin - first});
   }
 }
 
-Tensor ShardedParameters::weight(const ParameterPiece& piece) const {
-  const Tensor& shard = fsdp_->weight_shard(piece.spec->unit);
+Tensor ShardedParameters::weight(const ParameterSlice& slice) const {
+  const Tensor& shard = fsdp_->weight_shard(slice.spec->unit);
   if (shard.dtype() == DType::kFloat32) return {};
-  const int64_t begin = piece.offset - shard_begin_[piece.spec->unit];
-  return shard.rows(begin, begin + piece.end - piece.begin);
+  const int64_t begin = slice.offset - shard_begin_[slice.spec->unit];
+  return shard.rows(begin, begin + slice.end - slice.begin);
 }
 
 Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) const {
@@ -192,10 +192,10 @@ std::vector<Tensor> ShardedParameters::counted_gradients() const {
   const auto count_up_to = [&](int64_t end) {
     if (begin < end) counted.push_back(gradients().rows(begin, end));
   };
-  for (const ParameterPiece& piece : pieces_) {
-    if (piece.spec->counts) continue;
-    count_up_to(piece.offset);
-    begin = piece.offset + piece.end - piece.begin;
+  for (const ParameterSlice& slice : slices_) {
+    if (slice.spec->counts) continue;
+    count_up_to(slice.offset);
+    begin = slice.offset + slice.end - slice.begin;
   }
   count_up_to(gradients().numel());
   return counted;
@@ -228,26 +228,26 @@ void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
   if (AmaxTable* amaxes = casts.amaxes) {
     if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");
     amaxes->compute_weight_scales(stream);
-    for (const ParameterPiece& piece : pieces_) {
-      if (travels_in_fp8(piece.spec->unit)) cast_to_fp8(piece, casts, stream);
+    for (const ParameterSlice& slice : slices_) {
+      if (travels_in_fp8(slice.spec->unit)) cast_to_fp8(slice, casts, stream);
     }
   }
   fsdp_->weights_changed();
 }
 
-void ShardedParameters::cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const {
-  const int64_t linear = piece.spec->linear;
+void ShardedParameters::cast_to_fp8(const ParameterSlice& slice, const WeightCasts& casts, Stream& stream) const {
+  const int64_t linear = slice.spec->linear;
   const Tensor scaling = casts.amaxes->weight_scaling(linear);
-  fp8_cast_piece({.out = weight(piece), .x = master(piece), .amax = scaling}, stream);
+  fp8_cast_piece({.out = weight(slice), .x = master(slice), .amax = scaling}, stream);
   if (casts.stats == nullptr) return;
-  const int64_t elements = piece.end - piece.begin;
-  const Fp8Operand bytes{.data = weight(piece).view({1, elements}),
+  const int64_t elements = slice.end - slice.begin;
+  const Fp8Operand bytes{.data = weight(slice).view({1, elements}),
                          .scale_inv = casts.amaxes->weight_scale_inv(linear),
                          .scaling = Scaling::kTensor};
   casts.stats->add({.linear = linear,
                     .kind = AmaxTable::kWeight,
                     .rows = bytes,
-                    .x = master(piece).view({1, elements}),
+                    .x = master(slice).view({1, elements}),
                     .amax = scaling},
                    stream);
 }
@@ -255,11 +255,11 @@ void ShardedParameters::cast_to_fp8(const ParameterPiece& piece, const WeightCas
 void ShardedParameters::set(const WeightCasts& casts, Stream& stream) {
   AmaxTable* amaxes = casts.amaxes;
   if (amaxes != nullptr) amaxes->begin_weights(stream);
-  for (const ParameterPiece& piece : pieces_) {
-    const Tensor rounded = weight(piece);
-    if (rounded.defined() && !travels_in_fp8(piece.spec->unit)) cast({.out = rounded, .x = master(piece)}, stream);
-    if (amaxes != nullptr && piece.spec->linear >= 0) {
-      amax({.out = amaxes->current(piece.spec->linear, AmaxTable::kWeight), .x = master(piece)}, stream);
+  for (const ParameterSlice& slice : slices_) {
+    const Tensor rounded = weight(slice);
+    if (rounded.defined() && !travels_in_fp8(slice.spec->unit)) cast({.out = rounded, .x = master(slice)}, stream);
+    if (amaxes != nullptr && slice.spec->linear >= 0) {
+      amax({.out = amaxes->current(slice.spec->linear, AmaxTable::kWeight), .x = master(slice)}, stream);
     }
   }
   publish(casts, stream);

@@ -46,7 +46,7 @@ struct EmbeddingSharding {
 std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 
 // Range of one parameter in this rank's shard.
-struct ParameterPiece {
+struct ParameterSlice {
   const ParameterSpec* spec = nullptr;
   int64_t begin = 0;  // First element of the range in the flattened parameter.
   int64_t end = 0;
@@ -74,10 +74,10 @@ class ShardedParameters {
   // [elements of all shards] float32.
   const Tensor& master() const { return master_; }
   const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // Returns this rank's gradients. Training only.
-  Tensor master(const ParameterPiece& piece) const { return slice(master_, piece); }
-  Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
+  Tensor master(const ParameterSlice& slice) const { return rows_of(master_, slice); }
+  Tensor gradient(const ParameterSlice& slice) const { return rows_of(gradients(), slice); }
   // Returns the ranges of parameters that this rank holds, in the order of shard buffers.
-  const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+  const std::vector<ParameterSlice>& slices() const { return slices_; }
   // Returns the slice of a shard buffer that belongs to a unit.
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
     return shards.rows(unit_begin(unit), unit_begin(unit + 1));
@@ -93,9 +93,9 @@ class ShardedParameters {
   // Returns whether a unit's weights are gathered as FP8 casts of the master weights, which each rank casts for its
   // shard.
   bool travels_in_fp8(size_t unit) const { return fsdp_->weight_shard(unit).dtype() == DType::kFloat8E4M3; }
-  // Returns the piece's weights in the dtype in which they are gathered. Undefined if the master weights themselves are
+  // Returns the slice's weights in the dtype in which they are gathered. Undefined if the master weights themselves are
   // gathered.
-  Tensor weight(const ParameterPiece& piece) const;
+  Tensor weight(const ParameterSlice& slice) const;
 
   // Waits for the reductions of the last micro-batch and completes the gradients. With tensor parallelism, the
   // gradients of the norms come from each rank's share of the tokens, so they are summed over these ranks in float32.
@@ -104,7 +104,7 @@ class ShardedParameters {
 
   // Reduces the amaxes over all ranks, casts the FP8 shards with them, and makes the next use of every unit gather its
   // weights again. Must be called after an update of the master weights.
-  // Requires: casts.amaxes has the amaxes of this rank's pieces.
+  // Requires: casts.amaxes has the amaxes of this rank's slices.
   void publish(const WeightCasts& casts, Stream& stream);
   // Computes the amaxes of the master weights, rounds the weights to the gathered dtype, and calls publish(). Must be
   // called after the master weights were set by other means than the optimizer.
@@ -117,22 +117,22 @@ class ShardedParameters {
   Tensor full_gradient(const ParameterSpec& spec) const { return full(fsdp_->gradient(spec.unit), spec); }
 
  private:
-  static Tensor slice(const Tensor& shards, const ParameterPiece& piece) {
-    return shards.rows(piece.offset, piece.offset + piece.end - piece.begin);
+  static Tensor rows_of(const Tensor& shards, const ParameterSlice& slice) {
+    return shards.rows(slice.offset, slice.offset + slice.end - slice.begin);
   }
   Tensor full(const Tensor& unit, const ParameterSpec& spec) const;
   std::optional<TableSpec> find_table(const ShardingOptions& sharding, const DataParallelGroups& groups) const;
-  void find_pieces(int rank);
+  void find_slices(int rank);
   // Adds the gradient of a tied table that the other end of the pipeline has.
   void sum_tied_table(Stream& stream);
-  void cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const;
+  void cast_to_fp8(const ParameterSlice& slice, const WeightCasts& casts, Stream& stream) const;
 
   const ParameterLayout* layout_;
   const Mesh* mesh_;
   DType compute_;
   // Index of each unit's first element in shard buffers, followed by the end of the last unit.
   std::vector<int64_t> shard_begin_;
-  std::vector<ParameterPiece> pieces_;
+  std::vector<ParameterSlice> slices_;
   Tensor master_;
   std::unique_ptr<Fsdp> fsdp_;
   // Buffer for a part of the gradient of the tied table on the other end of the pipeline. Undefined without such a

@@ -152,10 +152,10 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAKvHeadReplicaIsFound) {
   expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
                     "replicas differ in weights of norms (shard 0)");
   for (const char* name : {"model.layers.1.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight"}) {
-    const ParameterPiece& piece = *training.piece(name);
-    expect_flip_found(training, state.parameters.master(piece), fmt::format("weights of {} head 0", name));
+    const ParameterSlice& slice = *training.slice(name);
+    expect_flip_found(training, state.parameters.master(slice), fmt::format("weights of {} head 0", name));
     const OptimizerState& moment = state.optimizer.states().back();
-    expect_flip_found(training, moment.shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
+    expect_flip_found(training, moment.shards.rows(slice.offset, slice.offset + slice.end - slice.begin),
                       fmt::format("{} of {} head 0", moment.name, name));
   }
 }
@@ -165,10 +165,10 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAShardOfAKvHeadReplicaIsFound) {
   if (size_ != 4 && size_ != 8) return;
   CheckedTraining training(draw(1, size_ / 2), 1, group_, stream_);
   expect_sound(training.step(1));
-  const ParameterPiece* piece = training.piece("model.layers.0.self_attn.k_proj.weight");
-  const std::vector<std::string> has = group_.all_gather(piece != nullptr ? "yes" : "no");
+  const ParameterSlice* slice = training.slice("model.layers.0.self_attn.k_proj.weight");
+  const std::vector<std::string> has = group_.all_gather(slice != nullptr ? "yes" : "no");
   const int victim = static_cast<int>(std::find(has.begin(), has.end(), "yes") - has.begin());
-  if (rank_ == victim) training.flip(training.state().parameters.master(*piece), 5, 2);
+  if (rank_ == victim) training.flip(training.state().parameters.master(*slice), 5, 2);
   const CorruptionVerdict verdict = training.check().check_state();
   EXPECT_NE(std::find(verdict.ranks.begin(), verdict.ranks.end(), victim), verdict.ranks.end()) << verdict.message;
 }

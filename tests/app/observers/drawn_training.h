@@ -59,9 +59,9 @@ class DrawnTraining {
   }
 
   // Returns this rank's slice of a parameter, or null if it has none.
-  const ParameterPiece* piece(std::string_view name) const {
-    for (const ParameterPiece& piece : state_.parameters.pieces()) {
-      if (piece.spec->name == name) return &piece;
+  const ParameterSlice* slice(std::string_view name) const {
+    for (const ParameterSlice& slice : state_.parameters.slices()) {
+      if (slice.spec->name == name) return &slice;
     }
     return nullptr;
   }

@@ -36,9 +36,9 @@ class SearchedTraining : public DrawnTraining {
   // Sets the last element of a parameter on the ranks that hold it. Returns the value before.
   float spoil(const std::string& name, float value) {
     float before = 0;
-    for (const ParameterPiece& piece : state_.parameters.pieces()) {
-      if (piece.spec->name != name || piece.end != piece.spec->numel()) continue;
-      const Tensor weight = state_.parameters.master(piece);
+    for (const ParameterSlice& slice : state_.parameters.slices()) {
+      if (slice.spec->name != name || slice.end != slice.spec->numel()) continue;
+      const Tensor weight = state_.parameters.master(slice);
       const Tensor last = weight.rows(weight.numel() - 1, weight.numel());
       stream_.copy(&before, last.raw(), sizeof(before));
       stream_.copy(last.raw(), &value, sizeof(value));

@@ -122,8 +122,8 @@ class SearchedModel {
 
   TrainingStep work(int64_t number) const { return {.number = number, .lr = 1e-2, .targets = kTokens}; }
   Tensor find(const std::string& name) {
-    for (const ParameterPiece& piece : state().parameters.pieces()) {
-      if (piece.spec->name == name) return state().parameters.master(piece);
+    for (const ParameterSlice& slice : state().parameters.slices()) {
+      if (slice.spec->name == name) return state().parameters.master(slice);
     }
     ADD_FAILURE() << name;
     return {};

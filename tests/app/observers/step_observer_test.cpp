@@ -38,9 +38,9 @@ class ObservedRun : RunProcess {
 
   // Sets every element of a parameter.
   void set(std::string_view name, float value) {
-    for (const ParameterPiece& piece : run.state().parameters.pieces()) {
-      if (piece.spec->name != name) continue;
-      const Tensor weight = run.state().parameters.master(piece);
+    for (const ParameterSlice& slice : run.state().parameters.slices()) {
+      if (slice.spec->name != name) continue;
+      const Tensor weight = run.state().parameters.master(slice);
       std::fill_n(weight.data<float>(), weight.numel(), value);
     }
     publish_weights(run.state());

@@ -37,10 +37,10 @@ class OneOfMany {
     CheckpointManifest part;
     part.shards = {{shard_name(rank), 1, "0123456789abcdef"}};
     for (const char* prefix : kPrefixes) {
-      for (const ParameterPiece& piece : parameters_.pieces()) {
-        const ParameterSpec& spec = *piece.spec;
+      for (const ParameterSlice& slice : parameters_.slices()) {
+        const ParameterSpec& spec = *slice.spec;
         if (!spec.counts) continue;
-        const int64_t begin = spec.column_offset() + piece.begin, end = spec.column_offset() + piece.end;
+        const int64_t begin = spec.column_offset() + slice.begin, end = spec.column_offset() + slice.end;
         const std::string name = prefix + spec.name;
         const ColumnRange columns = spec.columns();
         part.tensors.push_back({name, spec.whole_shape, DType::kFloat32, {}});

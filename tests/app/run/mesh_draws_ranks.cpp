@@ -99,7 +99,7 @@ class Training {
         rows_(draw.config.training.global_batch_size / mesh.shape().data()),
         arena_(stream_.device(), plan_training(draw_.job(mesh_), mesh_).used()),
         state_(draw_.job(mesh_), mesh_, arena_) {
-    for (const ParameterPiece& piece : pieces()) set_weights(*piece.spec, piece);
+    for (const ParameterSlice& slice : slices()) set_weights(*slice.spec, slice);
     publish_weights(state_);
   }
 
@@ -123,7 +123,7 @@ class Training {
   }
 
   bool takes_tokens() const { return state_.parameters.fsdp().takes_tokens(ParameterLayout::kEmbedding); }
-  const std::vector<ParameterPiece>& pieces() const { return state_.parameters.pieces(); }
+  const std::vector<ParameterSlice>& slices() const { return state_.parameters.slices(); }
   // The elements are in the order of the shard buffers.
   std::vector<float> gradients() const { return read(state_.parameters.gradients()); }
   std::vector<float> weights() const { return read(state_.parameters.master()); }
@@ -134,15 +134,15 @@ class Training {
 
   // Sets each weight by the name of its parameter and its index there. The weights are so large that a matmul keeps the
   // magnitude of its input.
-  void set_weights(const ParameterSpec& spec, const ParameterPiece& piece) {
+  void set_weights(const ParameterSpec& spec, const ParameterSlice& slice) {
     const uint64_t name = std::hash<std::string>()(spec.name);
     const double size = std::sqrt(3.0 / static_cast<double>(spec.whole_shape.back()));
     std::vector<float> values;
-    for (int64_t i = piece.begin; i < piece.end; ++i) {
+    for (int64_t i = slice.begin; i < slice.end; ++i) {
       const double x = hashed(name, static_cast<uint64_t>(spec.whole_index(i)));
       values.push_back(static_cast<float>(spec.decayed() ? size * x : 1 + 0.3 * x));
     }
-    stream_.copy(state_.parameters.master(piece).raw(), values.data(),
+    stream_.copy(state_.parameters.master(slice).raw(), values.data(),
                  static_cast<int64_t>(values.size() * sizeof(float)));
     stream_.synchronize();
   }
@@ -164,8 +164,8 @@ class Training {
 
 // Returns whether all elements of shard buffers outside any parameter are zero.
 bool padding_is_zero(const Training& training, std::vector<float> shards) {
-  for (const ParameterPiece& piece : training.pieces()) {
-    std::fill_n(shards.begin() + piece.offset, piece.end - piece.begin, 0.0f);
+  for (const ParameterSlice& slice : training.slices()) {
+    std::fill_n(shards.begin() + slice.offset, slice.end - slice.begin, 0.0f);
   }
   return std::all_of(shards.begin(), shards.end(), [](float x) { return x == 0; });
 }
@@ -240,12 +240,12 @@ class MeshDraws : public DeviceRanksTest {
 
   // Calls use(parameter, element of this rank, expected element) for each element.
   static void for_each_element(const Compared& c, const auto& use) {
-    for (const ParameterPiece& piece : c.training.pieces()) {
-      const int64_t offset = c.whole.find(piece.spec->name).offset;
-      for (int64_t i = piece.begin; i < piece.end; ++i) {
-        const float x = c.shards[static_cast<size_t>(piece.offset + i - piece.begin)];
-        const float y = c.expected[static_cast<size_t>(offset + piece.spec->whole_index(i))];
-        use(*piece.spec, static_cast<double>(x), static_cast<double>(y));
+    for (const ParameterSlice& slice : c.training.slices()) {
+      const int64_t offset = c.whole.find(slice.spec->name).offset;
+      for (int64_t i = slice.begin; i < slice.end; ++i) {
+        const float x = c.shards[static_cast<size_t>(slice.offset + i - slice.begin)];
+        const float y = c.expected[static_cast<size_t>(offset + slice.spec->whole_index(i))];
+        use(*slice.spec, static_cast<double>(x), static_cast<double>(y));
       }
     }
   }
@@ -255,7 +255,7 @@ class MeshDraws : public DeviceRanksTest {
   // sequence of one token.
   static void expect_near(const Compared& c, double tolerance, const char* what) {
     std::map<std::string, double> squares;  // Sums of squared differences by parameter.
-    for (const ParameterPiece& piece : c.training.pieces()) squares[piece.spec->name];
+    for (const ParameterSlice& slice : c.training.slices()) squares[slice.spec->name];
     for_each_element(c, [&](const ParameterSpec& spec, double x, double y) {
       squares.find(spec.name)->second += (x - y) * (x - y);
     });

@@ -111,10 +111,10 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
     ASSERT_EQ(static_cast<double>(weight), master[static_cast<size_t>(i)]) << "padding stays zero";
   }
   if (GetParam().compute != DType::kBFloat16) return;
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    for (int64_t i = 0; i < piece.end - piece.begin; ++i) {
-      const BFloat16 weight = parameters.weight(piece).data<BFloat16>()[i];
-      ASSERT_EQ(weight.bits, BFloat16(parameters.master(piece).data<float>()[i]).bits) << "compute weights follow";
+  for (const ParameterSlice& slice : parameters.slices()) {
+    for (int64_t i = 0; i < slice.end - slice.begin; ++i) {
+      const BFloat16 weight = parameters.weight(slice).data<BFloat16>()[i];
+      ASSERT_EQ(weight.bits, BFloat16(parameters.master(slice).data<float>()[i]).bits) << "compute weights follow";
     }
   }
 }
