@@ -186,7 +186,7 @@ void Llama::run_entry(const StepEntry& entry, const StepEntry* next, const StepB
   const Work work{.chunk = chunk,
                   .a = in_flight_[slot_of(entry)],
                   .batch = batch,
-                  .place = {.first = number == 0, .last = number + 1 == step.count},
+                  .position = {.first = number == 0, .last = number + 1 == step.count},
                   .layers = chunk.layers,
                   .next_unit = next != nullptr ? first_unit(*next) : std::nullopt};
   using Kind = StepEntry::Kind;
@@ -210,7 +210,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   using Kind = StepEntry::Kind;
   for (const Chunk& chunk : chunks_) {
     Work work = work_of(chunk, batch);
-    work.place = {.first = first, .last = last};
+    work.position = {.first = first, .last = last};
     if (amaxes_) amaxes_->begin_micro_batch(first, static_cast<int64_t>(chunk.first_slot), *stream_);
     receive(Kind::kForward, work);
     forward_training(work, scale);
@@ -218,7 +218,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   }
   for (const Chunk& chunk : chunks_ | std::views::reverse) {
     Work work = work_of(chunk, batch);
-    work.place = {.first = first, .last = last};
+    work.position = {.first = first, .last = last};
     receive(Kind::kBackward, work);
     backward_training(work, false);
     send(Kind::kBackward, work);
@@ -233,12 +233,12 @@ void Llama::warm_up(const MicroBatch& batch, bool several) {
 }
 
 // The first chunk is the last to run, because its backward reduces the gradients of the norms of all chunks.
-void Llama::warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& place) {
+void Llama::warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPosition& position) {
   for (const Chunk& chunk : chunks_ | std::views::reverse) {
     const Layers layers = layers_of_each_kind(chunk);
     const Work work{
-        .chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .place = place, .layers = layers};
-    if (amaxes_) amaxes_->begin_micro_batch(place.first, static_cast<int64_t>(chunk.first_slot), *stream_);
+        .chunk = chunk, .a = in_flight_[chunk.first_slot], .batch = batch, .position = position, .layers = layers};
+    if (amaxes_) amaxes_->begin_micro_batch(position.first, static_cast<int64_t>(chunk.first_slot), *stream_);
     forward_training(work, 0.0f);
     backward_training(work, options_.splits_backward);
     if (options_.splits_backward) backward_weights(work);
@@ -264,7 +264,7 @@ void Llama::forward_training(const Work& work, float scale) {
   constexpr size_t kNorms = ParameterLayout::kNorms;
   const BlockContext c = context(work.batch.documents);
   if (is_first(work.chunk)) {
-    const bool accumulate = fsdp_->begin_gradient(kNorms, work.place);
+    const bool accumulate = fsdp_->begin_gradient(kNorms, work.position);
     if (!accumulate) stream_->zero(fsdp_->gradient(kNorms));
   }
   const Tensor residual = forward_blocks(work, c);
@@ -287,15 +287,15 @@ void Llama::backward_training(const Work& work, bool saves_operands) {
   backward_blocks(work, context(work.batch.documents), saves_operands);
   if (work.next_unit) fsdp_->gather(*work.next_unit);
   if (work.chunk.has_embedding && !saves_operands) backward_embedding(work);
-  if (is_first(work.chunk)) fsdp_->reduce(ParameterLayout::kNorms, work.place);
+  if (is_first(work.chunk)) fsdp_->reduce(ParameterLayout::kNorms, work.position);
 }
 
 void Llama::backward_weights(const Work& work) {
   for (const size_t layer : work.layers | std::views::reverse) {
     begin_part(number_of(layer));
-    const bool accumulate = fsdp_->begin_gradient(unit_of(layer), work.place);
+    const bool accumulate = fsdp_->begin_gradient(unit_of(layer), work.position);
     blocks_[layer].backward_weights(work.a.block(layer), accumulate, *stream_);
-    finish_block(layer, work.place);
+    finish_block(layer, work.position);
   }
   if (work.chunk.has_embedding) backward_embedding(work);
 }
@@ -315,7 +315,7 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
   const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
-  const bool accumulate = fsdp_->begin_gradient(head, work.place);
+  const bool accumulate = fsdp_->begin_gradient(head, work.position);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
                          .activations = *head_activations_,
@@ -328,7 +328,7 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
                          .z_losses = z_losses_});
   fsdp_->release(head);
   // A tied table is reduced after the embedding has added to its gradient.
-  if (head != ParameterLayout::kEmbedding || !layout().has_embedding()) fsdp_->reduce(head, work.place);
+  if (head != ParameterLayout::kEmbedding || !layout().has_embedding()) fsdp_->reduce(head, work.position);
 }
 
 // Returns whether backward must recompute the block's activations. The activations of the last recomputed block are
@@ -361,21 +361,21 @@ void Llama::backward_blocks(const Work& work, const BlockContext& c, bool saves_
     const Tensor d_h_amax = begins_chunk ? Tensor() : blocks_[layer - 1].output_gradient_amax(a.block(layer - 1));
     WeightGradient gradient = WeightGradient::kSave;
     if (!saves_operands)
-      gradient = fsdp_->begin_gradient(unit, work.place) ? WeightGradient::kAdd : WeightGradient::kWrite;
+      gradient = fsdp_->begin_gradient(unit, work.position) ? WeightGradient::kAdd : WeightGradient::kWrite;
     blocks_[layer].backward(c, a.block(layer), a.delta, d_h_amax, gradient);
     fsdp_->release(unit);
-    if (!saves_operands) finish_block(layer, work.place);
+    if (!saves_operands) finish_block(layer, work.position);
   }
 }
 
 // Sums the gradients of replicated kv heads over their ranks, if they are complete, and starts the reduction of the
 // block's gradients.
-void Llama::finish_block(size_t layer, const MicroBatchPlace& place) {
+void Llama::finish_block(size_t layer, const MicroBatchPosition& position) {
   const size_t unit = unit_of(layer);
-  if (kv_copies_ && fsdp_->is_complete(unit, place)) {
+  if (kv_copies_ && fsdp_->is_complete(unit, position)) {
     kv_copies_->sum(blocks_[layer].qkv_gradient(), tensor_, *stream_);
   }
-  fsdp_->reduce(unit, place);
+  fsdp_->reduce(unit, position);
 }
 
 void Llama::backward_embedding(const Work& work) {
@@ -388,7 +388,7 @@ void Llama::backward_embedding(const Work& work) {
   // that has the head's gradient already, the embedding adds to it instead.
   const bool has_heads = layout().has_head() && options_.config.tie_word_embeddings;
   if (!has_heads) {
-    const bool accumulate = fsdp_->begin_gradient(kUnit, work.place);
+    const bool accumulate = fsdp_->begin_gradient(kUnit, work.position);
     if (!accumulate && !takes_tokens) stream_->zero(d_embedding_);
   }
   const Tensor& d_h0 = work.a.delta;
@@ -396,7 +396,8 @@ void Llama::backward_embedding(const Work& work) {
   if (!tensor_.alone()) tensor_.gather(d_out, d_h0, "embedding");
   if (takes_tokens) {
     return fsdp_->reduce_tokens(
-        kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()}, work.place);
+        kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()},
+        work.position);
   }
   embedding_backward({.d_table = d_embedding_,
                       .d_out = d_out,
@@ -406,7 +407,7 @@ void Llama::backward_embedding(const Work& work) {
                       .share = 1.0 / tensor_.size()},
                      *stream_);
   observe(observer_, {.op = "embedding_backward", .results = {d_embedding_}, .inputs = {d_h0}});
-  fsdp_->reduce(kUnit, work.place);
+  fsdp_->reduce(kUnit, work.position);
 }
 
 Tensor Llama::logits_of(int64_t token, const Tensor& inputs) {

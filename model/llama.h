@@ -194,7 +194,7 @@ class Llama {
     const Chunk& chunk;
     const LlamaActivations& a;
     const MicroBatch& batch;
-    MicroBatchPlace place = {};
+    MicroBatchPosition position = {};
     const Layers& layers;  // Layers to run: all layers of the chunk, except while warming up.
     // Unit of weights that the next entry uses first, gathered when this entry needs no more weights.
     std::optional<size_t> next_unit = {};
@@ -209,7 +209,7 @@ class Llama {
   void receive(StepEntry::Kind kind, const Work& work);
   void post(const StepEntry& entry);
   void send(StepEntry::Kind kind, const Work& work);
-  void warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPlace& place);
+  void warm_up_micro_batch(const MicroBatch& batch, const MicroBatchPosition& position);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work, bool saves_operands);
   void backward_weights(const Work& work);
@@ -219,7 +219,7 @@ class Llama {
   Tensor forward_blocks(const Work& work, const BlockContext& c);
   void backward_blocks(const Work& work, const BlockContext& c, bool saves_operands);
   bool runs_again(size_t layer) const;
-  void finish_block(size_t layer, const MicroBatchPlace& place);
+  void finish_block(size_t layer, const MicroBatchPosition& position);
   void run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale);
   void forward_embedding(const MicroBatch& batch, const Tensor& h0);
   void backward_embedding(const Work& work);

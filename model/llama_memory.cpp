@@ -35,8 +35,9 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
-  CHECK(options.shape.context == sequences_.place(), "a shape of rank {} of {} that share sequences, in a group of {}",
-        options.shape.context.rank, options.shape.context.size, sequences_.place().size);
+  CHECK(options.shape.context == sequences_.context_rank(),
+        "a shape of rank {} of {} that share sequences, in a group of {}", options.shape.context.rank,
+        options.shape.context.size, sequences_.context_rank().size);
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
   linears_ = block_linears(local_, shape);

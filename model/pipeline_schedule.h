@@ -48,7 +48,7 @@ struct StepEntry {
 // follows its forward.
 std::vector<StepEntry> step_entries(int64_t micro_batches, int64_t in_flight = 1);
 
-struct PipelinePlace {
+struct PipelinePosition {
   int64_t stages = 1;
   int64_t stage = 0;
   int64_t chunks = 1;  // Number of chunks of each stage. More than 1 requires the schedule interleaved.
@@ -58,13 +58,15 @@ struct PipelinePlace {
 // Two stages list the transfers between them in the same order, so no stage that follows its list waits forever. With
 // one stage the list is step_entries().
 // Requires: with interleaved, the number of micro-batches is a multiple of p.
-std::vector<StepEntry> pipeline_entries(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches);
+std::vector<StepEntry> pipeline_entries(PipelineSchedule schedule, const PipelinePosition& position,
+                                        int64_t micro_batches);
 
 // Returns for each chunk the maximum number of micro-batches that have activations of the chunk at a time
 // (LlamaOptions::in_flight). For interleaved the number of micro-batches is rounded up to a multiple of p.
-std::vector<int64_t> pipeline_in_flight(PipelineSchedule schedule, const PipelinePlace& place, int64_t micro_batches);
+std::vector<int64_t> pipeline_in_flight(PipelineSchedule schedule, const PipelinePosition& position,
+                                        int64_t micro_batches);
 
 // Returns whether the schedule separates the gradients of weights from those of inputs (LlamaOptions::splits_backward).
-bool splits_backward(PipelineSchedule schedule, const PipelinePlace& place);
+bool splits_backward(PipelineSchedule schedule, const PipelinePosition& position);
 
 }  // namespace octavo

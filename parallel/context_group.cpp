@@ -58,7 +58,7 @@ ContextGroup::ContextGroup(const ContextGroupOptions& options, Stream& compute)
       starting_(compute.device()),
       arrived_(compute.device()) {}
 
-ContextRank ContextGroup::place() const {
+ContextRank ContextGroup::context_rank() const {
   const Communicator* ranks = options_.ranks;
   return ranks != nullptr ? ContextRank{.rank = ranks->rank(), .size = ranks->size()} : ContextRank{};
 }

@@ -38,8 +38,8 @@ class ContextGroup {
   // Requires: `compute` outlives the group.
   ContextGroup(const ContextGroupOptions& options, Stream& compute);
 
-  ContextRank place() const;
-  bool alone() const { return place().size == 1; }
+  ContextRank context_rank() const;
+  bool alone() const { return context_rank().size == 1; }
   // Return the communicators of the options.
   // Requires: the communicator is not null.
   Communicator& ranks() const { return *options_.ranks; }

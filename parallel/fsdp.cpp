@@ -234,7 +234,7 @@ void Fsdp::release(size_t unit) {
   weight_slots_[states_[unit].weight_slot].free.record(*compute_);
 }
 
-bool Fsdp::begin_gradient(size_t unit, const MicroBatchPlace& place) {
+bool Fsdp::begin_gradient(size_t unit, const MicroBatchPosition& position) {
   if (!alone()) {
     Slot& slot = gradient_slots_[states_[unit].gradient_slot];
     const int64_t held = std::exchange(slot.unit, static_cast<int64_t>(unit));
@@ -244,7 +244,7 @@ bool Fsdp::begin_gradient(size_t unit, const MicroBatchPlace& place) {
   }
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
   if (!states_[unit].overwrites.empty() || shares_slot_with_tokens(unit)) clear_padding(unit);
-  return states_[unit].keeps_gradient && !place.first;
+  return states_[unit].keeps_gradient && !position.first;
 }
 
 // Returns whether the unit's gradient shares a slot with the tokens of another unit.
@@ -261,16 +261,16 @@ void Fsdp::clear_padding(size_t unit) {
   }
 }
 
-void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
+void Fsdp::reduce(size_t unit, const MicroBatchPosition& position) {
   if (observer_) observer_(unit);
   const State& s = states_[unit];
-  const bool reduces = !alone() && (s.tokens || is_complete(unit, place));
-  const bool replicates = options_.groups.replicated() && place.last;
+  const bool reduces = !alone() && (s.tokens || is_complete(unit, position));
+  const bool replicates = options_.groups.replicated() && position.last;
   if (!reduces && !replicates) return;
   written_.record(*compute_);
   written_.wait(transfers_);
   if (reduces) {
-    s.tokens ? s.tokens->run(place, transfers_) : reduce_gradient(s.reduced, arrived_, place.first, transfers_);
+    s.tokens ? s.tokens->run(position, transfers_) : reduce_gradient(s.reduced, arrived_, position.first, transfers_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
     gradient_slots_[s.gradient_slot].unit = -1;
   }
@@ -286,9 +286,9 @@ void Fsdp::sum_previous_over_replicas() {
   sum_over_replicas(*std::exchange(scattered_unit_, std::nullopt));
 }
 
-void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPlace& place) {
+void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPosition& position) {
   states_[unit].tokens->cut(tokens, *compute_);
-  reduce(unit, place);
+  reduce(unit, position);
 }
 
 bool Fsdp::sums_terms_of_replicas(size_t unit) const {

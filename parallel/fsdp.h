@@ -2,11 +2,11 @@
 // 2304.11277) of flat buffers. This class does not depend on the model. A unit (a block, a table) is gathered and
 // reduced by one collective, and every rank of the shard group stores an equal slice of its weights and gradient.
 //
-//     forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
-//     backward of unit u                 begin_gradient(u, place); the ops that write gradient(u); reduce(u, place)
-//     backward of a unit of tokens       begin_gradient(u, place); reduce_tokens(u, gradients of the tokens, place)
-//     before the optimizer or a new step finish_reductions()
-//     after the optimizer                weights_changed()
+//     forward and backward of unit u  gather(u) ahead; use(u); the ops that read weight(u); release(u)
+//     backward of unit u              begin_gradient(u, position); ops that write gradient(u); reduce(u, position)
+//     backward of a unit of tokens    begin_gradient(u, position); reduce_tokens(u, gradients of tokens, position)
+//     before optimizer or new step    finish_reductions()
+//     after the optimizer             weights_changed()
 //
 // Full weights and gradients are stored in slots. If a pool has fewer slots than units, its units rotate: unit i of the
 // pool uses slot i mod slots. So addresses are known at construction, and with two slots two neighbouring units never
@@ -150,17 +150,19 @@ class Fsdp {
 
   // Makes the compute stream wait until the gradient's slot is free, and zeroes the unit's padding if other data may
   // have overwritten it. Returns true if ops must add to the gradient instead of overwriting it.
-  bool begin_gradient(size_t unit, const MicroBatchPlace& place);
+  bool begin_gradient(size_t unit, const MicroBatchPosition& position);
   // Returns whether reduce() reduces the full gradient into gradient_shard() after this micro-batch. Otherwise later
   // micro-batches add to the full gradient first.
-  bool is_complete(size_t unit, const MicroBatchPlace& place) const { return place.last || !keeps_gradient(unit); }
+  bool is_complete(size_t unit, const MicroBatchPosition& position) const {
+    return position.last || !keeps_gradient(unit);
+  }
   // Reduces the gradient into gradient_shard() if is_complete(), with = for the first micro-batch and += for later
   // ones. With the last micro-batch, the shards are also summed over replicas.
   // Requires: the last operation that writes the gradient has been queued.
-  void reduce(size_t unit, const MicroBatchPlace& place);
+  void reduce(size_t unit, const MicroBatchPosition& position);
   // Equivalent of reduce() for a unit with takes_tokens(). The gradients of this rank's tokens are copied on the
   // compute stream.
-  void reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPlace& place);
+  void reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPosition& position);
   // Sets a function that reduce() calls before it reduces the unit's gradient, when all operations that compute this
   // rank's gradient of this micro-batch have been queued on the compute stream. The function may queue operations that
   // read the gradient on that stream. Null removes it.

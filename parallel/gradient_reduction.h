@@ -20,7 +20,7 @@
 namespace octavo {
 
 // Position of a micro-batch in its step.
-struct MicroBatchPlace {
+struct MicroBatchPosition {
   bool first = true;
   bool last = true;
 };
@@ -40,7 +40,7 @@ class TokenReduction {
  public:
   virtual ~TokenReduction() = default;
   // Reduces the gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
-  virtual void run(const MicroBatchPlace& at, Stream& stream) = 0;
+  virtual void run(const MicroBatchPosition& position, Stream& stream) = 0;
   // Copies from `rows` the data that run() sends.
   virtual void cut(const TokenRows& rows, Stream& stream) = 0;
   // Returns the data that cut() copied, which is this rank's whole contribution to the gradient.

@@ -45,14 +45,14 @@ void move_entries(OpRecord& record, bool of_end, KnownOps& known, RecordedStep& 
 }
 
 // Returns the entries of a micro-batch. Entries that are queued together are one element.
-std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePlace& place,
+std::vector<std::vector<StepEntry>> queued_together(PipelineSchedule schedule, const PipelinePosition& position,
                                                     int64_t micro_batch) {
   using Kind = StepEntry::Kind;
-  if (place.stages == 1) return {{{Kind::kForward, micro_batch}, {Kind::kBackward, micro_batch}}};
-  const bool splits = splits_backward(schedule, place);
+  if (position.stages == 1) return {{{Kind::kForward, micro_batch}, {Kind::kBackward, micro_batch}}};
+  const bool splits = splits_backward(schedule, position);
   std::vector<std::vector<StepEntry>> entries;
-  for (int64_t chunk = 0; chunk < place.chunks; ++chunk) entries.push_back({{Kind::kForward, micro_batch, chunk}});
-  for (int64_t chunk = place.chunks; chunk-- > 0;) {
+  for (int64_t chunk = 0; chunk < position.chunks; ++chunk) entries.push_back({{Kind::kForward, micro_batch, chunk}});
+  for (int64_t chunk = position.chunks; chunk-- > 0;) {
     entries.push_back({{splits ? Kind::kBackwardInput : Kind::kBackward, micro_batch, chunk}});
     if (splits) entries.push_back({{Kind::kBackwardWeights, micro_batch, chunk}});
   }
@@ -109,7 +109,7 @@ RecordedStep record_step(const Job& job, int64_t document_length, int64_t stage)
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
-    for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.place, i)) {
+    for (const std::vector<StepEntry>& entries : queued_together(state.schedule, state.position, i)) {
       step.begins.push_back(step.entries.size());
       queue_entries(state, {.number = 2}, entries);
       move_entries(record, false, known, step);

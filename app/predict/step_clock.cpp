@@ -309,8 +309,8 @@ class Pipeline {
         gradients_(activations_.size()),
         stages_(activations_.size()) {
     for (size_t s = 0; s < stages_.size(); ++s) {
-      const PipelinePlace place{.stages = step.stages, .stage = static_cast<int64_t>(s), .chunks = step.chunks};
-      stages_[s].entries = pipeline_entries(step.schedule, place, step.micro_batches);
+      const PipelinePosition position{.stages = step.stages, .stage = static_cast<int64_t>(s), .chunks = step.chunks};
+      stages_[s].entries = pipeline_entries(step.schedule, position, step.micro_batches);
       post(s, 0);
     }
   }

@@ -38,7 +38,7 @@ int64_t most_hashes(const ModelConfig& model, int64_t moments, const Mesh& mesh)
   return 2 * (1 + units) + (2 + moments) * (units + 2 * model.num_layers * kv_heads) + 1;
 }
 
-PipelinePlace place_of(const ParallelConfig& parallel, const Mesh& mesh) {
+PipelinePosition position_of(const ParallelConfig& parallel, const Mesh& mesh) {
   return {.stages = mesh.shape().pipeline, .stage = mesh.rank(Axis::kPipeline), .chunks = parallel.pipeline_chunks};
 }
 
@@ -57,10 +57,10 @@ TrainingState::TrainingState(const Job& job, const Mesh& its_mesh, Arena& arena)
              .mesh = &mesh,
              .checkpointing = job.config.activation_checkpointing,
              .z_loss = static_cast<float>(job.config.training.z_loss),
-             .in_flight = pipeline_in_flight(job.config.parallel.pipeline_schedule, place_of(job.config.parallel, mesh),
-                                             job.micro_batches()),
+             .in_flight = pipeline_in_flight(job.config.parallel.pipeline_schedule,
+                                             position_of(job.config.parallel, mesh), job.micro_batches()),
              .splits_backward =
-                 splits_backward(job.config.parallel.pipeline_schedule, place_of(job.config.parallel, mesh)),
+                 splits_backward(job.config.parallel.pipeline_schedule, position_of(job.config.parallel, mesh)),
              .workspace_bytes =
                  Optimizer::workspace_bytes(job.config.optimizer, layout, job.config.precision.compute, mesh.stream())},
             parameters, arena, mesh.stream()),
@@ -72,7 +72,7 @@ TrainingState::TrainingState(const Job& job, const Mesh& its_mesh, Arena& arena)
                                             : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)),
       schedule(job.config.parallel.pipeline_schedule),
-      place(place_of(job.config.parallel, mesh)) {
+      position(position_of(job.config.parallel, mesh)) {
   if (job.config.training.corruption_check_every == 0) return;
   hashes =
       arena.allocate("hashes", DType::kInt32, {most_hashes(job.config.model, std::ssize(optimizer.states()), mesh), 2});
@@ -151,7 +151,7 @@ float inverse_targets(const TrainingStep& step) {
 }
 
 std::vector<StepEntry> entries_of_step(const TrainingState& state) {
-  return pipeline_entries(state.schedule, state.place, state.batch.num_micro_batches());
+  return pipeline_entries(state.schedule, state.position, state.batch.num_micro_batches());
 }
 
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries) {

@@ -37,7 +37,7 @@ class TrainingState {
   // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all ranks.
   Tensor skip;
   PipelineSchedule schedule;  // Order of forward and backward, if there are several pipeline stages.
-  PipelinePlace place;        // Place of this rank's stage in that order.
+  PipelinePosition position;  // Position of this rank's stage in that order.
   // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
   // (app/observers/corruption_check.h). Undefined if training.corruption_check_every is 0.
   Tensor hashes;

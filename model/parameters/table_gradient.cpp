@@ -108,9 +108,9 @@ void TableGradient::cut(const TokenRows& rows, Stream& stream) {
   stream.copy(positions_.rows(spec_.tokens, 2 * spec_.tokens), rows.order);
 }
 
-void TableGradient::run(const MicroBatchPlace& at, Stream& stream) {
-  add_tokens(at.first || !unit_.keeps, stream);
-  if (at.last || !unit_.keeps) finish(!unit_.keeps && !at.first, stream);
+void TableGradient::run(const MicroBatchPosition& position, Stream& stream) {
+  add_tokens(position.first || !unit_.keeps, stream);
+  if (position.last || !unit_.keeps) finish(!unit_.keeps && !position.first, stream);
 }
 
 void TableGradient::add_tokens(bool first, Stream& stream) {

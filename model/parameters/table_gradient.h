@@ -51,7 +51,7 @@ class TableGradient : public TokenReduction {
   void cut(const TokenRows& rows, Stream& stream) override;
   // Returns [ranks * tokens * width]: the tokens' gradients, with zeros after the last column.
   const Tensor& cut_tokens() const override { return cut_; }
-  void run(const MicroBatchPlace& at, Stream& stream) override;
+  void run(const MicroBatchPosition& position, Stream& stream) override;
 
  private:
   int64_t columns_of(int rank) const;  // Returns the number of columns of a rank, without padding.

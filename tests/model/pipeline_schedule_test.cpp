@@ -134,7 +134,7 @@ class Simulation {
 struct Sizes {
   Schedule schedule;
   int64_t chunks, stages, micro_batches;
-  PipelinePlace place(int64_t stage) const { return {.stages = stages, .stage = stage, .chunks = chunks}; }
+  PipelinePosition position(int64_t stage) const { return {.stages = stages, .stage = stage, .chunks = chunks}; }
 };
 
 void for_all_sizes(const auto& test) {
@@ -160,8 +160,8 @@ TEST(PipelineSchedule, EveryMicroBatchAndChunkOnceAndInOrder) {
     for (int64_t stage = 0; stage < sizes.stages; ++stage) {
       using KindAndChunk = std::pair<Kind, int64_t>;
       std::map<KindAndChunk, int64_t> next, expected;
-      const bool splits = splits_backward(sizes.schedule, sizes.place(stage));
-      for (const StepEntry& entry : pipeline_entries(sizes.schedule, sizes.place(stage), sizes.micro_batches)) {
+      const bool splits = splits_backward(sizes.schedule, sizes.position(stage));
+      for (const StepEntry& entry : pipeline_entries(sizes.schedule, sizes.position(stage), sizes.micro_batches)) {
         EXPECT_EQ(entry.micro_batch, (next[{entry.kind, entry.chunk}]++));
         if (entry.kind == Kind::kForward) continue;
         const Kind before = entry.kind == Kind::kBackwardWeights ? Kind::kBackwardInput : Kind::kForward;
@@ -189,7 +189,7 @@ TEST(PipelineSchedule, NoStageWaitsForever) {
 TEST(PipelineSchedule, TheFirstChunkIsTheFirstAndTheLast) {
   for_all_sizes([](const Sizes& sizes) {
     const std::vector<StepEntry> entries =
-        pipeline_entries(sizes.schedule, sizes.place(sizes.stages - 1), sizes.micro_batches);
+        pipeline_entries(sizes.schedule, sizes.position(sizes.stages - 1), sizes.micro_batches);
     EXPECT_EQ(entries.front(), (StepEntry{Kind::kForward, 0, 0}));
     EXPECT_EQ(entries.back().micro_batch, sizes.micro_batches - 1);
     EXPECT_EQ(entries.back().chunk, 0);
@@ -199,12 +199,12 @@ TEST(PipelineSchedule, TheFirstChunkIsTheFirstAndTheLast) {
 TEST(PipelineSchedule, MicroBatchesInFlight) {
   for_all_sizes([](const Sizes& sizes) {
     for (int64_t stage = 0; stage < sizes.stages; ++stage) {
-      const std::vector<int64_t> most = pipeline_in_flight(sizes.schedule, sizes.place(stage), sizes.micro_batches);
+      const std::vector<int64_t> most = pipeline_in_flight(sizes.schedule, sizes.position(stage), sizes.micro_batches);
       const std::vector<int64_t> of_more =
-          pipeline_in_flight(sizes.schedule, sizes.place(stage), sizes.micro_batches + sizes.stages);
+          pipeline_in_flight(sizes.schedule, sizes.position(stage), sizes.micro_batches + sizes.stages);
       std::set<std::pair<int64_t, int64_t>> slots;  // Activations of a chunk are in slot micro_batch mod most.
       size_t found = 0;
-      for (const StepEntry& entry : pipeline_entries(sizes.schedule, sizes.place(stage), sizes.micro_batches)) {
+      for (const StepEntry& entry : pipeline_entries(sizes.schedule, sizes.position(stage), sizes.micro_batches)) {
         const auto chunk = static_cast<size_t>(entry.chunk);
         const std::pair slot(entry.chunk, entry.micro_batch % most[chunk]);
         if (entry.kind == Kind::kForward) {

@@ -139,10 +139,10 @@ TEST_P(TableGradients, SumTheTokensOfAllRanks) {
       DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
       memory.write(Bytes(static_cast<size_t>(table.memory_bytes()), '\xff'));  // All bytes 0xff are NaN.
       slice.write(Bytes(static_cast<size_t>(slice.tensor().bytes()), '\xff'));
-      const auto run = [&](TableGradient& gradient, int64_t micro_batch, const MicroBatchPlace& at) {
+      const auto run = [&](TableGradient& gradient, int64_t micro_batch, const MicroBatchPosition& position) {
         const DeviceTokens tokens(stream_, tokens_of(rank_, micro_batch, sizes, dtype), sizes, dtype);
         gradient.cut(tokens.rows, stream_);
-        gradient.run(at, stream_);
+        gradient.run(position, stream_);
         stream_.synchronize();
       };
       // The first sum is over two micro-batches and stays in the slice. A third micro-batch is then added to the slice.

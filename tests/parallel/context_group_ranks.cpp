@@ -23,19 +23,19 @@ class ContextGroupRanks : public DeviceRanksTest {
 TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
   ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()}, stream_);
-  const ContextRank place = group.place();
-  ASSERT_EQ(place, (ContextRank{.rank = rank_, .size = size_}));
+  const ContextRank context = group.context_rank();
+  ASSERT_EQ(context, (ContextRank{.rank = rank_, .size = size_}));
   constexpr int64_t kBatch = 3;
   constexpr int64_t kLength = 5;  // Tokens per chunk of a sequence.
   constexpr int64_t kRow = 11;    // Columns per row. Columns 4 to 9 are sent.
   constexpr int64_t kBegin = 4;
   constexpr int64_t kWidth = 6;
   const int64_t whole_tokens = 2 * size_ * kLength;
-  const int64_t share = place.share(whole_tokens);
+  const int64_t share = context.share(whole_tokens);
   Arena arena(stream_.device(), int64_t{1} << 20);
   const Tensor rows = arena.allocate("rows", DType::kFloat32, {kBatch * share, kRow});
   const Tensor whole = arena.allocate("whole", DType::kFloat32, {kBatch * whole_tokens, kWidth});
-  const ContextScratch scratch(place, kBatch * share, kWidth, DType::kFloat32, arena);
+  const ContextScratch scratch(context, kBatch * share, kWidth, DType::kFloat32, arena);
   // Returns a number that encodes sequence, position and column.
   const auto number = [](int64_t sequence, int64_t position, int64_t column) {
     return static_cast<float>((sequence * 1000 + position) * 100 + column);
@@ -44,7 +44,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   std::vector<float> mine;
   for (int64_t t = 0; t < kBatch * share; ++t) {
     for (int64_t column = 0; column < kRow; ++column) {
-      mine.push_back(number(t / share, place.position(t % share, whole_tokens), column - kBegin));
+      mine.push_back(number(t / share, context.position(t % share, whole_tokens), column - kBegin));
     }
   }
   write(rows, mine);
@@ -78,11 +78,11 @@ TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
   ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()}, stream_);
   constexpr int64_t kWidth = 8;
   const int64_t whole_tokens = 2 * size_ * 3;
-  const int64_t share = group.place().share(whole_tokens);
+  const int64_t share = group.context_rank().share(whole_tokens);
   Arena arena(stream_.device(), int64_t{1} << 20);
   const Tensor rows = arena.allocate("rows", DType::kBFloat16, {share, kWidth});
   const Tensor whole = arena.allocate("whole", DType::kBFloat16, {whole_tokens, kWidth});
-  const ContextScratch scratch(group.place(), share, kWidth, DType::kBFloat16, arena);
+  const ContextScratch scratch(group.context_rank(), share, kWidth, DType::kBFloat16, arena);
   const std::vector<BFloat16> mine(static_cast<size_t>(whole.numel()), BFloat16(rank_ == 0 ? 1.0f : 0x1p-8f));
   stream_.copy(whole.raw(), mine.data(), whole.bytes());
   group.start_reduce_scatter({rows, 0}, whole, 1, scratch, "numbers");

@@ -90,7 +90,7 @@ TEST_P(FsdpRanks, ReplicasSumBFloat16WithTwoRoundings) {
 TEST_P(FsdpRanks, SumsInRankOrder) {
   const std::unique_ptr<Communicator> world = make_communicator(group_, stream_);
   constexpr int64_t kElements = 5003;
-  constexpr MicroBatchPlace kPlaces[] = {{.first = true, .last = false}, {.first = false, .last = true}};
+  constexpr MicroBatchPosition kPositions[] = {{.first = true, .last = false}, {.first = false, .last = true}};
   for (const bool replicates : {false, true}) {
     for (const int64_t gradient_slots : {2, 4}) {  // Four slots keep the gradients of all units.
       const std::string name = fmt::format("replicates {}, {} slots", replicates, gradient_slots);
@@ -108,13 +108,15 @@ TEST_P(FsdpRanks, SumsInRankOrder) {
       Arena arena(stream_.device(), plan.used());
       Fsdp fsdp(options, arena, stream_);
       const int64_t full = fsdp.gradient(1).numel();
-      for (const MicroBatchPlace& place : kPlaces) {
+      for (const MicroBatchPosition& position : kPositions) {
         std::vector<float> terms = terms_of(rank_, full);
         // Ops add the terms of the second micro-batch to those of the first if the gradient is kept.
-        if (fsdp.begin_gradient(1, place)) std::ranges::transform(terms, terms.begin(), [](float x) { return x + x; });
+        if (fsdp.begin_gradient(1, position)) {
+          std::ranges::transform(terms, terms.begin(), [](float x) { return x + x; });
+        }
         stream_.copy(fsdp.gradient(1).raw(), terms.data(), fsdp.gradient(1).bytes());
         stream_.synchronize();
-        fsdp.reduce(1, place);
+        fsdp.reduce(1, position);
       }
       fsdp.finish_reductions();
       std::vector<float> found(kElements);
