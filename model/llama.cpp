@@ -146,7 +146,7 @@ void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
 
 void Llama::receive(StepEntry::Kind kind, const Work& work) {
   const auto data = transferred(kind, work.chunk.has_embedding, work.chunk.has_head);
-  if (data) pipeline_->receive(*data, *data == StageData::kActivations ? work.a.input() : work.a.edge());
+  if (data) pipeline_->receive(*data, *data == StageData::kActivations ? work.a.input() : work.a.boundary());
 }
 
 void Llama::post(const StepEntry& entry) {
@@ -171,7 +171,7 @@ std::optional<size_t> Llama::first_unit(const StepEntry& entry) const {
 
 void Llama::send(StepEntry::Kind kind, const Work& work) {
   const auto data = transferred(kind, work.chunk.has_head, work.chunk.has_embedding);
-  if (data) pipeline_->send(*data, work.a.edge());
+  if (data) pipeline_->send(*data, work.a.boundary());
 }
 
 // The transfer of the next entry begins while this one computes. Nothing here may wait for the whole device, because

@@ -51,7 +51,7 @@ struct LlamaActivations {
   const Tensor& input() const { return blocks.front().h0(); }
   // Boundary of the chunk, [share, hidden]: its output after the forward of a chunk without head, the gradient of the
   // output before the backward, and the gradient of the input after the backward of a chunk without embedding.
-  const Tensor& edge() const { return delta; }
+  const Tensor& boundary() const { return delta; }
 };
 
 // Options of a model. For inference one block's activations serve all blocks, and forward_backward() is not available.

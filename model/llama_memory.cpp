@@ -58,7 +58,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   pipeline_ = std::make_unique<PipelineGroup>(
       PipelineGroup::Options{
           .mesh = options.mesh,
-          .edges = {.has_previous = ring || !layout().has_embedding(), .has_next = ring || !layout().has_head()},
+          .boundaries = {.has_previous = ring || !layout().has_embedding(), .has_next = ring || !layout().has_head()},
           .training = training(),
           .dtype = compute,
           .rows = shape.share(),

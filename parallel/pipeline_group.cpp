@@ -11,12 +11,12 @@ PipelineGroup::PipelineGroup(const Options& options, Arena& arena, Stream& compu
     : options_(options), compute_(&compute) {
   if (options.mesh == nullptr || options.mesh->shape().pipeline == 1) return;
   const int64_t stage = options.mesh->rank(Axis::kPipeline);
-  const StageEdges& edges = options.edges;
-  if (edges.has_previous) input_ = make_link(StageData::kActivations, neighbour(-1), arena);
-  if (edges.has_next) output_ = make_link(StageData::kActivations, stage, arena);
+  const StageBoundaries& boundaries = options.boundaries;
+  if (boundaries.has_previous) input_ = make_link(StageData::kActivations, neighbour(-1), arena);
+  if (boundaries.has_next) output_ = make_link(StageData::kActivations, stage, arena);
   if (!options.training) return;
-  if (edges.has_next) d_output_ = make_link(StageData::kGradients, neighbour(1), arena);
-  if (edges.has_previous) d_input_ = make_link(StageData::kGradients, stage, arena);
+  if (boundaries.has_next) d_output_ = make_link(StageData::kGradients, neighbour(1), arena);
+  if (boundaries.has_previous) d_input_ = make_link(StageData::kGradients, stage, arena);
 }
 
 int64_t PipelineGroup::neighbour(int64_t distance) const {

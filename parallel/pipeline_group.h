@@ -25,7 +25,7 @@
 namespace octavo {
 
 // Neighbours that a pipeline stage has. In a ring every stage has both.
-struct StageEdges {
+struct StageBoundaries {
   bool has_previous = false;
   bool has_next = false;
 };
@@ -35,7 +35,7 @@ class PipelineGroup {
   // Options of the transfers of a rank.
   struct Options {
     const Mesh* mesh = nullptr;  // If null, or with one pipeline stage, there are no transfers.
-    StageEdges edges;
+    StageBoundaries boundaries;
     bool training = true;  // Whether there are gradients.
     DType dtype = DType::kBFloat16;
     int64_t rows = 0, columns = 0;  // Shape of the transferred tensors.
