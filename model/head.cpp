@@ -25,7 +25,7 @@ int64_t chunk_tokens(const ModelConfig& config, const BatchShape& shape, DType c
   return std::min(tokens, (even + 127) / 128 * 128);
 }
 
-// Returns the first part of an operand as an operand [rows, k]. An operand with one scale can be cut anywhere.
+// Returns the first part of an operand as an operand [rows, k]. An operand with one scale can be sliced anywhere.
 Fp8Operand resized(const Fp8Operand& operand, int64_t rows, int64_t k) {
   return {.data = Tensor(operand.data.raw(), operand.data.dtype(), {rows, k}),
           .scale_inv = operand.scale_inv,

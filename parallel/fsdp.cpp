@@ -196,7 +196,7 @@ void Fsdp::make_reductions(Arena& arena) {
                  .ranks = options_.groups.shard,
                  .name = name(u)};
     if (unit.tokens) s.tokens = unit.tokens->make_reduction(s.reduced);
-    s.gradient = s.tokens ? s.tokens->cut_tokens() : s.reduced.gradient;
+    s.gradient = s.tokens ? s.tokens->column_slices() : s.reduced.gradient;
     if (!s.tokens) bytes = std::max(bytes, arrived_bytes(s.reduced));
   }
   arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {bytes}, Lifetime::kBlock);
@@ -287,7 +287,7 @@ void Fsdp::sum_previous_over_replicas() {
 }
 
 void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPosition& position) {
-  states_[unit].tokens->cut(tokens, *compute_);
+  states_[unit].tokens->slice_columns(tokens, *compute_);
   reduce(unit, position);
 }
 

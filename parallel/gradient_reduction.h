@@ -42,9 +42,9 @@ class TokenReduction {
   // Reduces the gradient of the micro-batch. After the last micro-batch the slice holds the sum of the step.
   virtual void run(const MicroBatchPosition& position, Stream& stream) = 0;
   // Copies from `rows` the data that run() sends.
-  virtual void cut(const TokenRows& rows, Stream& stream) = 0;
-  // Returns the data that cut() copied, which is this rank's whole contribution to the gradient.
-  virtual const Tensor& cut_tokens() const = 0;
+  virtual void slice_columns(const TokenRows& rows, Stream& stream) = 0;
+  // Returns the data that slice_columns() copied, which is this rank's whole contribution to the gradient.
+  virtual const Tensor& column_slices() const = 0;
 };
 
 // Tensors and options of a reduction.

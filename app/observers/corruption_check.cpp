@@ -55,7 +55,7 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
 }
 
 // Adds the kv heads that several ranks hold. They are hashed head by head at offsets within the head, because the
-// ranks' replicas are cut into shards at different offsets.
+// ranks' replicas are sliced into shards at different offsets.
 void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept,
                    std::vector<HashedSlice>& all) {
   const ShardedParameters& parameters = state.parameters;

@@ -32,7 +32,7 @@ constexpr double kNotWorthABurst = 2;
 constexpr double kOutOfTheRunning = 1.15;
 constexpr double kBurstMs = 1.5;    // duration of a burst of runs of one candidate
 constexpr double kHeatingMs = 150;  // time after which a GPU's clock is that of a long run
-constexpr int64_t kMostParts = 16;  // operands are cut to at least 1/16 of their rows
+constexpr int64_t kMostParts = 16;  // operands are sliced to at least 1/16 of their rows
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {

@@ -97,8 +97,8 @@ struct ProductLimits {
 //   - With deterministic limits, this is the first candidate without split-K.
 //   - If the stream's TunedAlgorithms have an algorithm for the problem, it is taken.
 //   - Otherwise the candidates are timed on random operands of the real size, and the fastest is taken and added to the
-//     TunedAlgorithms. Operands for which there is no memory are cut to part of their rows. If even those do not fit,
-//     the first candidate is taken, and TunedAlgorithms record that.
+//     TunedAlgorithms. Operands for which there is no memory are sliced to part of their rows. If even those do not
+//     fit, the first candidate is taken, and TunedAlgorithms record that.
 //   - While TunedAlgorithms defer, the first candidate is taken for now. `plan` must keep its address until the
 //     deferred choice is made.
 // No algorithm adds partial sums in less than float32. Waits for the GPU and allocates memory while it times.

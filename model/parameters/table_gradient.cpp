@@ -16,9 +16,10 @@ constexpr int kMostRanks = 64;           // Each rank's tokens are added by a ke
 
 // Offsets of the tensors in the memory, in bytes:
 //
-//   cut, tokens | sums | positions | all positions
+//   column slices, tokens | sums | positions | all positions
 //
-// The parts share memory with cut and tokens, which are not needed after the tokens have been added to the sums.
+// The parts share memory with column slices and tokens, which are not needed after the tokens have been added to the
+// sums.
 struct Offsets {
   explicit Offsets(const TableSpec& s) {
     const auto bytes = [](int64_t elements, DType dtype) {
@@ -32,7 +33,7 @@ struct Offsets {
     all_positions = positions + bytes(2 * s.tokens, DType::kInt32);
     end = all_positions + bytes(s.ranks * 2 * s.tokens, DType::kInt32);
   }
-  int64_t cut = 0;
+  int64_t column_slices = 0;
   int64_t parts = 0;
   int64_t tokens, sums, positions, all_positions, end;
 };
@@ -75,9 +76,9 @@ TableGradient::TableGradient(const TableSpec& spec, const ReducedUnit& unit) : s
         spec.memory_bytes());
   expect_tensor(unit.shard, "the slice of a table", DType::kFloat32, {spec.slice_rows * spec.columns});
   const Offsets offsets(spec);
-  const int64_t cut = spec.ranks * spec.tokens * spec.width();
-  cut_ = at(memory, offsets.cut, spec.dtype, cut);
-  tokens_ = at(memory, offsets.tokens, spec.dtype, cut);
+  const int64_t elements = spec.ranks * spec.tokens * spec.width();
+  column_slices_ = at(memory, offsets.column_slices, spec.dtype, elements);
+  tokens_ = at(memory, offsets.tokens, spec.dtype, elements);
   parts_ = at(memory, offsets.parts, DType::kFloat32, spec.padded_rows() * spec.width());
   sums_ = at(memory, offsets.sums, DType::kFloat32, spec.padded_rows() * spec.width());
   positions_ = at(memory, offsets.positions, DType::kInt32, 2 * spec.tokens);
@@ -88,16 +89,16 @@ int64_t TableGradient::columns_of(int rank) const {
   return std::clamp<int64_t>(spec_.columns - rank * spec_.width(), 0, spec_.width());
 }
 
-void TableGradient::cut(const TokenRows& rows, Stream& stream) {
+void TableGradient::slice_columns(const TokenRows& rows, Stream& stream) {
   expect_tensor(rows.gradients, "gradients of tokens", spec_.dtype, {spec_.tokens, spec_.columns});
   expect_tensor(rows.ids, "ids of tokens", DType::kInt32, {spec_.tokens});
   expect_tensor(rows.order, "order of tokens", DType::kInt32, {spec_.tokens});
   first_row_ = rows.first_row;
   const int64_t bytes = dtype_bytes(spec_.dtype);
-  if (spec_.ranks * spec_.width() > spec_.columns) stream.zero(cut_);
+  if (spec_.ranks * spec_.width() > spec_.columns) stream.zero(column_slices_);
   for (int rank = 0; rank < spec_.ranks; ++rank) {
     if (columns_of(rank) == 0) break;
-    stream.copy_rows({.dst = static_cast<char*>(cut_.raw()) + rank * spec_.tokens * spec_.width() * bytes,
+    stream.copy_rows({.dst = static_cast<char*>(column_slices_.raw()) + rank * spec_.tokens * spec_.width() * bytes,
                       .dst_stride = spec_.width() * bytes,
                       .src = static_cast<const char*>(rows.gradients.raw()) + rank * spec_.width() * bytes,
                       .src_stride = spec_.columns * bytes,
@@ -115,7 +116,7 @@ void TableGradient::run(const MicroBatchPosition& position, Stream& stream) {
 
 void TableGradient::add_tokens(bool first, Stream& stream) {
   unit_.ranks->all_gather(all_positions_, positions_, stream, unit_.name);
-  unit_.ranks->all_to_all(tokens_, cut_, 0, stream, unit_.name);
+  unit_.ranks->all_to_all(tokens_, column_slices_, 0, stream, unit_.name);
   if (first) stream.zero(sums_);
   const int64_t rank_elements = spec_.tokens * spec_.width();
   const Tensor table = sums_.rows(0, spec_.rows * spec_.width()).view({spec_.rows, spec_.width()});

@@ -48,9 +48,9 @@ class TableGradient : public TokenReduction {
   // columns].
   TableGradient(const TableSpec& spec, const ReducedUnit& unit);
 
-  void cut(const TokenRows& rows, Stream& stream) override;
+  void slice_columns(const TokenRows& rows, Stream& stream) override;
   // Returns [ranks * tokens * width]: the tokens' gradients, with zeros after the last column.
-  const Tensor& cut_tokens() const override { return cut_; }
+  const Tensor& column_slices() const override { return column_slices_; }
   void run(const MicroBatchPosition& position, Stream& stream) override;
 
  private:
@@ -64,14 +64,14 @@ class TableGradient : public TokenReduction {
   TableSpec spec_;
   ReducedUnit unit_;
   int64_t first_row_ = 0;
-  Tensor cut_;        // [ranks * tokens * width] of spec.dtype.
-  Tensor positions_;  // [2 * tokens] int32: ids and order.
-  // Same shape as cut_: this rank's columns, for the tokens of one rank after the other.
+  Tensor column_slices_;  // [ranks * tokens * width] of spec.dtype.
+  Tensor positions_;      // [2 * tokens] int32: ids and order.
+  // Same shape as column_slices_: this rank's columns, for the tokens of one rank after the other.
   Tensor tokens_;
   Tensor all_positions_;  // [ranks * 2 * tokens] int32.
   Tensor sums_;           // [padded_rows * width] float32.
-  // [padded_rows * width] float32: this rank's rows, one range of columns per rank. Shares memory with cut_ and
-  // tokens_.
+  // [padded_rows * width] float32: this rank's rows, one range of columns per rank. Shares memory with column_slices_
+  // and tokens_.
   Tensor parts_;
 };
 

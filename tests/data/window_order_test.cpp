@@ -208,16 +208,16 @@ TEST(WindowOrder, EpochsSeedsAndDatasetsDiffer) {
 }
 
 // Each epoch shifts the boundaries of its windows by a random offset. This test counts the offsets.
-TEST(WindowOrder, EpochsCutElsewhere) {
+TEST(WindowOrder, EpochsSliceElsewhere) {
   WindowOrder order = order_of(1000 * kLength + 5);
-  std::vector<int> cuts(kLength);
+  std::vector<int> counts(kLength);
   constexpr int kEpochs = 800;
   for (int64_t epoch = 1; epoch <= kEpochs; ++epoch) {
     const Window window = order.at(epoch * order.num_windows());
     const int64_t tokens = 1000 * kLength + 5;
-    ++cuts[static_cast<size_t>((window.begin - window.index * kLength + tokens) % tokens % kLength)];
+    ++counts[static_cast<size_t>((window.begin - window.index * kLength + tokens) % tokens % kLength)];
   }
-  for (const int count : cuts) EXPECT_NEAR(count, kEpochs / kLength, 50);  // The tolerance is 5 standard deviations.
+  for (const int count : counts) EXPECT_NEAR(count, kEpochs / kLength, 50);  // The tolerance is 5 standard deviations.
 }
 
 TEST(WindowOrder, WithoutShuffleWindowsComeInTheOrderOfTheRow) {

@@ -141,7 +141,7 @@ TEST_P(TableGradients, SumTheTokensOfAllRanks) {
       slice.write(Bytes(static_cast<size_t>(slice.tensor().bytes()), '\xff'));
       const auto run = [&](TableGradient& gradient, int64_t micro_batch, const MicroBatchPosition& position) {
         const DeviceTokens tokens(stream_, tokens_of(rank_, micro_batch, sizes, dtype), sizes, dtype);
-        gradient.cut(tokens.rows, stream_);
+        gradient.slice_columns(tokens.rows, stream_);
         gradient.run(position, stream_);
         stream_.synchronize();
       };
@@ -166,7 +166,7 @@ TEST_P(TableGradients, SumInOneOrder) {
     const DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
     TableGradient gradient(table, unit(memory, slice, false));
     const DeviceTokens tokens(stream_, tokens_of(rank_, 0, sizes, DType::kFloat32), sizes, DType::kFloat32);
-    gradient.cut(tokens.rows, stream_);
+    gradient.slice_columns(tokens.rows, stream_);
     gradient.run({}, stream_);
     slices.push_back(slice.read());
   }

@@ -143,8 +143,8 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
     std::vector<int32_t> tokens(c.expected.size());
     for (int64_t begin = 0; begin < row.num_tokens(); ++begin) {
       row.read(begin, tokens, {});
-      const auto cut = static_cast<size_t>(begin);
-      EXPECT_EQ(std::string(tokens.begin(), tokens.end()), c.expected.substr(cut) + c.expected.substr(0, cut));
+      const auto split = static_cast<size_t>(begin);
+      EXPECT_EQ(std::string(tokens.begin(), tokens.end()), c.expected.substr(split) + c.expected.substr(0, split));
     }
   }
 }

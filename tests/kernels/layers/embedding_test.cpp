@@ -74,8 +74,8 @@ TEST_P(EmbeddingTest, ForwardAndBackward) {
   }
 }
 
-// Each rank has the rows of the table between two cuts. Some ranks have no row that occurs in the ids, and id 31, which
-// occurs most often, is the last row of its rank.
+// Each rank has the rows of the table between two boundaries. Some ranks have no row that occurs in the ids, and id 31,
+// which occurs most often, is the last row of its rank.
 TEST_P(EmbeddingTest, PartsOfTheTableEqualTheWhole) {
   constexpr int64_t kTokens = 3001, kVocab = 90, kHidden = 264;
   const Array table = random({kVocab, kHidden}), d_out = random({kTokens, kHidden});

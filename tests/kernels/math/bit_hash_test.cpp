@@ -97,8 +97,8 @@ TEST_P(BitHashTest, SlicesAddUp) {
   const Array array = array_of(DType::kFloat32, random_bytes(4 * 5003));
   const Tensor& x = array;
   const uint64_t whole = hash(x, 11);
-  for (const int64_t cut : {0, 1, 2, 5, 4096, 5002}) {
-    EXPECT_EQ(hash(x.rows(0, cut), 11) + hash(x.rows(cut, 5003), 11 + cut), whole) << cut;
+  for (const int64_t split : {0, 1, 2, 5, 4096, 5002}) {
+    EXPECT_EQ(hash(x.rows(0, split), 11) + hash(x.rows(split, 5003), 11 + split), whole) << split;
   }
 }
 
