@@ -141,7 +141,7 @@ class Llama {
   const BatchShape& shape() const { return options_.shape; }
   // Returns the table of amaxes. Null unless the recipe is a per-tensor FP8 recipe.
   AmaxTable* amaxes() { return amaxes_.get(); }
-  // Returns the argument of ShardedParameters::publish() and set().
+  // Returns the argument of ShardedParameters::cast_fp8_weights() and cast_weights().
   WeightCasts weight_casts() { return {amaxes_.get(), fp8_stats_.get(), all_ranks()}; }
   // Returns the FP8 statistics. Null without FP8 or without LlamaOptions::fp8_stats.
   Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }

@@ -130,7 +130,7 @@ Bench::Bench(const Job& job, Runtime& runtime, int64_t document_length)
   const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
   runtime.group().agree_on_files("making the weights",
                                  [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
-  publish_weights(state_);
+  cast_weights(state_);
   const Batch batch = synthetic_batch(config, job.local_batch(), document_length, runtime.mesh());
   state_.batch.upload(batch);
   runtime.tune([&] { warm_up(state_); });

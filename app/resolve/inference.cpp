@@ -117,7 +117,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint, SavedWei
       load_initial_weights(config, initial.get(), state_->parameters, runtime_.stream());
     }
   });
-  state_->parameters.set(state_->model->weight_casts(), runtime_.stream());
+  state_->parameters.cast_weights(state_->model->weight_casts(), runtime_.stream());
 }
 
 }  // namespace octavo

@@ -179,7 +179,7 @@ void finish_step(TrainingState& state, const TrainingStep& step) {
   if (step.update_after != nullptr) step.update_after->wait();
   state.model.end_step(state.skip);
   state.optimizer.step(step.number, step.lr, state.skip, stream);
-  state.parameters.publish(state.model.weight_casts(), stream);
+  state.parameters.cast_fp8_weights(state.model.weight_casts(), stream);
   state.mesh.meet_stages();
 }
 
@@ -195,6 +195,8 @@ void warm_up(TrainingState& state) {
   stream.synchronize();
 }
 
-void publish_weights(TrainingState& state) { state.parameters.set(state.model.weight_casts(), state.mesh.stream()); }
+void cast_weights(TrainingState& state) {
+  state.parameters.cast_weights(state.model.weight_casts(), state.mesh.stream());
+}
 
 }  // namespace octavo

@@ -87,6 +87,6 @@ void warm_up(TrainingState& state);
 Tensor amax_history(TrainingState& state);
 
 // Casts and distributes the weights for matmuls after the master weights were set. A collective.
-void publish_weights(TrainingState& state);
+void cast_weights(TrainingState& state);
 
 }  // namespace octavo

@@ -46,8 +46,8 @@ std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runti
 
 // Loads the weights, optimizer states and amax history of a checkpoint of the same model into `state`. Verifies the
 // checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over other InputErrors,
-// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::agree) and then
-// publishes the weights (publish_weights).
+// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::agree) and then casts
+// the weights (cast_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank. The job may be a draft. The parts do not

@@ -23,8 +23,8 @@ class StateSnapshot {
   // Copies the state to host memory and waits for the copies.
   void take(TrainingState& state, Stream& stream);
   // Restores the snapshot into `state`. `steps_done` is the number of steps that led to the snapshot. If the snapshot
-  // has no amax history and the state does, the history is set to zero. The caller then publishes the weights
-  // (publish_weights).
+  // has no amax history and the state does, the history is set to zero. The caller then casts the weights
+  // (cast_weights).
   void restore(TrainingState& state, int64_t steps_done, Stream& stream) const;
 
  private:

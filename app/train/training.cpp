@@ -76,7 +76,7 @@ void Training::load(const Job& job, Start& start) {
   if (is_first) {
     for (const auto make : kObservers) observers_.push_back(make({config_, runtime_, state_, session_.checkpoints}));
   }
-  publish_weights(state_);
+  cast_weights(state_);
   runtime_.stream().synchronize();
   if (is_first) {
     session_.timer.mark("weights");
@@ -339,7 +339,7 @@ void Training::try_other_precision(int64_t step, const std::function<void()>& wo
     lay_out(job);
     announce_new_state();
     snapshot_.restore(state_, step, runtime_.stream());
-    publish_weights(state_);
+    cast_weights(state_);
     runtime_.stream().synchronize();
   };
   use(in_other_precision(job_));

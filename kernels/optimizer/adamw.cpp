@@ -32,7 +32,7 @@ void adamw(const Adamw& args) {
     const float update = m * scales.m / (std::sqrt(v * scales.v) + o.eps) + o.weight_decay * master[i];
     master[i] -= o.lr * update;
   }
-  publish(args.master, args.amax, args.weight);
+  cast_weights(args.master, args.amax, args.weight);
 }
 
 }  // namespace cpu

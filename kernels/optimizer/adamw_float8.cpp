@@ -33,7 +33,7 @@ void adamw_float8(const Adamw& args) {
     };
     for_each_row(args.range, block, std::min(block + kBlock, n), update_row);
   }
-  publish(args.master, args.amax, args.weight);
+  cast_weights(args.master, args.amax, args.weight);
 }
 
 }  // namespace cpu

@@ -19,7 +19,7 @@ inline float clip_factor(float grad_clip, const Tensor& grad_sum_of_squares) {
 }
 
 // Computes the amax of the updated master weights, and rounds them to bfloat16, each if its tensor is defined.
-inline void publish(const Tensor& master, const Tensor& amax, const Tensor& weight) {
+inline void cast_weights(const Tensor& master, const Tensor& amax, const Tensor& weight) {
   update_amax<float>(amax, master);
   if (weight.defined()) convert(weight.data<BFloat16>(), master.data<float>(), master.numel());
 }

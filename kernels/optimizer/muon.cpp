@@ -75,7 +75,7 @@ void muon_update(const MuonUpdate& args) {
   for (int64_t i = 0; i < n; ++i) {
     master[i] -= args.lr * (args.scale * static_cast<float>(update[i]) + args.weight_decay * master[i]);
   }
-  publish(args.master, args.amax, args.weight);
+  cast_weights(args.master, args.amax, args.weight);
 }
 
 }  // namespace cpu

@@ -80,9 +80,9 @@ class Optimizer {
   // `stream`.
   void measure_gradients(Stream& stream);
   // Runs step `step`, counted from 1, at learning rate `lr`. Clips the gradients and updates the master weights, the
-  // states, the weights in the compute dtype (ShardedParameters::publish casts those in FP8), and the amaxes of weights
-  // under per-tensor recipes. If `skip` says so (optional, kernels/optimizer/skip_update.h), only the amaxes change.
-  // Queued on `stream`.
+  // states, the weights in the compute dtype (ShardedParameters::cast_fp8_weights casts those in FP8), and the amaxes
+  // of weights under per-tensor recipes. If `skip` says so (optional, kernels/optimizer/skip_update.h), only the amaxes
+  // change. Queued on `stream`.
   void step(int64_t step, double lr, const Tensor& skip, Stream& stream);
 
   // Runs every matmul of a step once, so that algorithms are chosen before the first step. Changes no state. Queued on

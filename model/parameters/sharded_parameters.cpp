@@ -224,7 +224,7 @@ void ShardedParameters::sum_tied_table(Stream& stream) {
   }
 }
 
-void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
+void ShardedParameters::cast_fp8_weights(const WeightCasts& casts, Stream& stream) {
   if (AmaxTable* amaxes = casts.amaxes) {
     if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");
     amaxes->compute_weight_scales(stream);
@@ -252,7 +252,7 @@ void ShardedParameters::cast_to_fp8(const ParameterSlice& slice, const WeightCas
                    stream);
 }
 
-void ShardedParameters::set(const WeightCasts& casts, Stream& stream) {
+void ShardedParameters::cast_weights(const WeightCasts& casts, Stream& stream) {
   AmaxTable* amaxes = casts.amaxes;
   if (amaxes != nullptr) amaxes->begin_weights(stream);
   for (const ParameterSlice& slice : slices_) {
@@ -262,7 +262,7 @@ void ShardedParameters::set(const WeightCasts& casts, Stream& stream) {
       amax({.out = amaxes->current(slice.spec->linear, AmaxTable::kWeight), .x = master(slice)}, stream);
     }
   }
-  publish(casts, stream);
+  cast_fp8_weights(casts, stream);
 }
 
 }  // namespace octavo

@@ -105,10 +105,10 @@ class ShardedParameters {
   // Reduces the amaxes over all ranks, casts the FP8 shards with them, and makes the next use of every unit gather its
   // weights again. Must be called after an update of the master weights.
   // Requires: casts.amaxes has the amaxes of this rank's slices.
-  void publish(const WeightCasts& casts, Stream& stream);
-  // Computes the amaxes of the master weights, rounds the weights to the gathered dtype, and calls publish(). Must be
-  // called after the master weights were set by other means than the optimizer.
-  void set(const WeightCasts& casts, Stream& stream);
+  void cast_fp8_weights(const WeightCasts& casts, Stream& stream);
+  // Computes the amaxes of the master weights, rounds the weights to the gathered dtype, and calls cast_fp8_weights().
+  // Must be called after the master weights were set by other means than the optimizer.
+  void cast_weights(const WeightCasts& casts, Stream& stream);
 
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }

@@ -114,7 +114,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
     if (measures) llama.fp8_stats()->end(*alone, model.stream());
     if (measures) add(llama.fp8_stats()->values());
     llama.end_step({});
-    model.publish();
+    model.cast_weights();
     if (llama.amaxes() != nullptr && llama.amaxes()->delayed()) add(llama.amaxes()->history());
   }
   return numbers;

@@ -34,7 +34,7 @@ class MeasuredModel : public ::testing::Test {
   void step(int micro_batches) {
     for (int i = 0; i < micro_batches; ++i) micro_batch(i == 0);
     model_.llama().end_step({});
-    model_.publish();
+    model_.cast_weights();
   }
   void measured_step(int micro_batches) {
     table().begin(model_.stream());

@@ -16,7 +16,7 @@ void calm(TinyLlama& model) {
     if (!spec.decayed()) continue;
     for (int64_t i = 0; i < spec.numel(); ++i) model.master(spec)[i] *= 0.25f;
   }
-  model.publish();
+  model.cast_weights();
 }
 
 class Fp8Test : public ::testing::TestWithParam<LinearPrecision> {};
@@ -260,7 +260,7 @@ TEST(AmaxTable, MeasuresTheFirstAmaxOfWeightsThatWereZero) {
         if (!spec.name.ends_with("o_proj.weight") && !spec.name.ends_with("down_proj.weight")) continue;
         for (int64_t i = 0; i < spec.numel(); ++i) model->master(spec)[i] = size * std::sin(static_cast<float>(i));
       }
-      model->publish();
+      model->cast_weights();
       model->llama().forward_backward(batch.views(), 1.0f / 128, true, true);
       model->llama().end_step({});
     }

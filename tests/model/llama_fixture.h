@@ -124,11 +124,11 @@ class TinyLlama {
       float* values = master(spec);
       for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
     }
-    publish();
+    cast_weights();
   }
 
   // Casts the master weights to the dtypes of the matmuls.
-  void publish() { parameters_.set(llama_.weight_casts(), stream_); }
+  void cast_weights() { parameters_.cast_weights(llama_.weight_casts(), stream_); }
 
   // Returns the sum of the losses of a forward pass.
   double loss(OwnedBatch& batch) {

@@ -24,7 +24,7 @@ class DrawnTraining {
         state_(draw_.job(mesh_), mesh_, arena_) {
     stream.set_deterministic(true);
     initialize_parameters(state_.parameters, 42, stream);
-    publish_weights(state_);
+    cast_weights(state_);
   }
 
   TrainingState& state() { return state_; }

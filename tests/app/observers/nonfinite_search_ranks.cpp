@@ -44,7 +44,7 @@ class SearchedTraining : public DrawnTraining {
       stream_.copy(last.raw(), &value, sizeof(value));
       stream_.synchronize();
     }
-    publish_weights(state_);
+    cast_weights(state_);
     stream_.synchronize();
     return before;
   }

@@ -33,7 +33,7 @@ class SearchedModel {
         runtime_(setting_, group_),
         model_(resolve(setting_.run, LiveSite(runtime_), {}), false, runtime_) {
     load_initial_weights(setting_.run, nullptr, state().parameters, runtime_.stream());
-    publish_weights(state());
+    cast_weights(state());
   }
 
   TrainingState& state() { return model_.state(); }
@@ -49,7 +49,7 @@ class SearchedModel {
   }
   void restore(const std::string& name, const std::vector<float>& values) {
     runtime_.stream().copy(find(name).raw(), values.data(), find(name).bytes());
-    publish_weights(state());
+    cast_weights(state());
     runtime_.stream().synchronize();
   }
 

@@ -43,7 +43,7 @@ class ObservedRun : RunProcess {
       const Tensor weight = run.state().parameters.master(slice);
       std::fill_n(weight.data<float>(), weight.numel(), value);
     }
-    publish_weights(run.state());
+    cast_weights(run.state());
   }
 
   Training run;

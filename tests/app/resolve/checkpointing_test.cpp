@@ -66,7 +66,7 @@ Outcome train(Config config) {
   Arena arena(stream.device(), outcome.bytes);
   TrainingState state(job, runtime.mesh(), arena);
   load_initial_weights(config, nullptr, state.parameters, stream);
-  publish_weights(state);
+  cast_weights(state);
   Batch batch;
   for (int32_t i = 0; i < 4 * 128; ++i) {
     batch.inputs.push_back(i * 37 % 256);

@@ -133,7 +133,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   TrainingState state(job, runtime.mesh(), arena);
   HfWeights initial(config.init_from);
   load_initial_weights(config, &initial, state.parameters, stream);
-  publish_weights(state);
+  cast_weights(state);
 
   const SafetensorsFile file((dir / "golden.safetensors").string());
   Batch batch;

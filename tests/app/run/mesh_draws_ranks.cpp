@@ -100,7 +100,7 @@ class Training {
         arena_(stream_.device(), plan_training(draw_.job(mesh_), mesh_).used()),
         state_(draw_.job(mesh_), mesh_, arena_) {
     for (const ParameterSlice& slice : slices()) set_weights(*slice.spec, slice);
-    publish_weights(state_);
+    cast_weights(state_);
   }
 
   // Returns losses and norms, which are equal on every rank.

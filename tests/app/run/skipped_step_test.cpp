@@ -58,7 +58,7 @@ class Steps {
         runtime_(setting_, group_),
         model_(resolve(setting_.run, LiveSite(runtime_), {}), false, runtime_) {
     load_initial_weights(setting_.run, nullptr, model_.state().parameters, runtime_.stream());
-    publish_weights(model_.state());
+    cast_weights(model_.state());
   }
 
   enum class Spoiled { kNot, kLoss, kGradient };
