@@ -2,7 +2,7 @@
 // have shares of their tokens exchange them. cast_plan() decides it once, when a linear is constructed
 // (model/linear/linear_layer.h), and the linear only reads it.
 //
-//   recipe                tensor                    cast by                 measured by            ranks agree
+//   recipe                tensor                    cast by                 measured by            amax reduced
 //   bfloat16              any                       nobody                  nobody                 no
 //   scales of rows        any                       the linear              nobody                 no
 //   scales of blocks      whole                     the producer if it can  nobody                 no
@@ -67,9 +67,9 @@ enum class Exchange : uint8_t {
 struct TensorCast {
   Caster cast = Caster::kNobody;
   Measurer measure = Measurer::kNobody;
-  bool agree = false;    // Whether ranks take the maximum of their amaxes before the cast.
-  bool rows = false;     // Whether the row operand is made.
-  bool columns = false;  // Whether the transposed operand is made.
+  bool reduces_amax = false;  // Whether ranks take the maximum of their amaxes before the cast.
+  bool rows = false;          // Whether the row operand is made.
+  bool columns = false;       // Whether the transposed operand is made.
   bool operator==(const TensorCast&) const = default;
 };
 
@@ -118,7 +118,7 @@ constexpr TensorCast tensor_cast(const CastFacts& f, LinearTensor tensor, BlockP
   c.cast =
       producer.casts && !(first && now.watched) && (has_scale || makes_scale) ? Caster::kProducer : Caster::kLinear;
   if (measures) c.measure = producer.measures ? Measurer::kProducer : now.history ? Measurer::kCast : Measurer::kLinear;
-  c.agree = measures && !now.history && c.cast == Caster::kLinear;
+  c.reduces_amax = measures && !now.history && c.cast == Caster::kLinear;
   // If backward does not queue the forward again, the only forward also makes the columns of the pass kRecompute.
   const BlockPass makes_columns =
       f.input_pass == BlockPass::kRecompute && !f.recomputes ? BlockPass::kForward : f.input_pass;

@@ -173,9 +173,9 @@ Exchange LinearLayer::exchange_of(Kind kind) const { return casts_.exchange[kind
 
 void LinearLayer::bound_gradient(const LinearActivations& a, const Tensor& d, Stream& stream) const {
   if (!a.gradient_bound_factor.defined()) return;
-  agree(a.gradient_bound_factor, stream);
+  all_reduce_maximum(a.gradient_bound_factor, stream);
   amax({.out = a.gradient_amax, .x = d.view({d.numel()}), .factor = a.gradient_bound_factor}, stream);
-  agree(a.gradient_amax, stream);
+  all_reduce_maximum(a.gradient_amax, stream);
 }
 
 ProducerWork LinearLayer::producer_work(const LinearActivations& a, Kind kind, BlockPass pass) const {
@@ -234,7 +234,7 @@ const char* LinearLayer::name_of(Kind kind) const {
 
 // Replaces this rank's maximum, an amax or a gradient bound factor, with that of all ranks that have a part of the
 // tensor.
-void LinearLayer::agree(const Tensor& maximum, Stream& stream) const {
+void LinearLayer::all_reduce_maximum(const Tensor& maximum, Stream& stream) const {
   if (shares_sequences()) {
     options_.context->micro_batch().all_reduce_max(maximum, stream, "an activation's amax");
   } else if (!alone()) {
@@ -247,7 +247,7 @@ void LinearLayer::cast(const Fp8Cast& operands, const Source& source, Stream& st
   const TensorCast& work = work_on(source.kind, source.pass);
   const Tensor slot = amax_slot(source.a, source.kind);
   if (work.measure == Measurer::kLinear) amax({.out = slot, .x = source.x.view({source.x.numel()})}, stream);
-  if (work.agree) agree(slot, stream);
+  if (work.reduces_amax) all_reduce_maximum(slot, stream);
   // If the tensor is not a share of the tokens, each rank has only some columns of each row. A row's scale covers all
   // columns, so the amaxes are reduced over the group.
   TensorGroup* group = alone() || exchange_of(source.kind) != Exchange::kNone ? nullptr : options_.tensor;

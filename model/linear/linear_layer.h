@@ -233,7 +233,7 @@ class LinearLayer {
   ProducerWork producer_work(const LinearActivations& a, Kind kind, BlockPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream) const;
-  void agree(const Tensor& maximum, Stream& stream) const;
+  void all_reduce_maximum(const Tensor& maximum, Stream& stream) const;
   void cast(const Fp8Cast& operands, const Source& source, Stream& stream) const;
   WeightGradientOperands allocate_saved(const LinearInput& input, const KeptOperands& kept, Arena& arena) const;
   void save_operands(const LinearActivations& a, const WeightGradientOperands& operands, Stream& stream) const;
