@@ -96,9 +96,9 @@ void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors&
     products_floor += least;
   }
   const double forward_backward = median(floors.forward_backward_times);
-  const double fp8_product = floors.rates.fp8_product;
-  result["rates"] = {{"product_tflops", floors.rates.product / 1e12},
-                     {"fp8_product_tflops", fp8_product > 0 ? OrderedJson(fp8_product / 1e12) : OrderedJson()},
+  const double fp8_matmul = floors.rates.fp8_matmul;
+  result["rates"] = {{"product_tflops", floors.rates.matmul / 1e12},
+                     {"fp8_product_tflops", fp8_matmul > 0 ? OrderedJson(fp8_matmul / 1e12) : OrderedJson()},
                      {"bandwidth_gb_s", floors.rates.bandwidth / 1e9}};
   result["ops_ms"] = ops;
   result["floor_ms"] = floor;
@@ -114,8 +114,8 @@ void print_floors(const OrderedJson& r, const ProfiledStep& profiled, const Devi
       "\nmeasured rates: matmul {:.4g} TFLOP/s, {}copy {:.0f} GB/s (read and written); profiled step {:.3f} ms, "
       "outside of ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} times the lower bound of matmuls and "
       "attention, {:.2f} ms (they took {:.2f} ms)\n",
-      rates.product / 1e12,
-      rates.fp8_product > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
+      rates.matmul / 1e12,
+      rates.fp8_matmul > 0 ? fmt::format("FP8 matmul {:.4g} TFLOP/s, ", rates.fp8_matmul / 1e12) : "",
       rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
       r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
       r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());

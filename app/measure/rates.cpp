@@ -20,8 +20,8 @@ namespace octavo {
 
 namespace {
 
-struct ProductBuffers {
-  ProductBuffers(const ProductSize& size, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
+struct MatmulBuffers {
+  MatmulBuffers(const MatmulSize& size, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
     const auto [m, n, k] = size;
     a = arena.allocate("a", precision.compute, {m, k});
     b = arena.allocate("b", precision.compute, {n, k});
@@ -89,25 +89,25 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
 // Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
 // else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
 // does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
-double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream) {
+double measure_matmul(const MatmulSize& size, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
-  const ProductBuffers planned(size, precision, stream, plan);
+  const MatmulBuffers planned(size, precision, stream, plan);
   Arena arena(stream.device(), plan.used());
-  const ProductBuffers p(size, precision, stream, arena);
+  const MatmulBuffers p(size, precision, stream, arena);
   stream.set_workspace(p.workspace);
   fill_random(p.a, 1, stream);
   fill_random(p.b, 2, stream);
-  std::function<void()> product = [&] { matmul({.d = p.d, .a = p.a, .b = p.b, .transpose_b = true}, stream); };
+  std::function<void()> run = [&] { matmul({.d = p.d, .a = p.a, .b = p.b, .transpose_b = true}, stream); };
   if (is_fp8(precision.linear)) {
     quantize_rows(p.fp8_a, p.a, p.amax, stream);
     quantize_rows(p.fp8_b, p.b, p.amax, stream);
     const bool fast = accumulates_fast(precision.linear, precision.fast_accumulation, true);
-    product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
+    run = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
   // After this number of runs a GPU's clock has settled, and a CPU completes them quickly.
   const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
   const auto runs = std::clamp<int64_t>(static_cast<int64_t>(enough_flops / size.flops()), 10, 400);
-  const double seconds = time_runs(runs, product, stream);
+  const double seconds = time_runs(runs, run, stream);
   stream.set_workspace({});
   return size.flops() / seconds;
 }
@@ -125,7 +125,7 @@ double measure_bandwidth(Stream& stream) {
 
 struct MeasureSizes {
   DType compute;
-  std::vector<ProductSize> products;  // The last square shape is the largest.
+  std::vector<MatmulSize> matmuls;  // The last square shape is the largest.
   SdpaShape attention;
   int64_t attention_runs;
   std::vector<int64_t> collective_bytes;  // Sizes in ascending order.
@@ -138,7 +138,7 @@ struct MeasureSizes {
 // 8,192 tokens with 8 tensor-parallel ranks.
 MeasureSizes gpu_sizes() {
   MeasureSizes sizes{.compute = DType::kBFloat16,
-                     .products = {{4096, 4096, 4096}, {8192, 8192, 8192}},
+                     .matmuls = {{4096, 4096, 4096}, {8192, 8192, 8192}},
                      .attention = {.batch = 1, .seq_len = 8192, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128},
                      .attention_runs = 50,
                      .collective_bytes = {kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB},
@@ -149,17 +149,17 @@ MeasureSizes gpu_sizes() {
   };
   constexpr int64_t kTokens = 16384;
   for (const auto& [out, in] : {Weight{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}) {
-    sizes.products.push_back({kTokens, out, in});
-    if (out != in) sizes.products.push_back({kTokens, in, out});
-    sizes.products.push_back({out, in, kTokens});
+    sizes.matmuls.push_back({kTokens, out, in});
+    if (out != in) sizes.matmuls.push_back({kTokens, in, out});
+    sizes.matmuls.push_back({out, in, kTokens});
   }
-  sizes.products.insert(sizes.products.end(), {{8192, 1280, 8192}, {8192, 8192, 1024}});
+  sizes.matmuls.insert(sizes.matmuls.end(), {{8192, 1280, 8192}, {8192, 8192, 1024}});
   return sizes;
 }
 
 MeasureSizes cpu_sizes() {
   return {.compute = DType::kFloat32,
-          .products = {{512, 512, 512}, {1024, 1024, 1024}, {2048, 768, 256}, {2048, 256, 768}},
+          .matmuls = {{512, 512, 512}, {1024, 1024, 1024}, {2048, 768, 256}, {2048, 256, 768}},
           .attention = {.batch = 1, .seq_len = 256, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64},
           .attention_runs = 5,
           .collective_bytes = {64 * kKiB, 1024 * kKiB, 4096 * kKiB},
@@ -179,7 +179,7 @@ void together(ProcessGroup& group, Work work) {
 
 // Returns the kinds of matmul that a config can use on the device. On the CPU FP8 is emulated, so its rate is not
 // measured.
-std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) {
+std::vector<PrecisionConfig> matmul_kinds(DType compute, const Stream& stream) {
   std::vector<PrecisionConfig> kinds(1);
   kinds[0].compute = compute;
   if (!stream.is_cuda()) return kinds;
@@ -193,14 +193,14 @@ std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) 
   return kinds;
 }
 
-void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& stream) {
-  for (const PrecisionConfig& kind : product_kinds(sizes.compute, stream)) {
+void measure_matmuls(MachineRates& rates, const MeasureSizes& sizes, Stream& stream) {
+  for (const PrecisionConfig& kind : matmul_kinds(sizes.compute, stream)) {
     const std::string precision = precision_name(kind);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
     // The first rate of each precision uses fast accumulation if there is one.
     const bool is_first = !rates.product_flops.contains(precision);
-    for (const ProductSize& shape : sizes.products) {
-      const double flops = measure_product(shape, kind, stream);
+    for (const MatmulSize& shape : sizes.matmuls) {
+      const double flops = measure_matmul(shape, kind, stream);
       rates.products.push_back({precision, fast, shape, flops});
       if (is_first && shape.m == shape.n && shape.n == shape.k) rates.product_flops[precision] = flops;
     }
@@ -322,26 +322,26 @@ DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
   PrecisionConfig plain = precision;
   plain.linear = LinearPrecision::kBFloat16;
   DeviceRates rates;
-  rates.product = measure_product({n, n, n}, plain, stream);
+  rates.matmul = measure_matmul({n, n, n}, plain, stream);
   PrecisionConfig fp8 = precision;
   if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
-  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
+  if (is_fp8(fp8.linear)) rates.fp8_matmul = measure_matmul({n, n, n}, fp8, stream);
   rates.bandwidth = measure_bandwidth(stream);
   return rates;
 }
 
 double floor_ms(const Profiler::Total& total, const DeviceRates& rates) {
   if (total.communication) return 0;
-  double products = (total.flops - total.fp8_flops) / rates.product;
-  if (total.fp8_flops > 0) products += total.fp8_flops / rates.fp8_product;
-  return 1e3 * std::max(products, total.bytes / rates.bandwidth);
+  double matmuls = (total.flops - total.fp8_flops) / rates.matmul;
+  if (total.fp8_flops > 0) matmuls += total.fp8_flops / rates.fp8_matmul;
+  return 1e3 * std::max(matmuls, total.bytes / rates.bandwidth);
 }
 
 MachineRates measure_machine(const std::string& disk_dir, bool collectives, ProcessGroup& group, Stream& stream) {
   const MeasureSizes sizes = stream.is_cuda() ? gpu_sizes() : cpu_sizes();
   MachineRates rates;
   rates.multiprocessors = stream.multiprocessors();
-  together(group, [&] { measure_products(rates, sizes, stream); });
+  together(group, [&] { measure_matmuls(rates, sizes, stream); });
   together(group, [&] { rates.attention = measure_attention(sizes, stream); });
   together(group, [&] { rates.memory_bytes_per_s = measure_bandwidth(stream); });
   if (collectives && group.size() > 1) rates.collectives = measure_collectives(sizes, group, stream);

@@ -15,9 +15,9 @@
 namespace octavo {
 
 struct DeviceRates {
-  double product = 0;      // FLOP/s of a large matmul in the compute dtype.
-  double fp8_product = 0;  // FLOP/s of a large FP8 matmul with the config's recipe. 0 without FP8.
-  double bandwidth = 0;    // Bytes/s of a large copy, counting bytes read and written.
+  double matmul = 0;      // FLOP/s of a large matmul in the compute dtype.
+  double fp8_matmul = 0;  // FLOP/s of a large FP8 matmul with the config's recipe. 0 without FP8.
+  double bandwidth = 0;   // Bytes/s of a large copy, counting bytes read and written.
 };
 
 // Returns the medians over runs with random data that are long enough for the GPU's clock to settle. Takes well under a

@@ -78,7 +78,7 @@ class Reader {
   std::string where_;
 };
 
-ProductRate read_product(const Reader& r) {
+MatmulRate read_matmul(const Reader& r) {
   return {.precision = r.text("precision"),
           .fast_accumulation = r.flag("fast_accumulation"),
           .size = {r.count("m", 1), r.count("n", 1), r.count("k", 1)},
@@ -126,7 +126,7 @@ MeasuredRuns read_measured_runs(const Reader& r) {
 // Calls visit(name, unit, value) for each rate.
 template <typename Rates, typename Visit>
 void visit_rates(Rates& rates, const Visit& visit) {
-  for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);
+  for (auto& [precision, flops] : rates.product_flops) visit(precision + " matmul", "FLOP/s", flops);
   for (auto& [precision, fast_accumulation, size, flops] : rates.products) {
     visit(fmt::format("{}{} {} x {} x {}", precision, fast_accumulation ? " fast" : "", size.m, size.n, size.k),
           "FLOP/s", flops);
@@ -146,7 +146,7 @@ MachineRates rates_of(const EmbeddedFile& file) {
 OrderedJson to_json(const MachineRates& rates) {
   const SdpaShape& attention = rates.attention.shape;
   OrderedJson products = OrderedJson::array();
-  for (const ProductRate& p : rates.products) {
+  for (const MatmulRate& p : rates.products) {
     products.push_back({{"precision", p.precision},
                         {"fast_accumulation", p.fast_accumulation},
                         {"m", p.size.m},
@@ -201,7 +201,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
     rates.product_flops[item.key()] = product_flops.rate(item.key());
   }
   CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
-  for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
+  for (const Reader& matmul : r.list("products")) rates.products.push_back(read_matmul(matmul));
   if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
   if (json.contains("measured_runs")) {
     for (const Reader& runs : r.list("measured_runs")) rates.measured_runs.push_back(read_measured_runs(runs));

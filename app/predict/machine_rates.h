@@ -29,7 +29,7 @@ namespace octavo {
 inline constexpr OutputKind kMachineFile{"a machine file of octavo doctor", R"("format": "octavo machine")"};
 
 // Sizes of a matmul with an output [m, n] and the contracted dimension k.
-struct ProductSize {
+struct MatmulSize {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -38,10 +38,10 @@ struct ProductSize {
 
 // Rate of a matmul d = a b^T with a [m, k] and b [n, k]. k is the innermost dimension of both, as in forward, and d is
 // in the compute dtype.
-struct ProductRate {
+struct MatmulRate {
   std::string precision;  // Name of the precision, a key of product_flops.
   bool fast_accumulation = false;
-  ProductSize size = {};
+  MatmulSize size = {};
   double flops = 0;  // FLOP/s, counting 2 m n k FLOPs per matmul.
 };
 
@@ -93,7 +93,7 @@ struct MachineRates {
   // CPUs) and, on GPUs, fp8_tensorwise (which also applies to fp8_delayed), fp8_rowwise and fp8_blockwise. Fast
   // accumulation is used if the precision has it.
   std::map<std::string, double> product_flops;
-  std::vector<ProductRate> products;           // Rates of all measured matmul shapes, square or not.
+  std::vector<MatmulRate> products;            // Rates of all measured matmul shapes, square or not.
   AttentionRates attention;                    // Written as attention_forward_flops and attention_backward_flops.
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
   std::optional<CollectiveRates> collectives;  // Set if several ranks measured.

@@ -38,7 +38,7 @@ MeasuredRuns runs_like(const MeshShape& mesh, std::span<const MachineRates> mach
 
 // Time of a matmul kernel's launch and of its first and last waves. Matmuls and attention were fitted to the 1.8B model
 // with 1 x 1024 tokens (docs/benchmarks/one-gpu.md); the other values are assumed.
-constexpr double kProductOverhead_s = 5e-6;
+constexpr double kMatmulOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
 // Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746
 // TFLOP/s forward and 493 of 550 backward. Within documents the FLOPs take `flops` times as long as without a mask, and
@@ -72,7 +72,7 @@ constexpr auto kMemoryOps = std::to_array<MemoryOp>({
 });
 constexpr MemoryOp kOtherOp;
 
-double squared_distance(const ProductSize& p, const ProductSize& size) {
+double squared_distance(const MatmulSize& p, const MatmulSize& size) {
   const auto octaves = [](int64_t a, int64_t b) { return std::log2(static_cast<double>(a) / static_cast<double>(b)); };
   const double m = octaves(p.m, size.m);
   const double n = octaves(p.n, size.n);
@@ -80,10 +80,10 @@ double squared_distance(const ProductSize& p, const ProductSize& size) {
   return m * m + n * n + k * k;
 }
 
-double product_seconds(const MachineRates& machine, const Op& op) {
-  const ProductSize size{op.m, op.n, op.k};
-  const double overhead = machine.multiprocessors > 0 ? kProductOverhead_s : 0;
-  return size.flops() / product_rate(machine, op.precision, op.fast_accumulation, size) + overhead;
+double matmul_seconds(const MachineRates& machine, const Op& op) {
+  const MatmulSize size{op.m, op.n, op.k};
+  const double overhead = machine.multiprocessors > 0 ? kMatmulOverhead_s : 0;
+  return size.flops() / matmul_rate(machine, op.precision, op.fast_accumulation, size) + overhead;
 }
 
 // Returns the time of attention. `flops_per_s` is its rate alone and without documents, and document_length the mean
@@ -234,7 +234,7 @@ StepPrediction Predictor::predict(const Job& job) {
   }
   std::ranges::stable_sort(p.costs, std::greater(), &StepCost::seconds);
   for (const StepCost& cost : p.costs) p.step_s += cost.seconds;
-  p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
+  p.floor_s = p.seconds(CostKind::kMatmul) + p.seconds(CostKind::kAttention);
   const double tokens = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
   p.wps = tokens / p.step_s / as_double(mesh.ranks());
   const ModelFlops flops = model_flops(config.model, config.precision, config.data.seq_len,
@@ -249,15 +249,15 @@ StepPrediction predict_step(const Job& job, const MachineRates& machine, const N
   return Predictor(machine, network, document_length).predict(job);
 }
 
-double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
-                    const ProductSize& size) {
+double matmul_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                   const MatmulSize& size) {
   const auto known = machine.product_flops.find(precision);
   CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} matmuls", machine.name,
               precision);
   constexpr double kSame = 1e-6;  // Keeps the weight of a shape finite that equals a measured one.
   double weights = 0;
   double sum = 0;
-  for (const ProductRate& p : machine.products) {
+  for (const MatmulRate& p : machine.products) {
     if (p.precision != precision || p.fast_accumulation != fast_accumulation) continue;
     const double distance = squared_distance(p.size, size) + kSame;
     const double weight = 1 / (distance * distance);
@@ -276,7 +276,7 @@ double op_seconds(const MachineRates& machine, const Op& op, int64_t document_le
   switch (op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
-      return product_seconds(machine, op);
+      return matmul_seconds(machine, op);
     case OpBound::kAttentionForward:
       return attention_seconds(machine, op, machine.attention.forward_flops, kAttentionForward, document_length);
     case OpBound::kAttentionBackward:

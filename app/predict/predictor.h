@@ -31,15 +31,15 @@
 
 namespace octavo {
 
-enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication, kStages };
-inline constexpr CostKind kCostKinds[] = {CostKind::kProduct,   CostKind::kAttention,     CostKind::kMemory,
+enum class CostKind : uint8_t { kMatmul, kAttention, kMemory, kOptimizer, kCommunication, kStages };
+inline constexpr CostKind kCostKinds[] = {CostKind::kMatmul,    CostKind::kAttention,     CostKind::kMemory,
                                           CostKind::kOptimizer, CostKind::kCommunication, CostKind::kStages};
 const char* cost_kind_name(CostKind kind);  // Returns a name such as "exposed communication".
 
 // Time that one kind of op takes in a step on one rank.
 struct StepCost {
   std::string name;
-  CostKind kind = CostKind::kProduct;
+  CostKind kind = CostKind::kMatmul;
   double seconds = 0;  // Time that the op adds to the step. For a collective, this is the exposed part.
   double flops = 0;
   double bytes = 0;  // Bytes that are moved in memory, or sent and received.
@@ -61,7 +61,7 @@ struct StepPrediction {
   double step_s = 0;
   double wps = 0;  // Tokens per second and GPU.
   Utilization use;
-  CostKind bound = CostKind::kProduct;
+  CostKind bound = CostKind::kMatmul;
   std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
   double stage_transfer_s = 0;          // Time of a transfer between two stages. Other work may hide it.
   double seconds(CostKind kind) const;
@@ -117,8 +117,8 @@ StepPrediction predict_step(const Job& job, const MachineRates& machine, const N
 // Returns the FLOP/s of a matmul of any size. The result is the average of the rates that were measured in this
 // precision (and with this kind of accumulation, if the precision has several). A rate's weight is the inverse fourth
 // power of its distance in log2 of m, n and k. Throws an InputError if the machine has no rate of the precision.
-double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
-                    const ProductSize& size);
+double matmul_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                   const MatmulSize& size);
 
 // Returns the FLOPs of causal attention, counting only the causal half.
 double attention_forward_flops(const SdpaShape& shape);

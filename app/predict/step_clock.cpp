@@ -36,7 +36,7 @@ CostKind kind_of(const StepOp& op) {
   switch (op.op.bound) {
     case OpBound::kMatmul:
     case OpBound::kFp8Matmul:
-      return CostKind::kProduct;
+      return CostKind::kMatmul;
     case OpBound::kAttentionForward:
     case OpBound::kAttentionBackward:
       return CostKind::kAttention;

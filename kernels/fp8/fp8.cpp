@@ -9,7 +9,7 @@
 #include "kernels/fp8/fp8_cpu.h"
 #include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/cpu_math.h"
-#include "kernels/matmul/product_workspace.h"
+#include "kernels/matmul/matmul_workspace.h"
 #include "kernels/matmul/sgemm.h"
 
 namespace octavo {
@@ -54,7 +54,7 @@ void check_fp8_matmul(const Fp8Matmul& args) {
   const Scaling a = args.a.scaling;
   const Scaling b = args.b.scaling;
   CHECK(traits(a).scales_first && (a == b || (traits(a).blockwise && traits(b).blockwise)),
-        "fp8_matmul: no product of scalings {} and {}", traits(a).name, traits(b).name);
+        "fp8_matmul: no matmul of scalings {} and {}", traits(a).name, traits(b).name);
   CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
 }
 
@@ -235,14 +235,14 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                                .m = m,
                                .n = n,
                                .k = k,
-                               .precision = traits(args.a.scaling).product,
+                               .precision = traits(args.a.scaling).matmul,
                                .fast_accumulation = args.fast_accumulation});
   if (ran_elsewhere<cuda::fp8_matmul>(args, stream)) return;
   cpu::fp8_matmul(args, stream);
 }
 
 int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream) {
-  if (stream.is_cuda()) return kProductWorkspaceBytes;
+  if (stream.is_cuda()) return kMatmulWorkspaceBytes;
   return (m * k + n * k + m * n) * dtype_bytes(DType::kFloat32);
 }
 

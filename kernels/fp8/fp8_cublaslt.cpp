@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/fp8/fp8.h"
-#include "kernels/matmul/product_cublaslt.h"
+#include "kernels/matmul/matmul_plan_cublaslt.h"
 
 namespace octavo::cuda {
 
@@ -15,7 +15,7 @@ namespace {
 
 // Everything that decides which algorithms can run and how fast they are.
 struct Fp8Problem {
-  ProductShape shape;
+  MatmulShape shape;
   Scaling a_scaling = Scaling::kTensor;
   Scaling b_scaling = Scaling::kTensor;
   bool fast_accumulation = false;
@@ -37,13 +37,13 @@ static_assert(std::size(kScaleModes) == std::size(kScalings));
 int32_t scale_mode(Scaling scaling) { return static_cast<int32_t>(kScaleModes[static_cast<size_t>(scaling)]); }
 
 // Sets the addresses of the scales. b is cuBLASLt's first operand, a its second.
-void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
+void set_scales(MatmulPlan& plan, const Fp8Matmul& args) {
   plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(args.b.scale_inv.raw()));
   plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a.scale_inv.raw()));
 }
 
-std::unique_ptr<ProductPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
-  auto plan = std::make_unique<ProductPlan>(p.shape);
+std::unique_ptr<MatmulPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
+  auto plan = std::make_unique<MatmulPlan>(p.shape);
   plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_scaling));
   plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_scaling));
   plan->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
@@ -58,13 +58,13 @@ std::unique_ptr<ProductPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& arg
 
 struct Fp8MatmulPlans {
   explicit Fp8MatmulPlans(Stream&) {}
-  std::map<Fp8Problem, std::unique_ptr<ProductPlan>> plans;
+  std::map<Fp8Problem, std::unique_ptr<MatmulPlan>> plans;
 };
 
 }  // namespace
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
-  const ProductPointers pointers{args.d.raw(), args.a.data.raw(), args.b.data.raw()};
+  const MatmulPointers pointers{args.d.raw(), args.a.data.raw(), args.b.data.raw()};
   const Fp8Problem problem{.shape = {.m = args.d.dim(0),
                                      .n = args.d.dim(1),
                                      .k = args.a.data.dim(1),
@@ -77,14 +77,14 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                            .b_scaling = args.b.scaling,
                            .fast_accumulation = args.fast_accumulation && !traits(args.a.scaling).blockwise,
                            .alignment = common_alignment(pointers),
-                           .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
+                           .workspace_bytes = std::min(kMatmulWorkspaceBytes, stream.workspace_bytes()),
                            .deterministic = stream.deterministic()};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);
   if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, args, stream)).first;
   set_scales(*found->second, args);
-  run_product(*found->second, pointers, stream);
+  run_matmul(*found->second, pointers, stream);
 }
 
 }  // namespace octavo::cuda

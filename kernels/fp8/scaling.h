@@ -17,7 +17,7 @@ enum class Scaling : uint8_t {
 struct ScalingTraits {
   Scaling scaling;
   const char* name;     // in messages
-  const char* product;  // name, in machine files, of matmuls whose activations have this scaling
+  const char* matmul;   // name, in machine files, of matmuls whose activations have this scaling
   bool takes_amax;      // whether the caller gives the amax, or a bound, that the scale is computed from
   bool measures_apart;  // whether a separate pass, before the cast, finds the scales
   bool casts_results;   // whether an op can cast its own result (Fp8Cast)
@@ -28,7 +28,7 @@ struct ScalingTraits {
 
 // clang-format off
 inline constexpr ScalingTraits kScalings[] = {
-    // scaling                 name       product           amax   apart  results one_per_tile first  blockwise
+    // scaling                 name       matmul            amax   apart  results one_per_tile first  blockwise
     {Scaling::kTensor,        "tensor",  "fp8_tensorwise", true,  false, true,   true,        true,  false},
     {Scaling::kRow,           "row",     "fp8_rowwise",    false, true,  false,  false,       true,  false},
     {Scaling::kBlock1x128,    "1x128",   "fp8_blockwise",  false, false, true,   false,       true,  true},

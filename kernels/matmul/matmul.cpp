@@ -6,7 +6,7 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
 #include "kernels/matmul/matmul_cuda.h"
-#include "kernels/matmul/product_workspace.h"
+#include "kernels/matmul/matmul_workspace.h"
 #include "kernels/matmul/sgemm.h"
 
 namespace octavo {
@@ -49,13 +49,13 @@ void matmul_float32(const Matmul& args, const Sizes& s, float* d, const float* a
 void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
   float* a = static_cast<float*>(stream.workspace(matmul_workspace_bytes(s.m, s.n, s.k, DType::kBFloat16, stream)));
   float* b = a + s.m * s.k;
-  float* product = b + s.k * s.n;
+  float* result = b + s.k * s.n;
   convert(a, args.a.data<BFloat16>(), args.a.numel());
   convert(b, args.b.data<BFloat16>(), args.b.numel());
   if (args.d.dtype() == DType::kFloat32) return matmul_float32(args, s, args.d.data<float>(), a, b);
-  if (args.accumulate) convert(product, args.d.data<BFloat16>(), args.d.numel());
-  matmul_float32(args, s, product, a, b);
-  convert(args.d.data<BFloat16>(), product, args.d.numel());
+  if (args.accumulate) convert(result, args.d.data<BFloat16>(), args.d.numel());
+  matmul_float32(args, s, result, a, b);
+  convert(args.d.data<BFloat16>(), result, args.d.numel());
 }
 
 }  // namespace cpu
@@ -78,7 +78,7 @@ void matmul(const Matmul& args, Stream& stream) {
 }
 
 int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
-  if (stream.is_cuda()) return kProductWorkspaceBytes;
+  if (stream.is_cuda()) return kMatmulWorkspaceBytes;
   return dtype == DType::kBFloat16 ? (m * k + k * n + m * n) * dtype_bytes(DType::kFloat32) : 0;
 }
 

@@ -60,7 +60,7 @@ constexpr bool can_accumulate_fast(LinearPrecision recipe) {
 }
 // Returns the name, in machine files, of matmuls that have the same rate.
 constexpr const char* matmul_name(LinearPrecision recipe) {
-  return is_fp8(recipe) ? traits(traits(recipe).activations).product : "bfloat16";
+  return is_fp8(recipe) ? traits(traits(recipe).activations).matmul : "bfloat16";
 }
 
 // The matmuls that use the tensor cores' fast accumulation. Blockwise matmuls never use it. Neither does the gradient

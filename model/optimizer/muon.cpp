@@ -210,15 +210,15 @@ void MuonOptimizer::iterate(const WholeMatrix& matrix, Stream& stream) {
   for (int i = 0; i < kNewtonSchulzSteps; ++i) {
     const Tensor x = as_matrix(x_, matrix.rows, matrix.columns);
     const Tensor next = as_matrix(next_x_, matrix.rows, matrix.columns);
-    const auto product = [&](Matmul args) {
+    const auto multiply = [&](Matmul args) {
       args.reproducible = mesh_ != nullptr;
       args.name = "newton_schulz";
       matmul(args, stream);
     };
-    product({.d = gram, .a = x, .b = x, .transpose_a = !wide, .transpose_b = wide});
-    product({.d = square, .a = gram, .b = gram});
+    multiply({.d = gram, .a = x, .b = x, .transpose_a = !wide, .transpose_b = wide});
+    multiply({.d = square, .a = gram, .b = gram});
     muon_polynomial({.gram = gram, .square = square}, stream);
-    product({.d = next, .a = wide ? gram : x, .b = wide ? x : gram});
+    multiply({.d = next, .a = wide ? gram : x, .b = wide ? x : gram});
     std::swap(x_, next_x_);
   }
 }

@@ -470,8 +470,8 @@ inline Exact exact_sum(const Tensor& out, const Tensor& x, bool of_squares) {
 
 // Multiplies a [m, k] by the transpose of b [n, k]. If `before` [m, n] is defined, it is added. The slack is `units`
 // times the sum of the magnitudes of the terms.
-inline Exact exact_product(const std::vector<double>& a, const std::vector<double>& b, int64_t k, const Tensor& before,
-                           double units) {
+inline Exact exact_gemm(const std::vector<double>& a, const std::vector<double>& b, int64_t k, const Tensor& before,
+                        double units) {
   const auto m = static_cast<int64_t>(a.size()) / k;
   const auto n = static_cast<int64_t>(b.size()) / k;
   Exact exact(m * n);
@@ -512,9 +512,9 @@ inline std::vector<double> matrix(const Tensor& x, bool transpose) {
 
 inline Exact exact_matmul(const Matmul& args) {
   const int64_t k = args.a.dim(args.transpose_a ? 0 : 1);
-  return exact_product(matrix(args.a, args.transpose_a), matrix(args.b, !args.transpose_b), k,
-                       args.accumulate ? args.d : Tensor(),
-                       (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
+  return exact_gemm(matrix(args.a, args.transpose_a), matrix(args.b, !args.transpose_b), k,
+                    args.accumulate ? args.d : Tensor(),
+                    (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
 }
 
 // Returns the index in scale_inv of the scale of element (row, i), written from the layout in kernels/fp8/scaling.h.
@@ -537,8 +537,8 @@ inline std::vector<double> dequantized(const Fp8Operand& operand) {
 }
 
 inline Exact exact_fp8_matmul(const Fp8Matmul& args) {
-  return exact_product(dequantized(args.a), dequantized(args.b), args.a.data.dim(1),
-                       args.accumulate ? args.d : Tensor(), args.fast_accumulation ? 0x1p-11 : 0x1p-12);
+  return exact_gemm(dequantized(args.a), dequantized(args.b), args.a.data.dim(1), args.accumulate ? args.d : Tensor(),
+                    args.fast_accumulation ? 0x1p-11 : 0x1p-12);
 }
 
 }  // namespace octavo

@@ -238,7 +238,7 @@ class TestedLayer {
   std::vector<char> workspace_;
 };
 
-constexpr Recipe kPlainProducts{"Plain", LinearPrecision::kBFloat16};
+constexpr Recipe kPlainMatmuls{"Plain", LinearPrecision::kBFloat16};
 
 class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<Recipe> {
  protected:
@@ -252,7 +252,7 @@ class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<
     const Recipe& recipe = GetParam();
     const LayerData data = whole_data(division, recipe.precision);
     const double weight_amax = recipe.history ? kPastAmax : largest_magnitude(data.weight, 0);
-    TestedLayer exact(kPlainProducts, division, {.accumulate = use.accumulate}, nullptr, data, weight_amax);
+    TestedLayer exact(kPlainMatmuls, division, {.accumulate = use.accumulate}, nullptr, data, weight_amax);
     TestedLayer alone(recipe, division, use, nullptr, data, weight_amax);
     TestedLayer divided(recipe, division, use, communicator_.get(), part_of(data, division, rank_), weight_amax);
     for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run();
@@ -283,7 +283,7 @@ TEST_P(LinearLayerRanks, EqualsTheLayerAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, LinearLayerRanks,
-                         ::testing::Values(kPlainProducts, Recipe{"Tensorwise", LinearPrecision::kFp8Tensorwise},
+                         ::testing::Values(kPlainMatmuls, Recipe{"Tensorwise", LinearPrecision::kFp8Tensorwise},
                                            Recipe{"DelayedFirstStep", LinearPrecision::kFp8Delayed},
                                            Recipe{"DelayedHistory", LinearPrecision::kFp8Delayed, true},
                                            Recipe{"Rowwise", LinearPrecision::kFp8Rowwise},

@@ -14,7 +14,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 TEST(BenchFloor, IsTheSlowerOfArithmeticAndMemory) {
-  const DeviceRates rates{.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12};
+  const DeviceRates rates{.matmul = 1e12, .fp8_matmul = 2e12, .bandwidth = 1e12};
   EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .bytes = 1e9}, rates), 4);
   EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .fp8_flops = 4e9, .bytes = 1e9}, rates), 2);
   EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .fp8_flops = 2e9}, rates), 3);
@@ -31,7 +31,7 @@ TEST(BenchFloor, Sums) {
               {"adamw", {.calls = 1, .milliseconds = 2, .bytes = 1e9}},
               {"all_reduce", {.calls = 1, .milliseconds = 1, .bytes = 1e9, .communication = true}}}};
   OrderedJson result{{"step_ms", 1.2}};  // The timed steps ran without the profiler.
-  const Floors floors{.rates = {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12},
+  const Floors floors{.rates = {.matmul = 1e12, .fp8_matmul = 2e12, .bandwidth = 1e12},
                       .forward_backward_times = {14, 12, 13}};
   add_ops(result, profiled, &floors);
   EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // The longest op comes first.

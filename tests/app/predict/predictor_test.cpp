@@ -98,13 +98,13 @@ TEST(Predictor, TensorParallel) {
 TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
   MachineRates machine = find_machine("h200");
   machine.products = {{"bfloat16", false, {1024, 1024, 1024}, 4e14}, {"bfloat16", false, {8192, 8192, 8192}, 7e14}};
-  EXPECT_NEAR(product_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
-  EXPECT_NEAR(product_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
-  const double between = product_rate(machine, "bfloat16", false, {4096, 4096, 4096});
+  EXPECT_NEAR(matmul_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
+  EXPECT_NEAR(matmul_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
+  const double between = matmul_rate(machine, "bfloat16", false, {4096, 4096, 4096});
   EXPECT_GT(between, 5.5e14);
   EXPECT_LT(between, 7e14);
-  EXPECT_EQ(product_rate(machine, "fp8_rowwise", true, {64, 64, 64}), machine.product_flops.at("fp8_rowwise"));
-  EXPECT_THROW(product_rate(machine, "float32", false, {64, 64, 64}), InputError);
+  EXPECT_EQ(matmul_rate(machine, "fp8_rowwise", true, {64, 64, 64}), machine.product_flops.at("fp8_rowwise"));
+  EXPECT_THROW(matmul_rate(machine, "float32", false, {64, 64, 64}), InputError);
 }
 
 // Gradients in bfloat16 have half the bytes. One node reduces them by an all-to-all, nodes with eight shards each by a
@@ -124,15 +124,15 @@ TEST(Predictor, ChecksAddUp) {
   const StepPrediction p = predict(config, 8);
   double sum = 0;
   for (const CostKind kind :
-       {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
+       {CostKind::kMatmul, CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
     sum += p.seconds(kind);
   }
   EXPECT_NEAR(sum, p.step_s, 1e-9);
   EXPECT_LT(p.floor_s, p.step_s);
   // Counts the FLOPs of the matmuls as MFU does, but without attention.
-  double products = 0;
-  for (const StepCost& cost : p.costs) products += cost.kind == CostKind::kProduct ? cost.flops : 0;
-  EXPECT_NEAR(products / (6.0 * static_cast<double>(config.model.num_matmul_parameters()) * 2 * 8192), 1, 1e-3);
+  double matmul_flops = 0;
+  for (const StepCost& cost : p.costs) matmul_flops += cost.kind == CostKind::kMatmul ? cost.flops : 0;
+  EXPECT_NEAR(matmul_flops / (6.0 * static_cast<double>(config.model.num_matmul_parameters()) * 2 * 8192), 1, 1e-3);
 }
 
 TEST(Predictor, RecomputationAndSlowNetworksCost) {

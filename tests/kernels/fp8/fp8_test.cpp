@@ -398,7 +398,7 @@ TEST_P(Fp8MatmulTest, WrongArgumentsThrow) {
   };
   const Operand a = operand(kE5M2, Scaling::kTensor, 4, 32);
   expect(a, operand(kE5M2, Scaling::kTensor, 16, 32), "one must be float8_e4m3");
-  expect(a, operand(kE4M3, Scaling::kRow, 16, 32), "no product of scalings");
+  expect(a, operand(kE4M3, Scaling::kRow, 16, 32), "no matmul of scalings");
   expect(a, operand(kE4M3, Scaling::kTensor, 16, 48), "[16, 48], expected");
   expect(operand(kE4M3, Scaling::kTensor, 4, 17), operand(kE4M3, Scaling::kTensor, 16, 17),
          "n 16 and k 17 must be multiples of 16");

@@ -43,14 +43,14 @@ TEST_P(SgemmTest, RowsApartAndAlpha) {
 TEST_P(SgemmTest, TheSameBitsEveryTime) {
   const Array a = random({256, 300});
   const Array b = random({256, 200});
-  const auto product = [&] {
+  const auto multiply = [&] {
     Array d(DType::kFloat32, {300, 200});
     cpu::sgemm({.m = 300, .n = 200, .k = 256, .transpose_a = true, .lda = 300, .ldb = 200, .ldd = 200}, memory(d),
                memory(a), memory(b));
     return d;
   };
-  const Array first = product();
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(product().bits(), first.bits());
+  const Array first = multiply();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(multiply().bits(), first.bits());
 }
 
 // A library that selects kernels by processor model can fall back to very old kernels on a newer processor.

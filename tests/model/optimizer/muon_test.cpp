@@ -18,7 +18,7 @@ struct Matrix {
   double at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * columns + c)]; }
 };
 
-Matrix product(const Matrix& a, const Matrix& b) {
+Matrix multiply(const Matrix& a, const Matrix& b) {
   Matrix d{a.rows, b.columns, Values(static_cast<size_t>(a.rows * b.columns))};
   for (int64_t i = 0; i < a.rows; ++i) {
     for (int64_t k = 0; k < a.columns; ++k) {
@@ -43,10 +43,10 @@ Matrix newton_schulz(Matrix x) {
   const double norm = std::sqrt(dot(x.values, x.values)) + 1e-7;
   for (double& v : x.values) v /= norm;
   for (int i = 0; i < 5; ++i) {
-    const Matrix a = product(x, transposed(x));
-    Matrix b = product(a, a);
+    const Matrix a = multiply(x, transposed(x));
+    Matrix b = multiply(a, a);
     for (size_t j = 0; j < b.values.size(); ++j) b.values[j] = -4.7750 * a.values[j] + 2.0315 * b.values[j];
-    const Matrix bx = product(b, x);
+    const Matrix bx = multiply(b, x);
     for (size_t j = 0; j < x.values.size(); ++j) x.values[j] = 3.4445 * x.values[j] + bx.values[j];
   }
   return tall ? transposed(x) : x;

@@ -5,6 +5,6 @@
 
 namespace octavo {
 
-inline constexpr int64_t kProductWorkspaceBytes = 64 << 20;
+inline constexpr int64_t kMatmulWorkspaceBytes = 64 << 20;
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-#include "kernels/matmul/product_cublaslt.h"
+#include "kernels/matmul/matmul_plan_cublaslt.h"
 
 #include <fmt/ranges.h>
 
@@ -67,9 +67,9 @@ OwnedLayout make_operand_layout(DType dtype, int64_t rows, int64_t columns, bool
   return transposed ? make_layout(dtype, columns, rows) : make_layout(dtype, rows, columns);
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t handle, const ProductPlan& plan,
-                                                             const ProductLimits& limits,
-                                                             const std::string& description, bool deterministic) {
+std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t handle, const MatmulPlan& plan,
+                                                             const MatmulLimits& limits, const std::string& description,
+                                                             bool deterministic) {
   cublasLtMatmulPreference_t raw = nullptr;
   check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
   const OwnedPreference preference(raw);
@@ -105,9 +105,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
 // the plan.
 struct Run {
   cublasLtHandle_t handle;
-  const ProductPlan& plan;
-  const ProductLayouts& layouts;
-  const ProductPointers& pointers;
+  const MatmulPlan& plan;
+  const MatmulLayouts& layouts;
+  const MatmulPointers& pointers;
 };
 
 cublasStatus_t run(const Run& r, const cublasLtMatmulAlgo_t& algorithm, size_t workspace_bytes, const Stream& stream) {
@@ -143,9 +143,9 @@ RandomBits random_bits(DType dtype) {
 class ScratchOperands {
  public:
   // Returns no value if the GPU has no memory even for 1 / kMostParts of the rows.
-  static std::optional<ScratchOperands> allocate(const ProductShape& whole, Stream& stream) {
+  static std::optional<ScratchOperands> allocate(const MatmulShape& whole, Stream& stream) {
     for (int64_t parts = 1; parts <= kMostParts && whole.m / parts > 0; parts *= 2) {
-      ProductShape shape = whole;
+      MatmulShape shape = whole;
       shape.m = whole.m / parts;
       ScratchOperands scratch(shape);
       const bool fits = allocate(scratch.d_, shape.d_dtype, shape.m * shape.n, stream) &&
@@ -156,8 +156,8 @@ class ScratchOperands {
     return std::nullopt;
   }
 
-  const ProductLayouts& layouts() const { return layouts_; }
-  ProductPointers pointers() const { return {d_.get(), a_.get(), b_.get()}; }
+  const MatmulLayouts& layouts() const { return layouts_; }
+  MatmulPointers pointers() const { return {d_.get(), a_.get(), b_.get()}; }
 
  private:
   struct Free {
@@ -165,7 +165,7 @@ class ScratchOperands {
   };
   using Memory = std::unique_ptr<void, Free>;
 
-  explicit ScratchOperands(const ProductShape& shape) : layouts_(shape) {}
+  explicit ScratchOperands(const MatmulShape& shape) : layouts_(shape) {}
 
   static bool allocate(Memory& memory, DType dtype, int64_t elements, Stream& stream) {
     void* pointer = nullptr;
@@ -198,7 +198,7 @@ class ScratchOperands {
     }
   }
 
-  ProductLayouts layouts_;
+  MatmulLayouts layouts_;
   Memory a_;
   Memory b_;
   Memory d_;
@@ -295,11 +295,11 @@ bool adds_in_float32(const cublasLtMatmulAlgo_t& algorithm) {
 
 // Sets the plan's algorithm from its text. Returns false if the library does not run it with these limits, or if it
 // does not add in float32.
-bool take(ProductPlan& plan, const std::string& text, const ProductLimits& limits, cublasLtHandle_t handle) {
+bool take(MatmulPlan& plan, const std::string& text, const MatmulLimits& limits, cublasLtHandle_t handle) {
   const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(text);
   if (!algorithm || !adds_in_float32(*algorithm)) return false;
   cublasLtMatmulHeuristicResult_t result{};
-  const ProductLayouts& layouts = plan.layouts;
+  const MatmulLayouts& layouts = plan.layouts;
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, plan.descriptor.get(), layouts.b.get(), layouts.a.get(),
                                                         layouts.d.get(), layouts.d.get(), &*algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS || std::cmp_greater(result.workspaceSize, limits.workspace_bytes)) return false;
@@ -320,24 +320,24 @@ CublasLtHandle::CublasLtHandle(Stream&) {
   handle.reset(raw);
 }
 
-uint32_t common_alignment(const ProductPointers& pointers) {
+uint32_t common_alignment(const MatmulPointers& pointers) {
   constexpr uintptr_t kLargest = 256;
   const auto bits = reinterpret_cast<uintptr_t>(pointers.d) | reinterpret_cast<uintptr_t>(pointers.a) |
                     reinterpret_cast<uintptr_t>(pointers.b) | kLargest;
   return uint32_t{1} << std::countr_zero(bits);
 }
 
-ProductLayouts::ProductLayouts(const ProductShape& s)
+MatmulLayouts::MatmulLayouts(const MatmulShape& s)
     : a(make_operand_layout(s.a_dtype, s.m, s.k, s.transpose_a)),
       b(make_operand_layout(s.b_dtype, s.k, s.n, s.transpose_b)),
       d(make_layout(s.d_dtype, s.m, s.n)) {}
 
-ProductPlan::ProductPlan(const ProductShape& of) : shape(of), descriptor(make_descriptor()), layouts(of) {
+MatmulPlan::MatmulPlan(const MatmulShape& of) : shape(of), descriptor(make_descriptor()), layouts(of) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, of.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, of.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
-void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream) {
+void choose_algorithm(MatmulPlan& plan, const MatmulLimits& limits, const std::string& description, Stream& stream) {
   cublasLtHandle_t handle = stream.state<CublasLtHandle>().handle.get();
   const auto use = [&](const cublasLtMatmulHeuristicResult_t& candidate) {
     plan.algorithm = candidate.algo;
@@ -372,7 +372,7 @@ void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std:
   tuned.keep(problem, algorithm_text(plan.algorithm));
 }
 
-void run_product(const ProductPlan& plan, const ProductPointers& pointers, Stream& stream) {
+void run_matmul(const MatmulPlan& plan, const MatmulPointers& pointers, Stream& stream) {
   cublasLtHandle_t handle = stream.state<CublasLtHandle>().handle.get();
   check(run({handle, plan, plan.layouts, pointers}, plan.algorithm, plan.workspace_bytes, stream), "cublasLtMatmul");
 }

@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "core/stream.h"
-#include "kernels/matmul/product_workspace.h"
+#include "kernels/matmul/matmul_workspace.h"
 
 namespace octavo::cuda {
 
@@ -38,18 +38,18 @@ struct CublasLtHandle {
 };
 
 // The addresses of the three row-major matrices of a matmul.
-struct ProductPointers {
+struct MatmulPointers {
   void* d;
   const void* a;
   const void* b;
 };
 
 // Returns the largest power of two, up to 256, that divides all three addresses.
-uint32_t common_alignment(const ProductPointers& pointers);
+uint32_t common_alignment(const MatmulPointers& pointers);
 
 // The matmul d = op(a) op(b), or d += op(a) op(b). op(a) is [m, k] and op(b) is [k, n]; a transposed operand is stored
 // as [k, m] or [n, k].
-struct ProductShape {
+struct MatmulShape {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -59,19 +59,19 @@ struct ProductShape {
   DType a_dtype = DType::kFloat32;
   DType b_dtype = DType::kFloat32;
   DType d_dtype = DType::kFloat32;
-  auto operator<=>(const ProductShape&) const = default;
+  auto operator<=>(const MatmulShape&) const = default;
 };
 
 // The layouts of the three matrices of a matmul, as cuBLASLt takes them.
-struct ProductLayouts {
-  explicit ProductLayouts(const ProductShape& shape);
+struct MatmulLayouts {
+  explicit MatmulLayouts(const MatmulShape& shape);
   OwnedLayout a, b, d;
 };
 
 // A matmul that can be queued. The constructor sets in `descriptor` which operands are transposed. The caller sets how
 // the operands are scaled, and choose_algorithm sets the algorithm.
-struct ProductPlan {
-  explicit ProductPlan(const ProductShape& shape);
+struct MatmulPlan {
+  explicit MatmulPlan(const MatmulShape& shape);
 
   template <typename Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
@@ -79,15 +79,15 @@ struct ProductPlan {
           "cublasLtMatmulDescSetAttribute");
   }
 
-  ProductShape shape;
+  MatmulShape shape;
   OwnedDescriptor descriptor;
-  ProductLayouts layouts;
+  MatmulLayouts layouts;
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace_bytes = 0;
 };
 
 // The limits of the choice of an algorithm.
-struct ProductLimits {
+struct MatmulLimits {
   uint32_t alignment = 0;  // bytes that the addresses of a, b and d are multiples of
   int64_t workspace_bytes = 0;
   bool deterministic = false;
@@ -104,9 +104,9 @@ struct ProductLimits {
 // No algorithm adds partial sums in less than float32. Waits for the GPU and allocates memory while it times.
 // `description` contains everything that decides how fast the algorithms are and is not in plan.shape or the limits.
 // Throws an error with the description if the library has no algorithm.
-void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream);
+void choose_algorithm(MatmulPlan& plan, const MatmulLimits& limits, const std::string& description, Stream& stream);
 
 // Queues the matmul on `stream`.
-void run_product(const ProductPlan& plan, const ProductPointers& pointers, Stream& stream);
+void run_matmul(const MatmulPlan& plan, const MatmulPointers& pointers, Stream& stream);
 
 }  // namespace octavo::cuda
