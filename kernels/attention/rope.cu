@@ -125,27 +125,28 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // No head spans two tiles, and half a head is a power of two of patches (rope_casts_heads_of). The other halves of
-  // the pairs are in the patch of another thread of the warp.
-  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    Patch<Element>& patch = parts[0];
-    const int64_t column = at.column + at.patch_column * kPatch;
-    patch = load_patch(qkv, m, n, n, at);
+  // No head spans two tiles, and half a head is a power of two of thread tiles (rope_casts_heads_of). The other halves
+  // of the pairs are in the thread tile of another thread of the warp.
+  __device__ void make(ThreadTile<Element> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
+    ThreadTile<Element>& thread_tile = parts[0];
+    const int64_t column = at.column + at.thread_column * kThreadTile;
+    thread_tile = load_thread_tile(qkv, m, n, n, at);
     const bool rotates = is_rotated(column);
     const Pair pair = pair_of(column);
-    const int neighbour = sizes.head_dim / 2 / kPatch;
-    const int64_t row = at.row + at.patch_row * kPatch;
+    const int neighbour = sizes.head_dim / 2 / kThreadTile;
+    const int64_t row = at.row + at.thread_row * kThreadTile;
 #pragma unroll
-    for (int r = 0; r < kPatch; ++r) {
-      Vec<Element> others[Patch<Element>::kVectors];
+    for (int r = 0; r < kThreadTile; ++r) {
+      Vec<Element> others[ThreadTile<Element>::kVectors];
 #pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v) others[v] = of_neighbour(patch.rows[r][v], neighbour);
+      for (int v = 0; v < ThreadTile<Element>::kVectors; ++v)
+        others[v] = of_neighbour(thread_tile.rows[r][v], neighbour);
       if (!rotates || row + r >= m) continue;
       const float* cosines = cosines_of(row + r) + pair.angle;
-      float x[kPatch];
-      patch.widen(r, x);
+      float x[kThreadTile];
+      thread_tile.widen(r, x);
 #pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+      for (int v = 0; v < ThreadTile<Element>::kVectors; ++v) {
         float other[kVector<Element>];
         others[v].widen(other);
 #pragma unroll
@@ -161,7 +162,7 @@ struct RotatedSource {
           }
         }
       }
-      patch.narrow(r, x);
+      thread_tile.narrow(r, x);
     }
   }
 
@@ -171,7 +172,7 @@ struct RotatedSource {
   }
 };
 
-static_assert(kTile == 128 && kPatch == 8, "rope_casts_heads_of assumes these sizes");
+static_assert(kTile == 128 && kThreadTile == 8, "rope_casts_heads_of assumes these sizes");
 
 }  // namespace
 

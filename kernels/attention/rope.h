@@ -48,7 +48,7 @@ struct Rope {
 };
 
 // Returns whether one kernel rotates heads of this size and casts them on GPUs. Its tiles of 128 columns must consist
-// of whole heads, and half a head of whole patches of 8 columns. The cast of other heads is a second kernel.
+// of whole heads, and half a head of whole thread tiles of 8 columns. The cast of other heads is a second kernel.
 inline constexpr bool rope_casts_heads_of(int64_t head_dim) { return head_dim % 16 == 0 && 128 % head_dim == 0; }
 void rope(const Rope& args, Stream& stream);
 

@@ -20,8 +20,8 @@ struct StoredSource {
   static constexpr int kMinBlocks = cuda::kMinBlocks<T>;
   const T* x;  // [m, n]
 
-  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    parts[0] = load_patch(x, m, n, n, at);
+  __device__ void make(ThreadTile<T> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
+    parts[0] = load_thread_tile(x, m, n, n, at);
   }
 };
 
@@ -30,9 +30,9 @@ template <typename T>
 __global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
     line_amaxes_kernel(float* rows, float* columns, const T* x, int64_t m, int64_t n) {
   __shared__ TileAmaxes amaxes;
-  const Place at = place_of_thread(n);
-  const Patch<T> patch = load_patch(x, m, n, n, at);
-  const float amax = row_or_column_amax(patch, at, amaxes);
+  const ThreadPosition at = position_of_thread(n);
+  const ThreadTile<T> thread_tile = load_thread_tile(x, m, n, n, at);
+  const float amax = row_or_column_amax(thread_tile, at, amaxes);
   const bool of_row = threadIdx.x < kTile;
   const int64_t line = (of_row ? at.row : at.column) + threadIdx.x % kTile;
   float* out = of_row ? rows : columns;

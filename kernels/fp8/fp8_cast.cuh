@@ -5,7 +5,7 @@
 //   kParts      number of matrices [m, n] that the result [m, kParts * n] consists of, side by side; they are computed
 //               from the same inputs. With kBlock1x128 and several parts, n is a multiple of 128.
 //   kMinBlocks  number of blocks that a multiprocessor must hold to have enough loads in flight
-//   make(parts, m, n, at)  computes the patch of each part at a place of [m, n], with zeros outside [m, n]
+//   make(parts, m, n, at)  computes the thread tile of each part at a position of [m, n], with zeros outside [m, n]
 #pragma once
 
 #include "kernels/fp8/fp8_cast.h"
@@ -31,8 +31,8 @@ struct CastArguments {
 enum class GradientTo { kMemory, kE4M3, kE5M2 };
 constexpr Format format_of(GradientTo to) { return to == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3; }
 
-// The place of a tile in the whole result.
-struct PartPlace : Place {
+// The position of a tile in the whole result.
+struct PartPosition : ThreadPosition {
   int64_t end;    // end of the columns of the tile's part
   int64_t width;  // number of columns of the result
 };
@@ -46,24 +46,24 @@ struct TileAmaxes {
 
 // Returns the amax of row t of the tile in thread t < 128, and of column t - 128 in the other threads.
 template <typename T>
-__device__ float row_or_column_amax(const Patch<T>& patch, const Place& at, TileAmaxes& shared) {
+__device__ float row_or_column_amax(const ThreadTile<T>& thread_tile, const ThreadPosition& at, TileAmaxes& shared) {
 #pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
-    uint32_t bits = patch.row_magnitude(r);
+  for (int r = 0; r < kThreadTile; ++r) {
+    uint32_t bits = thread_tile.row_magnitude(r);
 #pragma unroll
-    for (int offset = kPatchesAcross / 2; offset > 0; offset /= 2) {
+    for (int offset = kThreadTilesAcross / 2; offset > 0; offset /= 2) {
       bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, offset));
     }
-    if (at.patch_column == r) shared.rows[at.patch_row * kPatch + r] = bits;
+    if (at.thread_column == r) shared.rows[at.thread_row * kThreadTile + r] = bits;
   }
-  uint32_t columns[kPatch];
-  patch.column_magnitudes(columns);
+  uint32_t columns[kThreadTile];
+  thread_tile.column_magnitudes(columns);
 #pragma unroll
-  for (int c = 0; c < kPatch; ++c) {
-    columns[c] = max(columns[c], __shfl_xor_sync(0xffffffffu, columns[c], kPatchesAcross));
+  for (int c = 0; c < kThreadTile; ++c) {
+    columns[c] = max(columns[c], __shfl_xor_sync(0xffffffffu, columns[c], kThreadTilesAcross));
   }
-  if (threadIdx.x % 32 < kPatchesAcross) {
-    uint32_t* out = shared.columns[threadIdx.x / 32] + at.patch_column * kPatch;
+  if (threadIdx.x % 32 < kThreadTilesAcross) {
+    uint32_t* out = shared.columns[threadIdx.x / 32] + at.thread_column * kThreadTile;
     *reinterpret_cast<uint4*>(out) = make_uint4(columns[0], columns[1], columns[2], columns[3]);
     *reinterpret_cast<uint4*>(out + 4) = make_uint4(columns[4], columns[5], columns[6], columns[7]);
   }
@@ -77,8 +77,8 @@ __device__ float row_or_column_amax(const Patch<T>& patch, const Place& at, Tile
 
 // Returns the amax of the whole tile in every thread.
 template <typename T>
-__device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]) {
-  const uint32_t bits = warp_max(patch.magnitude());
+__device__ float tile_amax(const ThreadTile<T>& thread_tile, uint32_t (&shared)[kTileWarps]) {
+  const uint32_t bits = warp_max(thread_tile.magnitude());
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = bits;
   __syncthreads();
   uint32_t largest = 0;
@@ -118,12 +118,12 @@ __device__ float find_tensor_scale(const CastArguments& args) {
 
 // Returns the scale for a scaling with one_per_tile, and writes the inverse of the scale.
 template <Scaling kScaling, Format kFormat, typename T>
-__device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
+__device__ float find_one_scale(const CastArguments& args, const ThreadTile<T>& thread_tile, const PartPosition& at) {
   if constexpr (traits(kScaling).takes_amax) {
     return find_tensor_scale<kFormat>(args);
   } else {
     __shared__ uint32_t warp_amaxes[kTileWarps];
-    const float scale = scale_of<kFormat>(tile_amax(patch, warp_amaxes));
+    const float scale = scale_of<kFormat>(tile_amax(thread_tile, warp_amaxes));
     if (threadIdx.x == 0) {
       if (args.rows_scale_inv != nullptr) {
         store_tile_scale<kScaling, kFormat>(args.rows_scale_inv, scale, args.m, at.width, at.row, at.column);
@@ -139,7 +139,8 @@ __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch
 // Computes the scales of the tile. With measures_apart, scale_inv holds the amaxes, and a later kernel replaces them by
 // the inverse scales. Otherwise this function writes the inverse scales.
 template <Scaling kScaling, Format kFormat, typename T>
-__device__ void find_scales(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, TileScales& scales) {
+__device__ void find_scales(const CastArguments& args, const ThreadTile<T>& thread_tile, const PartPosition& at,
+                            TileScales& scales) {
   constexpr bool kMeasuresApart = traits(kScaling).measures_apart;
   const bool of_row = threadIdx.x < kTile;
   const int i = static_cast<int>(threadIdx.x) % kTile;
@@ -156,7 +157,7 @@ __device__ void find_scales(const CastArguments& args, const Patch<T>& patch, co
     if (wanted) amax = scale_inv[index()];
   } else {
     __shared__ TileAmaxes amaxes;
-    amax = row_or_column_amax(patch, at, amaxes);
+    amax = row_or_column_amax(thread_tile, at, amaxes);
   }
   const float scale = scale_of<kFormat>(amax);
   (of_row ? scales.rows : scales.columns)[i] = scale;
@@ -167,27 +168,27 @@ __device__ void find_scales(const CastArguments& args, const Patch<T>& patch, co
 // ---- The kernel
 
 template <Scaling kScaling, Format kFormat, typename T>
-__device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, bool wants_rows,
-                          bool wants_columns) {
+__device__ void cast_tile(const CastArguments& args, const ThreadTile<T>& thread_tile, const PartPosition& at,
+                          bool wants_rows, bool wants_columns) {
   __shared__ TransposedTile tile;
   if constexpr (traits(kScaling).one_per_tile) {
-    const float scale = find_one_scale<kScaling, kFormat>(args, patch, at);
-    const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int) { return scale; });
+    const float scale = find_one_scale<kScaling, kFormat>(args, thread_tile, at);
+    const ThreadTileBytes bytes = cast_thread_tile<kFormat>(thread_tile, [&](int, int) { return scale; });
     if (wants_rows) store_rows(args.rows, bytes, at, args.m, at.end, at.width);
     if (wants_columns) store_columns(args.columns, bytes, at, args.m, at.end, tile);
   } else {
     __shared__ TileScales scales;
-    find_scales<kScaling, kFormat>(args, patch, at, scales);
+    find_scales<kScaling, kFormat>(args, thread_tile, at, scales);
     if (wants_rows) {
-      const float* of_rows = scales.rows + at.patch_row * kPatch;
-      const BytePatch bytes = cast_patch<kFormat>(patch, [&](int r, int) { return of_rows[r]; });
+      const float* of_rows = scales.rows + at.thread_row * kThreadTile;
+      const ThreadTileBytes bytes = cast_thread_tile<kFormat>(thread_tile, [&](int r, int) { return of_rows[r]; });
       store_rows(args.rows, bytes, at, args.m, at.end, at.width);
     }
     if (wants_columns) {
-      float of_columns[kPatch];
+      float of_columns[kThreadTile];
 #pragma unroll
-      for (int c = 0; c < kPatch; ++c) of_columns[c] = scales.columns[at.patch_column * kPatch + c];
-      const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int c) { return of_columns[c]; });
+      for (int c = 0; c < kThreadTile; ++c) of_columns[c] = scales.columns[at.thread_column * kThreadTile + c];
+      const ThreadTileBytes bytes = cast_thread_tile<kFormat>(thread_tile, [&](int, int c) { return of_columns[c]; });
       store_columns(args.columns, bytes, at, args.m, at.end, tile);
     }
   }
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
     cast_kernel(const Source source, const CastArguments args) {
   constexpr bool kWantsRows = kOutputs != Outputs::kColumns;
   constexpr bool kWantsColumns = kOutputs != Outputs::kRows;
-  const Place at = place_of_thread(args.n);
-  Patch<typename Source::Element> parts[Source::kParts];
+  const ThreadPosition at = position_of_thread(args.n);
+  ThreadTile<typename Source::Element> parts[Source::kParts];
   source.make(parts, args.m, args.n, at);
   if (args.amax_out != nullptr) {
     uint32_t largest = 0;
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
 #pragma unroll
   for (int p = 0; p < Source::kParts; ++p) {
     if (p > 0) __syncthreads();  // waits until all threads have read the previous part in shared memory
-    PartPlace at_part{at, (p + 1) * args.n, Source::kParts * args.n};
+    PartPosition at_part{at, (p + 1) * args.n, Source::kParts * args.n};
     at_part.column += p * args.n;
     cast_tile<kScaling, kFormat>(args, parts[p], at_part, kWantsRows, kWantsColumns);
   }

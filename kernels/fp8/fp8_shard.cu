@@ -38,7 +38,7 @@ struct CastOp {
 __global__ void __launch_bounds__(kTileThreads, 6)
     transpose_kernel(uint8_t* out, const uint8_t* x, int64_t m, int64_t n) {
   __shared__ TransposedTile tile;
-  const Place at = place_of_thread(n);
+  const ThreadPosition at = position_of_thread(n);
   store_columns(out, load_rows(x, at, m, n), at, m, n, tile);
 }
 

@@ -22,14 +22,14 @@ struct StatsArguments {
   float* maxima;               // = max(itself, new) [kMaxima]
 };
 
-// Finds the scales of the 8 rows of a thread's patch. Rows outside x have scale 0.
+// Finds the scales of the 8 rows of a thread's tile. Rows outside x have scale 0.
 template <Scaling kScaling, Format kFormat, typename T>
-__device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at, float (&scale)[kPatch],
-                                  float (&scale_inv)[kPatch]) {
+__device__ void find_thread_tile_scales(const StatsArguments<T>& args, const ThreadPosition& at,
+                                        float (&scale)[kThreadTile], float (&scale_inv)[kThreadTile]) {
   constexpr bool kTakesAmax = traits(kScaling).takes_amax;
 #pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
-    const int64_t row = at.row + at.patch_row * kPatch + r;
+  for (int r = 0; r < kThreadTile; ++r) {
+    const int64_t row = at.row + at.thread_row * kThreadTile + r;
     const int64_t index = scale_index(kScaling, args.m, args.n, row, at.column);
     scale_inv[r] = row < args.m ? args.scale_inv[index] : 0.0f;
     scale[r] = row < args.m ? inverse_of(scale_inv[r]) : 0.0f;
@@ -37,7 +37,7 @@ __device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at
   }
 }
 
-// Returns the quantized elements of a row of the patch, with zeros outside q.
+// Returns the quantized elements of a row of the thread tile, with zeros outside q.
 __device__ inline uint2 load_bytes(const uint8_t* q, int64_t m, int64_t n, int64_t row, int64_t column) {
   if (row >= m || column >= n) return make_uint2(0, 0);
   return __ldcs(reinterpret_cast<const uint2*>(q + row * n + column));
@@ -53,21 +53,21 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   if (threadIdx.x < kMaxima) maxima[threadIdx.x] = 0;
   __syncthreads();
 
-  const Place at = place_of_thread(args.n);
-  const Patch<T> patch = load_patch(args.x, args.m, args.n, args.n, at);
-  float scale[kPatch];
-  float scale_inv[kPatch];
-  find_patch_scales<kScaling, kFormat>(args, at, scale, scale_inv);
+  const ThreadPosition at = position_of_thread(args.n);
+  const ThreadTile<T> thread_tile = load_thread_tile(args.x, args.m, args.n, args.n, at);
+  float scale[kThreadTile];
+  float scale_inv[kThreadTile];
+  find_thread_tile_scales<kScaling, kFormat>(args, at, scale, scale_inv);
   uint32_t count[kFp8Counts] = {};
-  uint32_t largest[kMaxima] = {patch.magnitude(), 0, 0};
+  uint32_t largest[kMaxima] = {thread_tile.magnitude(), 0, 0};
 #pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
-    const uint2 bytes =
-        load_bytes(args.q, args.m, args.n, at.row + at.patch_row * kPatch + r, at.column + at.patch_column * kPatch);
-    float x[kPatch];
-    patch.widen(r, x);
+  for (int r = 0; r < kThreadTile; ++r) {
+    const uint2 bytes = load_bytes(args.q, args.m, args.n, at.row + at.thread_row * kThreadTile + r,
+                                   at.column + at.thread_column * kThreadTile);
+    float x[kThreadTile];
+    thread_tile.widen(r, x);
 #pragma unroll
-    for (int c = 0; c < kPatch; ++c) {
+    for (int c = 0; c < kThreadTile; ++c) {
       const uint32_t byte = (c < 4 ? bytes.x : bytes.y) >> (c % 4 * 8);
       const uint32_t scaled = __float_as_uint(__fmul_rn(x[c], scale[r])) & 0x7fffffffu;
       const bool non_zero = (__float_as_uint(x[c]) & 0x7fffffffu) != 0;

@@ -1,7 +1,7 @@
 // The tiles in which CUDA kernels cast to FP8 and transpose FP8. A block has a tile of 128 x 128 elements, and each of
-// its threads has a patch of 8 x 8 elements in registers. Rows are stored from registers, columns through a transposed
-// tile in shared memory. All memory is read and written 16 bytes at a time, so the rows of matrices must start at
-// multiples of 16 bytes (expect_aligned). The config requires multiples of 16 elements.
+// its threads has a thread tile of 8 x 8 elements in registers. Rows are stored from registers, columns through a
+// transposed tile in shared memory. All memory is read and written 16 bytes at a time, so the rows of matrices must
+// start at multiples of 16 bytes (expect_aligned). The config requires multiples of 16 elements.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -20,8 +20,8 @@ using Format = __nv_fp8_interpretation_t;
 constexpr int kTileThreads = 256;
 constexpr int kTileWarps = kTileThreads / 32;
 constexpr int kTile = 128;
-constexpr int kPatch = 8;
-constexpr int kPatchesAcross = kTile / kPatch;
+constexpr int kThreadTile = 8;
+constexpr int kThreadTilesAcross = kTile / kThreadTile;
 
 // ---- Arithmetic, as in kernels/fp8/fp8.cpp
 
@@ -52,29 +52,29 @@ inline LaunchShape tiles(int64_t m, int64_t n) {
   return {grid_dim(ceil_div(m, kTile) * ceil_div(n, kTile)), kTileThreads};
 }
 
-struct Place {
+struct ThreadPosition {
   int64_t row;     // row of the tile's first element
   int64_t column;  // column of the tile's first element
-  int patch_row;   // place of the thread's patch in the tile, in patches
-  int patch_column;
+  int thread_row;  // position of the thread tile in the tile, in thread tiles
+  int thread_column;
 };
 
-// Returns the place of this thread. The first block has the last tile, because the last tiles of a tensor that was just
-// written or measured are still in the L2 cache.
-__device__ inline Place place_of_thread(int64_t n) {
+// Returns the position of this thread. The first block has the last tile, because the last tiles of a tensor that was
+// just written or measured are still in the L2 cache.
+__device__ inline ThreadPosition position_of_thread(int64_t n) {
   const int64_t tiles_across = ceil_div(n, kTile);
   const int64_t i = gridDim.x - 1 - blockIdx.x;
   return {.row = i / tiles_across * kTile,
           .column = i % tiles_across * kTile,
-          .patch_row = static_cast<int>(threadIdx.x) / kPatchesAcross,
-          .patch_column = static_cast<int>(threadIdx.x) % kPatchesAcross};
+          .thread_row = static_cast<int>(threadIdx.x) / kThreadTilesAcross,
+          .thread_column = static_cast<int>(threadIdx.x) % kThreadTilesAcross};
 }
 
-// Converts a row of a patch to float32.
+// Converts a row of a thread tile to float32.
 template <typename T>
-__device__ void widen_row(const Vec<T> (&row)[kPatch / kVector<T>], float (&x)[kPatch]) {
+__device__ void widen_row(const Vec<T> (&row)[kThreadTile / kVector<T>], float (&x)[kThreadTile]) {
 #pragma unroll
-  for (int v = 0; v < kPatch / kVector<T>; ++v) {
+  for (int v = 0; v < kThreadTile / kVector<T>; ++v) {
     float part[kVector<T>];
     row[v].widen(part);
 #pragma unroll
@@ -83,13 +83,13 @@ __device__ void widen_row(const Vec<T> (&row)[kPatch / kVector<T>], float (&x)[k
 }
 
 template <typename T>
-struct Patch {
-  static constexpr int kVectors = kPatch / kVector<T>;
-  Vec<T> rows[kPatch][kVectors];  // zeros outside x
+struct ThreadTile {
+  static constexpr int kVectors = kThreadTile / kVector<T>;
+  Vec<T> rows[kThreadTile][kVectors];  // zeros outside x
 
-  __device__ void widen(int row, float (&x)[kPatch]) const { widen_row(rows[row], x); }
+  __device__ void widen(int row, float (&x)[kThreadTile]) const { widen_row(rows[row], x); }
 
-  __device__ void narrow(int row, const float (&x)[kPatch]) {
+  __device__ void narrow(int row, const float (&x)[kThreadTile]) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       float part[kVector<T>];
@@ -106,13 +106,13 @@ struct Patch {
     return largest.float_bits();
   }
 
-  __device__ void column_magnitudes(uint32_t (&bits)[kPatch]) const {
+  __device__ void column_magnitudes(uint32_t (&bits)[kThreadTile]) const {
     constexpr int kPerWord = kVector<T> / 4;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       Magnitude<T> words[4];
 #pragma unroll
-      for (int row = 0; row < kPatch; ++row) {
+      for (int row = 0; row < kThreadTile; ++row) {
         words[0].add_word(rows[row][v].bits.x);
         words[1].add_word(rows[row][v].bits.y);
         words[2].add_word(rows[row][v].bits.z);
@@ -133,7 +133,7 @@ struct Patch {
   __device__ uint32_t magnitude() const {
     Magnitude<T> largest;
 #pragma unroll
-    for (int row = 0; row < kPatch; ++row) {
+    for (int row = 0; row < kThreadTile; ++row) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) largest.add(rows[row][v]);
     }
@@ -147,28 +147,28 @@ __device__ Vec<T> load_some(const T* p, int64_t count) {
   return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
 }
 
-// Loads this thread's patch of a matrix [m, n] whose rows are `stride` elements apart.
+// Loads this thread's tile of a matrix [m, n] whose rows are `stride` elements apart.
 template <typename T>
-__device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
-  Patch<T> patch;
-  const int64_t row = at.row + at.patch_row * kPatch;
-  const int64_t column = at.column + at.patch_column * kPatch;
+__device__ ThreadTile<T> load_thread_tile(const T* x, int64_t m, int64_t n, int64_t stride, const ThreadPosition& at) {
+  ThreadTile<T> thread_tile;
+  const int64_t row = at.row + at.thread_row * kThreadTile;
+  const int64_t column = at.column + at.thread_column * kThreadTile;
 #pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
+  for (int r = 0; r < kThreadTile; ++r) {
 #pragma unroll
-    for (int v = 0; v < Patch<T>::kVectors; ++v) {
+    for (int v = 0; v < ThreadTile<T>::kVectors; ++v) {
       const int64_t i = column + v * kVector<T>;
-      patch.rows[r][v] = load_some(x + (row + r) * stride + i, row + r < m ? n - i : 0);
+      thread_tile.rows[r][v] = load_some(x + (row + r) * stride + i, row + r < m ? n - i : 0);
     }
   }
-  return patch;
+  return thread_tile;
 }
 
 // ---- Casting and storing
 
-// A patch of bytes. rows[r].x has elements 0 to 3 of row r, rows[r].y has elements 4 to 7.
-struct BytePatch {
-  uint2 rows[kPatch];
+// A thread tile of bytes. rows[r].x has elements 0 to 3 of row r, rows[r].y has elements 4 to 7.
+struct ThreadTileBytes {
+  uint2 rows[kThreadTile];
 };
 
 __device__ inline void transpose_4x4(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
@@ -182,8 +182,8 @@ __device__ inline void transpose_4x4(uint32_t a, uint32_t b, uint32_t c, uint32_
   out[3] = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-__device__ inline BytePatch transpose(const BytePatch& p) {
-  BytePatch out;
+__device__ inline ThreadTileBytes transpose(const ThreadTileBytes& p) {
+  ThreadTileBytes out;
   uint32_t block[4];
   transpose_4x4(p.rows[0].x, p.rows[1].x, p.rows[2].x, p.rows[3].x, block);
 #pragma unroll
@@ -200,31 +200,31 @@ __device__ inline BytePatch transpose(const BytePatch& p) {
   return out;
 }
 
-// Casts a row of a patch, in which scale(c) is the scale of element c.
+// Casts a row of a thread tile, in which scale(c) is the scale of element c.
 template <Format kFormat, typename Scale>
-__device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
-  uint32_t pairs[kPatch / 2];
+__device__ uint2 cast_row(const float (&x)[kThreadTile], Scale scale) {
+  uint32_t pairs[kThreadTile / 2];
 #pragma unroll
-  for (int c = 0; c < kPatch; c += 2) pairs[c / 2] = cast_pair<kFormat>(x[c], scale(c), x[c + 1], scale(c + 1));
+  for (int c = 0; c < kThreadTile; c += 2) pairs[c / 2] = cast_pair<kFormat>(x[c], scale(c), x[c + 1], scale(c + 1));
   return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
-// Casts a row of a patch with one scale.
+// Casts a row of a thread tile with one scale.
 template <Format kFormat, typename T>
-__device__ uint2 cast_row(const Vec<T> (&row)[kPatch / kVector<T>], float scale) {
-  float x[kPatch];
+__device__ uint2 cast_row(const Vec<T> (&row)[kThreadTile / kVector<T>], float scale) {
+  float x[kThreadTile];
   widen_row(row, x);
   return cast_row<kFormat>(x, [&](int) { return scale; });
 }
 
-// Casts a patch, in which scale(r, c) is the scale of element (r, c).
+// Casts a thread tile, in which scale(r, c) is the scale of element (r, c).
 template <Format kFormat, typename T, typename Scale>
-__device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
-  BytePatch out;
+__device__ ThreadTileBytes cast_thread_tile(const ThreadTile<T>& thread_tile, Scale scale) {
+  ThreadTileBytes out;
 #pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
-    float x[kPatch];
-    patch.widen(r, x);
+  for (int r = 0; r < kThreadTile; ++r) {
+    float x[kThreadTile];
+    thread_tile.widen(r, x);
     out.rows[r] = cast_row<kFormat>(x, [&](int c) { return scale(r, c); });
   }
   return out;
@@ -241,61 +241,61 @@ __device__ inline void store_16(uint8_t* out, uint4 bytes, int64_t column, int64
   if (column < end) __stcs(reinterpret_cast<uint4*>(out + column), bytes);
 }
 
-// Stores the patches of a tile of a matrix with m rows and columns up to `end`, whose rows are `stride` bytes apart in
-// `out`. Neighbouring threads swap halves of two rows, so that each has 16 bytes of one row.
-__device__ inline void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
-                                  int64_t stride) {
+// Stores the thread tiles of a tile of a matrix with m rows and columns up to `end`, whose rows are `stride` bytes
+// apart in `out`. Neighbouring threads swap halves of two rows, so that each has 16 bytes of one row.
+__device__ inline void store_rows(uint8_t* out, const ThreadTileBytes& thread_tile, const ThreadPosition& at, int64_t m,
+                                  int64_t end, int64_t stride) {
   const bool odd = threadIdx.x % 2 != 0;
-  const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
+  const int64_t column = at.column + (at.thread_column & ~1) * kThreadTile;
 #pragma unroll
-  for (int r = 0; r < kPatch; r += 2) {
-    const uint2 give = odd ? patch.rows[r] : patch.rows[r + 1];
-    const uint2 keep = odd ? patch.rows[r + 1] : patch.rows[r];
+  for (int r = 0; r < kThreadTile; r += 2) {
+    const uint2 give = odd ? thread_tile.rows[r] : thread_tile.rows[r + 1];
+    const uint2 keep = odd ? thread_tile.rows[r + 1] : thread_tile.rows[r];
     const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
     const uint4 bytes = odd ? make_uint4(got.x, got.y, keep.x, keep.y) : make_uint4(keep.x, keep.y, got.x, got.y);
-    const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
+    const int64_t row = at.row + at.thread_row * kThreadTile + r + (odd ? 1 : 0);
     if (row < m) store_16(out + row * stride, bytes, column, end);
   }
 }
 
-// Loads the patches of a tile of x [m, n], in bytes. A thread loads 16 bytes of a row, and neighbours swap halves.
-__device__ inline BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
+// Loads the thread tiles of a tile of x [m, n], in bytes. A thread loads 16 bytes of a row, and neighbours swap halves.
+__device__ inline ThreadTileBytes load_rows(const uint8_t* x, const ThreadPosition& at, int64_t m, int64_t n) {
   const bool odd = threadIdx.x % 2 != 0;
-  const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
-  uint4 loaded[kPatch / 2];
+  const int64_t column = at.column + (at.thread_column & ~1) * kThreadTile;
+  uint4 loaded[kThreadTile / 2];
 #pragma unroll
-  for (int r = 0; r < kPatch; r += 2) {
-    const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
+  for (int r = 0; r < kThreadTile; r += 2) {
+    const int64_t row = at.row + at.thread_row * kThreadTile + r + (odd ? 1 : 0);
     loaded[r / 2] = load_16(x, row, m, column, n);
   }
-  BytePatch patch;
+  ThreadTileBytes thread_tile;
 #pragma unroll
-  for (int r = 0; r < kPatch; r += 2) {
+  for (int r = 0; r < kThreadTile; r += 2) {
     const uint4 bytes = loaded[r / 2];
     const uint2 give = odd ? make_uint2(bytes.x, bytes.y) : make_uint2(bytes.z, bytes.w);
     const uint2 keep = odd ? make_uint2(bytes.z, bytes.w) : make_uint2(bytes.x, bytes.y);
     const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
-    patch.rows[r] = odd ? got : keep;
-    patch.rows[r + 1] = odd ? keep : got;
+    thread_tile.rows[r] = odd ? got : keep;
+    thread_tile.rows[r + 1] = odd ? keep : got;
   }
-  return patch;
+  return thread_tile;
 }
 
 // The tile's transpose in shared memory. Row c holds column c of the tile in 16 units of 8 bytes. Unit u is stored at u
 // ^ (c / 8). The threads of a half warp each write one unit, in rows that are 8 apart, and the xor spreads these writes
 // over all banks.
 struct alignas(16) TransposedTile {  // read 16 bytes at a time
-  uint2 units[kTile][kPatchesAcross];
+  uint2 units[kTile][kThreadTilesAcross];
 };
 
-// Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`. Row c of `out`, m
-// bytes, is column c of the matrix.
-__device__ inline void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
-                                     TransposedTile& tile) {
-  const BytePatch transposed = transpose(patch);
+// Stores the transposes of the thread tiles of a tile of a matrix with m rows and columns up to `end`. Row c of `out`,
+// m bytes, is column c of the matrix.
+__device__ inline void store_columns(uint8_t* out, const ThreadTileBytes& thread_tile, const ThreadPosition& at,
+                                     int64_t m, int64_t end, TransposedTile& tile) {
+  const ThreadTileBytes transposed = transpose(thread_tile);
 #pragma unroll
-  for (int c = 0; c < kPatch; ++c) {
-    tile.units[at.patch_column * kPatch + c][at.patch_row ^ at.patch_column] = transposed.rows[c];
+  for (int c = 0; c < kThreadTile; ++c) {
+    tile.units[at.thread_column * kThreadTile + c][at.thread_row ^ at.thread_column] = transposed.rows[c];
   }
   __syncthreads();
   constexpr int kChunks = kTile / 16;  // chunks of 16 bytes (two units) in a row of the transpose
@@ -303,7 +303,7 @@ __device__ inline void store_columns(uint8_t* out, const BytePatch& patch, const
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kChunks; i += kTileThreads) {
     const int c = i / kChunks;
     const int chunk = i % kChunks;
-    const int twist = c / kPatch;
+    const int twist = c / kThreadTile;
     const uint4 units = *reinterpret_cast<const uint4*>(&tile.units[c][(2 * chunk) ^ (twist & ~1)]);
     const uint4 bytes = twist % 2 == 0 ? units : make_uint4(units.z, units.w, units.x, units.y);
     if (at.column + c < end) store_16(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);

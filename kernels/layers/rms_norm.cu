@@ -153,26 +153,26 @@ struct NormedSource {
   const float* rstd;
   const Element* weight;
 
-  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+  __device__ void make(ThreadTile<Element> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
     constexpr int N = kVector<Element>;
-    Patch<Element>& patch = parts[0];
-    patch = load_patch(h, m, n, n, at);
-    const int64_t row = at.row + at.patch_row * kPatch;
-    const int64_t column = at.column + at.patch_column * kPatch;
+    ThreadTile<Element>& thread_tile = parts[0];
+    thread_tile = load_thread_tile(h, m, n, n, at);
+    const int64_t row = at.row + at.thread_row * kThreadTile;
+    const int64_t column = at.column + at.thread_column * kThreadTile;
 #pragma unroll
-    for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+    for (int v = 0; v < ThreadTile<Element>::kVectors; ++v) {
       const int64_t i = column + v * N;
       float w[N];
       load_some(weight + i, n - i).widen(w);
 #pragma unroll
-      for (int r = 0; r < kPatch; ++r) {
+      for (int r = 0; r < kThreadTile; ++r) {
         if (row + r >= m) break;  // rows outside the matrix stay zero, even if the weights are not finite
         const float scale = rstd[row + r];
         float a[N];
-        patch.rows[r][v].widen(a);
+        thread_tile.rows[r][v].widen(a);
 #pragma unroll
         for (int j = 0; j < N; ++j) a[j] = a[j] * scale * w[j];
-        patch.rows[r][v] = Vec<Element>::narrow(a);
+        thread_tile.rows[r][v] = Vec<Element>::narrow(a);
       }
     }
   }

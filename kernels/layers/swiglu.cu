@@ -140,13 +140,13 @@ struct ForwardSource {
   static constexpr int kMinBlocks = 3;
   const Element* gate_up;  // [m, 2 n]
 
-  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    const Patch<Element> gate = load_patch(gate_up, m, n, 2 * n, at);
-    const Patch<Element> up = load_patch(gate_up + n, m, n, 2 * n, at);
+  __device__ void make(ThreadTile<Element> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
+    const ThreadTile<Element> gate = load_thread_tile(gate_up, m, n, 2 * n, at);
+    const ThreadTile<Element> up = load_thread_tile(gate_up + n, m, n, 2 * n, at);
 #pragma unroll
-    for (int r = 0; r < kPatch; ++r) {
+    for (int r = 0; r < kThreadTile; ++r) {
 #pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+      for (int v = 0; v < ThreadTile<Element>::kVectors; ++v) {
         parts[0].rows[r][v] = forward_vector(gate.rows[r][v], up.rows[r][v]);
       }
     }
@@ -154,7 +154,7 @@ struct ForwardSource {
 };
 
 // Computes both halves of d_gate_up, whose inputs are the same, and casts the result of forward to `out`. Used for
-// scales of blocks, which need whole patches.
+// scales of blocks, which need whole thread tiles.
 struct BackwardSource {
   using Element = __nv_bfloat16;
   static constexpr int kParts = 2;
@@ -163,24 +163,25 @@ struct BackwardSource {
   const Element* gate_up;  // [m, 2 n]
   CastArguments out;       // `columns` is null if `out` is not cast
 
-  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    parts[0] = load_patch(gate_up, m, n, 2 * n, at);
-    parts[1] = load_patch(gate_up + n, m, n, 2 * n, at);
-    Patch<Element> d = load_patch(d_out, m, n, n, at);
+  __device__ void make(ThreadTile<Element> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
+    parts[0] = load_thread_tile(gate_up, m, n, 2 * n, at);
+    parts[1] = load_thread_tile(gate_up + n, m, n, 2 * n, at);
+    ThreadTile<Element> d = load_thread_tile(d_out, m, n, n, at);
 #pragma unroll
-    for (int r = 0; r < kPatch; ++r) {
+    for (int r = 0; r < kThreadTile; ++r) {
 #pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v)
+      for (int v = 0; v < ThreadTile<Element>::kVectors; ++v)
         backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
     }
     if (out.columns == nullptr) return;
-    cast_tile<Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
+    cast_tile<Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPosition{at, n, n}, false, true);
     __syncthreads();  // waits until all threads have read the tile in shared memory
   }
 };
 
-// The kernel for scales of whole tensors. A scale is known before the tile is computed, so a few rows of a patch are
-// cast at a time. Whole patches of all three inputs would leave no registers for a third block on a multiprocessor.
+// The kernel for scales of whole tensors. A scale is known before the tile is computed, so a few rows of a thread tile
+// are cast at a time. Whole thread tiles of all three inputs would leave no registers for a third block on a
+// multiprocessor.
 
 struct BackwardTile {
   const __nv_bfloat16* d_out;    // [m, n]
@@ -195,26 +196,26 @@ template <GradientTo kTo, bool kOut>
 __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(const BackwardTile a) {
   using T = __nv_bfloat16;
   constexpr int kRowsAtOnce = kTo == GradientTo::kMemory ? 4 : 2;
-  constexpr int kVectors = Patch<T>::kVectors;
+  constexpr int kVectors = ThreadTile<T>::kVectors;
   constexpr Format kFormat = format_of(kTo);
   const int64_t m = a.gradient.m;
   const int64_t n = a.gradient.n;
-  const Place at = place_of_thread(n);
+  const ThreadPosition at = position_of_thread(n);
   float scale = 0;
   float out_scale = 0;
   if constexpr (kTo != GradientTo::kMemory) scale = find_tensor_scale<kFormat>(a.gradient);
   if constexpr (kOut) out_scale = find_tensor_scale<__NV_E4M3>(a.out);
-  BytePatch gate_bytes;
-  BytePatch up_bytes;
-  BytePatch out_bytes;
+  ThreadTileBytes gate_bytes;
+  ThreadTileBytes up_bytes;
+  ThreadTileBytes out_bytes;
   Magnitude<T> largest;
 #pragma unroll
-  for (int begin = 0; begin < kPatch; begin += kRowsAtOnce) {
+  for (int begin = 0; begin < kThreadTile; begin += kRowsAtOnce) {
     Vec<T> gate[kRowsAtOnce][kVectors];
     Vec<T> up[kRowsAtOnce][kVectors];
     Vec<T> d[kRowsAtOnce][kVectors];
-    const int64_t row = at.row + at.patch_row * kPatch + begin;
-    const int64_t column = at.column + at.patch_column * kPatch;
+    const int64_t row = at.row + at.thread_row * kThreadTile + begin;
+    const int64_t column = at.column + at.thread_column * kThreadTile;
     const auto count = [&](int r, int v) { return row + r < m ? n - column - v * kVector<T> : 0; };
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
   if (a.amax != nullptr) update_amax(a.amax, largest.float_bits());
   __shared__ TransposedTile tile;
   if constexpr (kTo != GradientTo::kMemory) {
-    Place at_up = at;
+    ThreadPosition at_up = at;
     at_up.column += n;
     if (a.gradient.rows != nullptr) {
       store_rows(a.gradient.rows, gate_bytes, at, m, n, 2 * n);
