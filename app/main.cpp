@@ -104,7 +104,7 @@ int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
 int run_command(const Command& command, ProcessGroup& group) {
   try {
     const int exit_code = command(group);
-    group.agree([&] { CHECK(std::cout.flush().good(), "standard output cannot be written"); });
+    group.throw_on_all_ranks([&] { CHECK(std::cout.flush().good(), "standard output cannot be written"); });
     return exit_code;
   } catch (const InputError& error) {
     return fail(group, error, kExitBadInput);

@@ -128,7 +128,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
       staging_(stream),
       copies_(Stream::beside(stream)),
       begun_(stream.device()) {
-  group_.agree_on_files("clearing checkpoint.dir", [&] {
+  group_.throw_file_errors_on_all_ranks("clearing checkpoint.dir", [&] {
     std::error_code error;
     fs::create_directories(options_.dir, error);
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
@@ -182,7 +182,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
   try {
-    group_.agree_on_files("preparing a checkpoint", [&] {
+    group_.throw_file_errors_on_all_ranks("preparing a checkpoint", [&] {
       for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
       stage(checked);
       if (!manages_directory()) return;
@@ -335,7 +335,7 @@ void CheckpointWriter::finish() {
 void CheckpointWriter::abandon() {
   if (!pending_) return;
   pending_ = false;
-  group_.agree_on_files("abandoning a checkpoint", [&] {
+  group_.throw_file_errors_on_all_ranks("abandoning a checkpoint", [&] {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   });
@@ -346,11 +346,11 @@ void CheckpointWriter::commit() {
   if (thread_.joinable()) thread_.join();
   try {
     // Agreeing also waits for the threads of the other ranks.
-    group_.agree_on_files("writing a checkpoint", [&] {
+    group_.throw_file_errors_on_all_ranks("writing a checkpoint", [&] {
       if (error_) std::rethrow_exception(error_);
     });
     gather_parts();
-    group_.agree_on_files("completing a checkpoint", [&] {
+    group_.throw_file_errors_on_all_ranks("completing a checkpoint", [&] {
       if (manages_directory()) install();
     });
   } catch (...) {
@@ -371,7 +371,7 @@ void CheckpointWriter::gather_parts() {
   std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
   CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
   std::string whole;
-  group_.agree([&] {
+  group_.throw_on_all_ranks([&] {
     ManifestParts together(manifest);
     for (std::string& part : parts) together.add(nlohmann::json::parse(std::exchange(part, {})));
     if (!group_.is_root()) return;

@@ -145,7 +145,7 @@ void remove_private_directory(const fs::path& path) {
 MachineMemory::MachineMemory(fs::path dir, ProcessGroup& group)
     : dir_(std::move(dir)), group_(group), machines_(group) {
   if (machines_.count() > 1) transfers_.emplace(group);
-  group_.agree_on_files("creating a directory in memory", [&] {
+  group_.throw_file_errors_on_all_ranks("creating a directory in memory", [&] {
     if (manages_directory()) make_private_directory(dir_);
   });
 }
@@ -188,7 +188,7 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
 
 std::vector<MachineMemory::Files> MachineMemory::by_machine(const std::function<Files()>& look) {
   Files found;
-  group_.agree_on_files("listing the checkpoints in memory", [&] {
+  group_.throw_file_errors_on_all_ranks("listing the checkpoints in memory", [&] {
     if (manages_directory()) found = look();
   });
   const std::vector<std::string> texts = group_.all_gather(nlohmann::json(found).dump());
@@ -240,12 +240,12 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
   }
   for (const auto& [step, owner] : owners) {
     ManifestFile manifest{dir_ / step_directory_name(step), {}};
-    group_.agree_on_files("reading a manifest", [&] {
+    group_.throw_file_errors_on_all_ranks("reading a manifest", [&] {
       if (group_.rank() == owner) manifest = read_manifest(manifest.checkpoint);
     });
     manifest.text = group_.broadcast(std::move(manifest.text), owner);
     std::optional<Checkpoint> checkpoint;
-    group_.agree([&] { checkpoint.emplace(manifest); });
+    group_.throw_on_all_ranks([&] { checkpoint.emplace(manifest); });
     if (!wanted(*checkpoint)) continue;
     const std::vector<Files> held = files_by_machine(*checkpoint);
     if (const std::string lacking = first_that_nobody_has(*checkpoint, held); !lacking.empty()) {
@@ -256,7 +256,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
       continue;
     }
     Files files;
-    group_.agree_on_files("creating a directory in memory", [&] {
+    group_.throw_file_errors_on_all_ranks("creating a directory in memory", [&] {
       files = checkpoint->shards_with(needed);
       if (group_.is_root()) {
         for (const ListedFile& file : checkpoint->files()) files.insert(file.name);
@@ -266,7 +266,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
       write_output_file((manifest.checkpoint / kManifestName).string(), manifest.text);
     });
     fetch(held, *checkpoint, files);
-    group_.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    group_.throw_file_errors_on_all_ranks("comparing the checksums of a checkpoint", [&] {
       checkpoint->verify(needed);
       if (!group_.is_root()) return;
       for (const ListedFile& file : checkpoint->files()) checkpoint->read_file(file);
@@ -284,7 +284,7 @@ void MachineMemory::fetch(const std::vector<Files>& held, const Checkpoint& chec
                               std::inserter(lacking, lacking.end()));
   const std::vector<std::string> lists = group_.all_gather(nlohmann::json(lacking).dump());
   std::set<std::pair<int, std::string>> fetched;  // Pairs of machine and file that have been fetched.
-  group_.agree_on_files("fetching files from other machines", [&] {
+  group_.throw_file_errors_on_all_ranks("fetching files from other machines", [&] {
     std::exception_ptr failure;
     const auto transfer = [&](const std::string& name, int from, int to) {
       const std::string path = path_inside(checkpoint.path().string(), name);

@@ -69,8 +69,8 @@ class MachineMemory {
   // Returns the newest checkpoint that the machines have between them and that is `wanted`, a condition on the manifest
   // that is equal on all ranks. Fetches the shards with the parts `needed` by this rank, and for rank 0 the files, from
   // other machines if this one lacks them, and compares the checksums of these parts. A checkpoint with a file that no
-  // machine has in full length is skipped with a warning. A collective. Throws an AgreedInputError if the checkpoint is
-  // damaged.
+  // machine has in full length is skipped with a warning. A collective. Throws an InputErrorOfAllRanks if the
+  // checkpoint is damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                            std::span<const TensorPart> needed);
 

@@ -226,7 +226,7 @@ std::vector<ncclUniqueId> unique_ids(ProcessGroup& group) {
   for (int i = 0; i < count; ++i) {
     ncclUniqueId& id = ids[static_cast<size_t>(i)];
     const int maker = i * kRanksPerId;
-    group.agree([&] {
+    group.throw_on_all_ranks([&] {
       if (group.rank() == maker) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     });
     const std::string bytes = group.broadcast({reinterpret_cast<const char*>(&id), sizeof(id)}, maker);

@@ -8,7 +8,7 @@ namespace octavo {
 
 Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
     : stream_(&stream), watchdog_(&group.watchdog()) {
-  group.agree([&] { shape_ = config.mesh_shape(group.size()); });
+  group.throw_on_all_ranks([&] { shape_ = config.mesh_shape(group.size()); });
   all_to_all_load_ = shape_.all_to_all_load(group.all_reduce_max(group.local_size()));
   find_places(group.rank());
   connect(true, [&](const RankGroup& ranks) {

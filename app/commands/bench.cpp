@@ -80,7 +80,7 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   const StageConfig config = stage_configs(load_run_config(arguments.config, group, Purpose::kTrain)).front();
   const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
   nlohmann::ordered_json result;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (group.is_root()) result = bench_data(config, data_ranks, arguments.warmup, arguments.steps);
   });
   if (group.is_root() && arguments.json) std::cout << printable_json(result, 2) << std::endl;
@@ -97,12 +97,12 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
 int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
   Config stated = load_run_config(arguments.config, group, Purpose::kSynthetic);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(arguments.document_length == 0 || stated.data.document_mask,
                 "--document-length needs documents, and data.document_mask is false");
   });
   const int64_t document_length = arguments.document_length > 0 ? arguments.document_length : kBenchDocumentLength;
-  group.agree_on_files("opening the trace", [&] {
+  group.throw_file_errors_on_all_ranks("opening the trace", [&] {
     if (group.is_root() && !arguments.trace.empty())
       // Refuses a path that cannot be written before anything is measured.
       OutputFile(arguments.trace, kStepTraceFile);
@@ -110,7 +110,7 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   const Setting setting = with_chosen_mesh(observe_setting(std::move(stated), group), group);
   Runtime runtime(setting, group);
   std::unique_ptr<GpuEnergy> energy;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (!arguments.energy) return;
     CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
                 runtime.describe());
@@ -122,7 +122,7 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   const LiveSite site(runtime);
   const Job job = resolve(setting.run, site, {});
   const StageConfig& config = job.config;
-  group.agree([&] { check_fits(job); });
+  group.throw_on_all_ranks([&] { check_fits(job); });
   Table steps;
   if (const std::optional<Job> one = with_one_micro_batch(job, site)) {
     Bench bench(*one, runtime, document_length);

@@ -170,7 +170,7 @@ std::optional<Number> parse(const std::string& text) {
 Command on_root(std::function<int()> work) {
   return [work = std::move(work)](ProcessGroup& group) {
     int exit_code = kExitDone;
-    group.agree([&] {
+    group.throw_on_all_ranks([&] {
       if (group.is_root()) exit_code = work();
     });
     return static_cast<int>(group.all_reduce_max(exit_code));
@@ -264,7 +264,7 @@ void add_config_arguments(CLI::App* command, ConfigArguments& arguments, const c
 }
 
 void check_one_process(const char* command, ProcessGroup& group) {
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(group.size() == 1,
                 "{} was started on {} ranks, expected one process; --gpus says how many ranks the run has", command,
                 group.size());

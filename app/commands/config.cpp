@@ -96,9 +96,9 @@ bool is_filter(const std::string& argument) {
 // machine.
 Config resolved_config(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config;
-  group.agree([&] { config = load_config(arguments.path, arguments.overrides); });
+  group.throw_on_all_ranks([&] { config = load_config(arguments.path, arguments.overrides); });
   complete_model(config, group, Purpose::kTrain);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const std::optional<Checkpoint> resumed = checkpoint_to_resume(config.checkpoint);
     for (const auto resolve : {resolve_document_tokens, resolve_tokenizer}) {
       try {

@@ -39,7 +39,7 @@ std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::v
   const RankFacts& facts = ranks[static_cast<size_t>(group.rank())];
   const bool on_gpu = all_have_gpus(ranks);
   std::optional<Stream> stream;
-  group.agree([&] { stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu()); });
+  group.throw_on_all_ranks([&] { stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu()); });
   omp_set_num_threads(facts.threads);
 
   MachineRates mine = measure_machine(arguments.disk, !on_gpu || !any_share_a_gpu(ranks), group, *stream);
@@ -65,7 +65,7 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
   std::optional<Arena> arena;
   Tensor sum;
   std::vector<float> host(kElements, static_cast<float>(group.rank() + 1));
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const bool on_gpu = all_have_gpus(ranks) && !any_share_a_gpu(ranks);
     stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu());
     arena.emplace(stream->device(), kElements * dtype_bytes(DType::kFloat32));
@@ -76,7 +76,7 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
   const std::unique_ptr<Communicator> world = make_communicator(group, *stream);
   world->all_reduce_sum(sum, *stream, "the check of the ranks' reach");
   stream->synchronize();
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     stream->copy(host.data(), sum.raw(), sum.bytes());
     stream->synchronize();
     const auto expected = static_cast<float>(group.size()) * static_cast<float>(group.size() + 1) / 2;
@@ -88,7 +88,7 @@ void check_reach(std::span<const RankFacts> ranks, ProcessGroup& group) {
 DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(ParallelConfig{}.timeout_s);
   std::optional<OutputFile> file;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     std::error_code error;
     const std::string& dir = arguments.disk;
     CHECK_INPUT(std::filesystem::is_directory(dir, error), "--disk {}: there is no such directory", dir);
@@ -105,7 +105,7 @@ DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& gro
     if (!group.shares(error)) throw;
     report.findings.push_back({true, fmt::format("the rates could not be measured: {}", error.what())});
   }
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (!file || report.rates.empty()) return;
     file->write(to_json(slowest_of(report.rates)).dump(2) + "\n");
     file->finish();
@@ -129,7 +129,7 @@ DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group)
 
 int run_doctor(const DoctorArguments& arguments, ProcessGroup& group) {
   const DoctorReport report = arguments.quick ? quick_report(arguments, group) : measured_report(arguments, group);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (!group.is_root()) return;
     if (arguments.json) {
       std::cout << printable_json(to_json(report), 2) << "\n";

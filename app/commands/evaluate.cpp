@@ -22,7 +22,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
   Config config = load_run_config(arguments.config, group, Purpose::kEvaluate);
   std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(checkpoint || !config.init_from.empty(),
                 "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
                 "model.init_from names one",
@@ -45,7 +45,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
   Validator& validator = *inference.state().validator;
   const ValidationLoss result = validator.loss(*inference.state().model, [] { return false; }).value();
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(result.loss,
                 "data.document_mask masks every target of data.validation, so there is no loss to compute; expected "
                 "documents of at least two tokens");

@@ -72,13 +72,13 @@ GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
     model.checkpoint.emplace(open_same_checkpoint(found.path, group));
     model.shape = model.checkpoint->model_config();
     model.meta = model.checkpoint->meta();
-    group.agree_on_files("reading the tokenizer", [&] {
+    group.throw_file_errors_on_all_ranks("reading the tokenizer", [&] {
       if (group.is_root()) model.tokenizer = tokenizer_of(*model.checkpoint);
     });
     return model;
   }
   const std::unique_ptr<WeightSource> weights = open_same_weights(found.path, group);
-  group.agree_on_files("reading the tokenizer", [&] {
+  group.throw_file_errors_on_all_ranks("reading the tokenizer", [&] {
     model.shape = weights->model_config();
     if (group.is_root()) model.tokenizer = tokenizer_of_directory(found.path).name;
     model.meta = import_meta(found.path, weights->hugging_face(), {});
@@ -199,7 +199,7 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   std::unique_ptr<TextTokenizer> tokenizer;
   std::vector<int32_t> prompt;
   const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema needs a checkpoint, but {} is a Hugging Face directory",
                 given.path);
     // Throws if the checkpoint lacks these weights, before the model is built.

@@ -64,11 +64,11 @@ struct TrainArguments {
 // window, or a rank sees other data than rank 0. A collective.
 void check_data(const Config& config, ProcessGroup& group) {
   const std::vector<StageConfig> stages = stage_configs(config);
-  group.agree_on_files("looking for training data that is held out", [&] {
+  group.throw_file_errors_on_all_ranks("looking for training data that is held out", [&] {
     if (!group.is_root() || config.data.allow_overlap) return;
     for (const StageConfig& stage : stages) check_overlap(stage.data.train, config.data.validation);
   });
-  group.agree_on_files("looking at the data of later stages", [&] {
+  group.throw_file_errors_on_all_ranks("looking at the data of later stages", [&] {
     for (size_t i = 1; group.is_root() && i < stages.size(); ++i) {
       const DataConfig& data = stages[i].data;
       check_windows(SampleStream(data, data.train, /*vocab_size=*/0), data.train);
@@ -164,14 +164,14 @@ Ended train(Session& session, StopSignals& signals) {
     const Job job = is_new ? resolve(session.config, LiveSite(session.runtime), start.progress)
                            : later_job(training->job(), session.config, start.progress);
     if (is_new) {
-      group.agree([&] { check_fits(job); });
+      group.throw_on_all_ranks([&] { check_fits(job); });
       training.emplace(job, session);
     }
     try {
       training->load(job, start);
       start.values = {};  // Frees the memory and the disk space of a checkpoint that the run may remove.
     } catch (const DamagedCheckpoint& damage) {
-      group.agree([&] { CHECK(!session.has_begun(), "{}", damage.what()); });
+      group.throw_on_all_ranks([&] { CHECK(!session.has_begun(), "{}", damage.what()); });
       training.reset();
       start = session.find_undamaged_start(start, damage);
       continue;
@@ -197,7 +197,7 @@ Ended train(Session& session, StopSignals& signals) {
 // Fails if lines of the run's files are lost, although the training itself has ended well. A run that a signal stops
 // keeps its exit code, by which launchers decide, and only names the loss on standard error.
 void check_lost_lines(Session& session, Ended ended) {
-  session.runtime.group().agree([&] {
+  session.runtime.group().throw_on_all_ranks([&] {
     std::vector<std::string> lost = session.lost_lines;
     for (std::string& one : session.folder.lost_lines()) lost.push_back(std::move(one));
     CHECK(lost.empty() || ended == Ended::kStopped, "{}", fmt::join(lost, std::string(1, kErrorSeparator)));
@@ -217,7 +217,7 @@ void check_lost_lines(Session& session, Ended ended) {
     session.folder.note(fmt::format("octavo: {}", error.what()));
     if (shared) session.folder.end_alerts();
     if (!session.has_begun() || dynamic_cast<const InputError*>(&error) == nullptr) throw;
-    if (shared) throw AgreedError(error.what());
+    if (shared) throw ErrorOfAllRanks(error.what());
     throw Error(error.what());
   }
 }

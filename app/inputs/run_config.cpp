@@ -56,7 +56,7 @@ nlohmann::json recorded_config(const Checkpoint& checkpoint) {
 
 // Returns the config for evaluating the model at `path`.
 Config config_of_model(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const GivenWeights given = given_weights(overrides);
     for (const std::string& other : {given.init_from, given.resume, given.checkpoint_dir})
       CHECK_INPUT(other.empty(), "{} and {} are both given as the weights to evaluate, expected one of them", path,
@@ -66,7 +66,7 @@ Config config_of_model(const std::string& path, std::span<const std::string> ove
   std::optional<Checkpoint> checkpoint;
   if (model.is_checkpoint) checkpoint.emplace(open_same_checkpoint(model.path, group));
   Config config;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const nlohmann::json json =
         checkpoint ? recorded_config(*checkpoint)
                    : nlohmann::json{{"model", {{"init_from", model.path}}}, {"checkpoint", {{"resume", "never"}}}};
@@ -83,7 +83,7 @@ bool adopt_resumed_model(Config& config, ProcessGroup& group) {
   try {
     const std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
     if (!checkpoint) return false;
-    group.agree([&] { adopt_model(config, checkpoint->model_config(), checkpoint->path().string()); });
+    group.throw_on_all_ranks([&] { adopt_model(config, checkpoint->model_config(), checkpoint->path().string()); });
     return true;
   } catch (const InputError& error) {
     if (!group.shares(error)) throw;
@@ -187,7 +187,7 @@ std::vector<std::string> complete_model(Config& config, ProcessGroup& group, Pur
   if (purpose == Purpose::kTrain && !config.init_from.empty() && adopt_resumed_model(config, group)) return {};
   const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
   std::vector<std::string> notes;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (!weights) return;
     // If the path was a directory of checkpoints, this is the checkpoint that rank 0 chose.
     config.init_from = weights->path().string();
@@ -209,7 +209,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   if (group.all_reduce_max(is_model ? 1 : 0) != 0) {
     config = config_of_model(arguments.path, arguments.overrides, group);
   }
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (config.source.empty()) {
       config = load_config(arguments.path, arguments.overrides);
       const GivenWeights given = given_weights(arguments.overrides);
@@ -225,7 +225,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   });
   find_checkpoints_of_run(config, group, purpose, names_run);
   for (const std::string& note : complete_model(config, group, purpose)) log_line(LogLevel::kWarning, note);
-  group.agree([&] { validate(config, ranks, purpose); });
+  group.throw_on_all_ranks([&] { validate(config, ranks, purpose); });
   resolve_tokens(config, group, purpose);
   return config;
 }

@@ -45,7 +45,7 @@ std::string identities(const std::string& path) {
 // read once, whatever the number of ranks. The path is empty if rank 0 selects none.
 ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, ProcessGroup& group) {
   ManifestFile manifest;
-  group.agree_on_files("reading the files that rank 0 chose", [&] {
+  group.throw_file_errors_on_all_ranks("reading the files that rank 0 chose", [&] {
     if (!group.is_root()) return;
     if (const std::string path = choose(); !path.empty()) manifest = read_manifest(path);
   });
@@ -59,7 +59,7 @@ ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, P
 void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
                          ProcessGroup& group) {
   std::string found = checkpoint.identity();
-  group.agree_on_files("examining the files that rank 0 chose", [&] {
+  group.throw_file_errors_on_all_ranks("examining the files that rank 0 chose", [&] {
     if (group.is_root()) return;
     found = found_by([&] {
       if (manifest_mark(manifest.checkpoint) == manifest_mark(manifest)) return checkpoint.identity();
@@ -74,7 +74,7 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   const ManifestFile manifest = read_manifest_of_root(choose, group);
   if (manifest.checkpoint.empty()) return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  group.agree_on_files("opening the files that rank 0 chose", [&] { checkpoint.emplace(manifest); });
+  group.throw_file_errors_on_all_ranks("opening the files that rank 0 chose", [&] { checkpoint.emplace(manifest); });
   check_same_manifest(what, manifest, *checkpoint, group);
   return checkpoint;
 }
@@ -110,7 +110,7 @@ void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, c
 std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
                                                 ProcessGroup& group, bool renames, bool verifies_newest) {
   std::vector<FoundCheckpoint> left;  // On rank 0, checkpoints that were not opened yet.
-  group.agree_on_files("looking for checkpoints", [&] {
+  group.throw_file_errors_on_all_ranks("looking for checkpoints", [&] {
     if (group.is_root()) left = find_checkpoints(dir, true);
   });
   std::vector<DamagedPath> damaged;
@@ -136,12 +136,12 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
       damaged.push_back({path, damage});
       continue;
     }
-    group.agree_on_files("setting damaged checkpoints aside", [&] {
+    group.throw_file_errors_on_all_ranks("setting damaged checkpoints aside", [&] {
       if (group.is_root()) set_aside(damaged, *found, renames);
     });
     return found;
   }
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all {} checkpoints are damaged; the damage of the newest is: {}",
                 dir, damaged.size(), damaged.front().damage);
   });
@@ -186,7 +186,7 @@ class ProbeFile {
 
 std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find) {
   std::string found;
-  group.agree_on_files(what, [&] {
+  group.throw_file_errors_on_all_ranks(what, [&] {
     if (group.is_root()) found = find();
   });
   return group.broadcast(found);
@@ -194,7 +194,7 @@ std::string found_by_root(const char* what, ProcessGroup& group, const std::func
 
 std::string damage_found(const char* what, ProcessGroup& group, const std::function<void()>& look) {
   std::string damage;
-  group.agree_on_files(what, [&] {
+  group.throw_file_errors_on_all_ranks(what, [&] {
     try {
       look();
     } catch (const DamagedCheckpoint& error) {
@@ -248,7 +248,7 @@ std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& conf
                                                     ProcessGroup& group, bool renames, bool verifies_newest) {
   if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group, renames, verifies_newest);
   std::optional<Checkpoint> found = open_run_checkpoint(config, group);
-  group.agree_on_files(kComparing, [&] {
+  group.throw_file_errors_on_all_ranks(kComparing, [&] {
     if (found) verify_needed(*found, verifies_newest ? needed : kNoParts, group);
   });
   return found;
@@ -261,7 +261,7 @@ Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {
 
 ModelPath resolve_same_model(const std::string& path, ProcessGroup& group) {
   ModelPath model;
-  group.agree_on_files("looking for a model", [&] {
+  group.throw_file_errors_on_all_ranks("looking for a model", [&] {
     if (group.is_root()) model = resolve_model(path);
   });
   model.path = group.broadcast(model.path);
@@ -274,7 +274,7 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
   std::string chosen, found;
   bool is_checkpoint = false;
   std::unique_ptr<WeightSource> source;
-  group.agree_on_files("opening the files that rank 0 chose", [&] {
+  group.throw_file_errors_on_all_ranks("opening the files that rank 0 chose", [&] {
     if (!group.is_root() || path.empty()) return;
     const ModelPath model = resolve_model(path);
     is_checkpoint = model.is_checkpoint;
@@ -287,12 +287,12 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
   if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
     std::optional<Checkpoint> checkpoint = open_checkpoint(
         kWhat, [&] { return chosen; }, group);
-    group.agree([&] { source = std::make_unique<CheckpointWeights>(std::move(*checkpoint)); });
+    group.throw_on_all_ranks([&] { source = std::make_unique<CheckpointWeights>(std::move(*checkpoint)); });
     return source;
   }
   chosen = group.broadcast(chosen);
   if (chosen.empty()) return nullptr;
-  group.agree_on_files("opening the files that rank 0 chose", [&] {
+  group.throw_file_errors_on_all_ranks("opening the files that rank 0 chose", [&] {
     if (group.is_root()) return;
     found = found_by([&] {
       source = std::make_unique<HfWeights>(chosen);
@@ -308,7 +308,7 @@ void check_shared_directory(const char* key, const std::string& dir, ProcessGrou
   std::optional<ProbeFile> probe;
   const std::string path =
       found_by_root("making a file in a directory", group, [&] { return probe.emplace(key, dir).path(); });
-  group.agree_on_files("looking for a file in a directory", [&] {
+  group.throw_file_errors_on_all_ranks("looking for a file in a directory", [&] {
     CHECK_INPUT(is_there(path),
                 "{} {} on rank {} is not the directory of rank 0, whose file {} is missing there; expected a directory "
                 "on a file system that all ranks share",
@@ -318,7 +318,7 @@ void check_shared_directory(const char* key, const std::string& dir, ProcessGrou
 
 void check_same_data(const char* key, const std::vector<DatasetSource>& sources, ProcessGroup& group) {
   std::string lines;
-  group.agree_on_files("looking at the data", [&] {
+  group.throw_file_errors_on_all_ranks("looking at the data", [&] {
     for (const DatasetSource& source : sources) {
       for (const std::string& path : source.paths)
         lines += fmt::format("{} {}\n", key, found_by([&] { return identities(path); }));

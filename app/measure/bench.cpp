@@ -128,8 +128,8 @@ Bench::Bench(const Job& job, Runtime& runtime, int64_t document_length)
   const Config& config = job.config;
   Stream& stream = runtime.stream();
   const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
-  runtime.group().agree_on_files("making the weights",
-                                 [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
+  runtime.group().throw_file_errors_on_all_ranks(
+      "making the weights", [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
   cast_weights(state_);
   const Batch batch = synthetic_batch(config, job.local_batch(), document_length, runtime.mesh());
   state_.batch.upload(batch);
@@ -189,11 +189,11 @@ ProfiledStep Bench::profile_step() {
 GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
   const auto steps = std::max<int64_t>(5, std::llround(kStepsMs / step_ms));
   GpuUse mean;
-  runtime_.group().agree([&] { energy.use(); });
+  runtime_.group().throw_on_all_ranks([&] { energy.use(); });
   for (int64_t i = 0; i < steps; ++i) {
     step();
     runtime_.stream().synchronize();
-    runtime_.group().agree([&] {
+    runtime_.group().throw_on_all_ranks([&] {
       const GpuUse use = *energy.use();
       mean.watts += use.watts / static_cast<double>(steps);
       mean.sm_mhz += use.sm_mhz / static_cast<double>(steps);

@@ -220,7 +220,7 @@ std::map<std::string, GpuHealth> parse_gpu_health(std::string_view settings, std
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
   const int threads = choose_threads(group);
   nlohmann::json mine;
-  group.agree([&] { mine = facts_of(planned_ranks, disk, group, threads); });
+  group.throw_on_all_ranks([&] { mine = facts_of(planned_ranks, disk, group, threads); });
   std::vector<RankFacts> facts;
   for (const std::string& text : group.all_gather(mine.dump())) {
     facts.push_back(nlohmann::json::parse(text).get<RankFacts>());

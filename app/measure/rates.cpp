@@ -174,7 +174,7 @@ constexpr int64_t kSmallRuns = 100;
 template <typename Work>
 void together(ProcessGroup& group, Work work) {
   group.barrier();
-  group.agree(work);
+  group.throw_on_all_ranks(work);
 }
 
 // Returns the kinds of matmul that a config can use on the device. On the CPU FP8 is emulated, so its rate is not
@@ -255,7 +255,7 @@ CollectiveRates measure_collectives(const MeasureSizes& sizes, ProcessGroup& gro
   };
   Arena arena(stream.device());
   Tensor tensor;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const int64_t elements = per_rank(sizes.collective_bytes.back()) * group.size();
     arena = Arena(stream.device(), elements * dtype_bytes(sizes.compute) + 256);
     tensor = arena.allocate("collective", sizes.compute, {elements});

@@ -109,8 +109,8 @@ std::vector<HashedSlice> replicated_parts(const ModelConfig& config, TrainingSta
 // training.corruption_check_every steps, acts on differences as training.on_corruption says, and refuses to save a
 // state whose replicas are known to differ. Does nothing if training.corruption_check_every is 0.
 //
-// If something differs and the run must end, on_result() and allows_save() throw an AgreedError that names the rank,
-// its machine and GPU, what differs, and the last checkpoint.
+// If something differs and the run must end, on_result() and allows_save() throw an ErrorOfAllRanks that names the
+// rank, its machine and GPU, what differs, and the last checkpoint.
 class CorruptionWatch : public StepObserver {
  public:
   explicit CorruptionWatch(const ObserverContext& context) : context_(context) {
@@ -165,7 +165,7 @@ class CorruptionWatch : public StepObserver {
     std::string message =
         fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, context_.checkpoints.last());
     if (context_.config.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
-    if (ends) context_.runtime.group().agree([&] { throw Error(message); });
+    if (ends) context_.runtime.group().throw_on_all_ranks([&] { throw Error(message); });
     if (context_.runtime.group().is_root()) log_event(EventKind::kWarning, step, message);
   }
 

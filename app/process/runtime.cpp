@@ -22,7 +22,7 @@ Runtime::Runtime(const Setting& setting, ProcessGroup& group, StartupTimer* time
       mesh_choice_(setting.mesh),
       gpu_(place_.device == Device::kCuda ? choose_gpu(group) : 0),
       stream_(Stream::cpu()) {
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     if (place_.device == Device::kCuda) stream_ = Stream::cuda(gpu_);
   });
   stream_.set_deterministic(setting.run.training.deterministic);
@@ -66,7 +66,7 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
   const bool one_machine = group_.local_size() == group_.size();
   const bool registers = stream_.is_cuda() && parallel_.registers_memory(mesh_->shape(), one_machine);
-  group_.agree_on_files("planning the memory", [&] {  // The plan of an inference opens the data files.
+  group_.throw_file_errors_on_all_ranks("planning the memory", [&] {  // The plan of an inference opens the data files.
     const int64_t bytes = planned();
     if (registers) {
       arena.emplace(stream_.device(), allocate_for_collectives(bytes));

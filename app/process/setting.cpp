@@ -75,7 +75,7 @@ int choose_threads(ProcessGroup& group) {
   // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
   constexpr int kMaxThreads = 4096;
   const int threads = omp_get_max_threads();
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(threads <= kMaxThreads, "OMP_NUM_THREADS is {}, expected an integer from 1 to {}", threads,
                 kMaxThreads);
   });
@@ -111,7 +111,7 @@ Setting observe_setting(Config config, ProcessGroup& group) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   Place place{.ranks = group.size()};
   GpuInfo gpu;
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     place.device = choose_device(config, group);
     resolve_device(config, place.device);
     if (place.device == Device::kCpu) return;
@@ -133,7 +133,7 @@ Setting observe_setting(Config config, ProcessGroup& group) {
   omp_set_num_threads(place.threads);
   set_least_shared_work(kMinSharedWork);
   MeshChoice mesh;
-  group.agree([&] { mesh.shape = config.parallel.mesh_shape(group.size()); });
+  group.throw_on_all_ranks([&] { mesh.shape = config.parallel.mesh_shape(group.size()); });
   return {std::move(config), place, std::move(mesh)};
 }
 

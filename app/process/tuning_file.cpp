@@ -70,9 +70,9 @@ void TuningFile::tune(const std::function<void()>& work) {
   tuned.set_deferring(false);
   stream_.synchronize();
   if (group_.all_reduce_max(tuned.num_deferred()) == 0) return;
-  group_.agree([&] { tuned.choose_deferred(); });
+  group_.throw_on_all_ranks([&] { tuned.choose_deferred(); });
   const std::string chosen = group_.broadcast(tuned.text(on_));
-  group_.agree([&] {
+  group_.throw_on_all_ranks([&] {
     tuned.add(chosen, on_);
     tuned.choose_deferred();
     tuned.clear_deferred();

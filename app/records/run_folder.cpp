@@ -268,7 +268,7 @@ void RunFolder::set_aside() const {
 void RunFolder::open() {
   ProcessGroup& group = runtime_.group();
   const std::vector<std::string> names = group.gather(host_name());
-  group.agree_on_files("opening the log", [&] {
+  group.throw_file_errors_on_all_ranks("opening the log", [&] {
     if (!group.is_root()) return;
     const fs::path dir = config_.logging.dir;
     log_->open(dir);
@@ -290,7 +290,7 @@ RunFolder::~RunFolder() {
 }
 
 void RunFolder::end_alerts() {
-  runtime_.group().agree_on_files("the last alert", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("the last alert", [&] {
     if (log_) log_->end_alerts();
   });
 }

@@ -71,7 +71,7 @@ InferenceModel::InferenceModel(const Config& config, std::optional<int64_t> max_
                     gib(budget.available));
         return plan.used();
       })) {
-  runtime.group().agree_on_files("opening the data", [&] {
+  runtime.group().throw_file_errors_on_all_ranks("opening the data", [&] {
     state_ = std::make_unique<InferenceState>(config, layout_, max_tokens, memory_.arena, runtime);
     if (max_tokens) make_model(padded_length(1));
   });
@@ -109,7 +109,7 @@ std::span<const float> InferenceModel::logits_after(std::span<const int32_t> tok
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint, SavedWeights which) {
   const std::unique_ptr<WeightSource> initial =
       checkpoint != nullptr ? nullptr : open_same_weights(config.init_from, runtime_.group());
-  runtime_.group().agree_on_files("reading the weights", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("reading the weights", [&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream(), which);
       load_amax_history(*checkpoint, state_->model->amaxes(), runtime_.stream());

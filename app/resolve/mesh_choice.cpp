@@ -90,7 +90,7 @@ MeshChoice choose_mesh(const Config& config, const Place& place) {
 
 Setting with_chosen_mesh(Setting setting, ProcessGroup& group) {
   MeshChoice chosen;
-  group.agree([&] { chosen = choose_mesh(setting.run, as_planned(setting.place)); });
+  group.throw_on_all_ranks([&] { chosen = choose_mesh(setting.run, as_planned(setting.place)); });
   // Ranks with less memory may not fit with the choice of other ranks. So all ranks use replicas, or none does.
   const std::vector<std::string> reasons = group.all_gather(chosen.shape.replicate == 1 ? chosen.reason : "");
   const auto other = std::ranges::find_if(reasons, [](const auto& reason) { return !reason.empty(); });

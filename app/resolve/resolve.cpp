@@ -67,15 +67,15 @@ MemoryPlan PlannedSite::plan(const Job& job) const {
   return largest;
 }
 
-Place agreed_place(Runtime& runtime) {
+Place place_on_all_ranks(Runtime& runtime) {
   Place place;
-  runtime.group().agree([&] { place = runtime.place(); });
+  runtime.group().throw_on_all_ranks([&] { place = runtime.place(); });
   return place;
 }
 
 }  // namespace
 
-LiveSite::LiveSite(Runtime& runtime) : LiveSite(agreed_place(runtime), runtime) {}
+LiveSite::LiveSite(Runtime& runtime) : LiveSite(place_on_all_ranks(runtime), runtime) {}
 
 LiveSite::LiveSite(const Place& place, Runtime& runtime)
     : Site(place, runtime.mesh_choice(), memory_budget(runtime.parallel(), runtime.mesh().shape(), place)),
@@ -83,14 +83,15 @@ LiveSite::LiveSite(const Place& place, Runtime& runtime)
 
 bool LiveSite::fits(const Job& job) const {
   bool fits = true;
-  runtime_.group().agree_on_files("planning the memory",
-                                  [&] { fits = budget_.fits(planned_bytes(job, runtime_.mesh())); });
+  runtime_.group().throw_file_errors_on_all_ranks("planning the memory",
+                                                  [&] { fits = budget_.fits(planned_bytes(job, runtime_.mesh())); });
   return runtime_.group().all_reduce_max(fits ? 0 : 1) == 0;
 }
 
 MemoryPlan LiveSite::plan(const Job& job) const {
   MemoryPlan plan;
-  runtime_.group().agree_on_files("planning the memory", [&] { plan = plan_memory(job, runtime_.mesh(), budget_); });
+  runtime_.group().throw_file_errors_on_all_ranks("planning the memory",
+                                                  [&] { plan = plan_memory(job, runtime_.mesh(), budget_); });
   return plan;
 }
 

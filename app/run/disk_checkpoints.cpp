@@ -35,7 +35,7 @@ bool wait_briefly_for(const std::function<bool()>& is_done) {
 }  // namespace
 
 CreatedDirectories::CreatedDirectories(const fs::path& dir, ProcessGroup& group) {
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     std::error_code error;
     fs::path path = fs::absolute(dir).lexically_normal();
     if (!path.has_filename()) path = path.parent_path();  // The path had a trailing slash.
@@ -90,13 +90,13 @@ void DiskCheckpoints::prepare(std::span<const CheckpointTensor> pieces, int64_t 
   int64_t bytes = 0;
   for (const CheckpointTensor& piece : pieces) bytes += piece.data.bytes();
   bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
-  runtime_.group().agree_on_files("checking the free disk space", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("checking the free disk space", [&] {
     if (runtime_.group().is_root() && start_step < last_step) check_free_space(start_step, last_step);
   });
 }
 
 void DiskCheckpoints::set_other_runs_aside() {
-  runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("clearing checkpoint.dir", [&] {
     if (runtime_.group().is_root()) move_other_runs();
   });
 }
@@ -157,7 +157,7 @@ std::string DiskCheckpoints::describe_space() const {
 void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) {
   if (!writer_.stages()) return;
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces);
-  runtime_.group().agree([&] {
+  runtime_.group().throw_on_all_ranks([&] {
     const HostMemory host = share_of_host_memory(runtime_.group());
     CHECK_INPUT(
         bytes <= host.available_bytes,
@@ -165,7 +165,7 @@ void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) 
         gib(bytes), gib(host.available_bytes), host.describe_limit(),
         runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
   });
-  runtime_.group().agree([&] { writer_.reserve(bytes); });
+  runtime_.group().throw_on_all_ranks([&] { writer_.reserve(bytes); });
 }
 
 bool DiskCheckpoints::due(int64_t step) const {
@@ -259,7 +259,7 @@ void DiskCheckpoints::count_failure(const std::string& reason) {
   const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);
   const std::string what =
       fmt::format("the checkpoint of step {} is not saved: {}; {}", saving_step_, reason, describe_space());
-  runtime_.group().agree([&] {
+  runtime_.group().throw_on_all_ranks([&] {
     CHECK(!is_final_, "{}; it is the final checkpoint, and the last good one is {}", what, last());
     CHECK(failed_saves_ < most,
           "{}; {} in a row failed (checkpoint.max_failed_saves), and the last good checkpoint is {}", what,

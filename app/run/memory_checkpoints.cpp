@@ -131,10 +131,10 @@ void MemoryCheckpoints::free_left() {
   ProcessGroup& group = runtime_.group();
   try {
     const fs::path directory = left_directory();
-    group.agree_on_files("freeing memory", [&] {
+    group.throw_file_errors_on_all_ranks("freeing memory", [&] {
       if (!directory.empty() && group.local_rank() == 0) remove_private_directory(directory);
     });
-    group.agree_on_files("freeing memory", [&] {
+    group.throw_file_errors_on_all_ranks("freeing memory", [&] {
       if (group.is_root()) forget_memory_directory(config_.checkpoint.dir);
     });
   } catch (const InputError& error) {
@@ -148,7 +148,7 @@ void MemoryCheckpoints::free_left() {
 // machines, each also holds a replica for another machine.
 void MemoryCheckpoints::check_memory() {
   const int machines = Machines(runtime_.group()).count();
-  runtime_.group().agree([&] {
+  runtime_.group().throw_on_all_ranks([&] {
     const int64_t needed = (machines > 1 ? 5 : 3) * bytes_;
     const HostMemory host = share_of_host_memory(runtime_.group());
     CHECK_INPUT(needed <= host.available_bytes,
@@ -160,7 +160,7 @@ void MemoryCheckpoints::check_memory() {
 // Reserves memory for the files on every machine, because any machine may be the only one that is still running later.
 void MemoryCheckpoints::reserve() {
   check_memory();
-  runtime_.group().agree([&] { writer_->reserve(bytes_); });
+  runtime_.group().throw_on_all_ranks([&] { writer_->reserve(bytes_); });
   writer_->carry(files_);
   poll();  // The memory of a small state is prepared already.
 }

@@ -140,7 +140,7 @@ void StepTrace::write(const std::string& path, const std::string& about) {
   stop();
   for (Track& track : tracks_) track.stream->synchronize();
   std::vector<std::string> of_ranks = group_.gather(events(group_.rank()));
-  group_.agree_on_files("writing the trace", [&] {
+  group_.throw_file_errors_on_all_ranks("writing the trace", [&] {
     if (!group_.is_root()) return;
     std::string text = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"octavo\":{}}},\"traceEvents\":[\n",
                                    nlohmann::json(about).dump());

@@ -36,7 +36,7 @@ std::optional<double> mean_loss(std::span<const ValidationSet::Dataset> datasets
 // Returns the next batch. An invalid token in the data of one rank is an error on all ranks.
 const Batch* Validator::next_batch(size_t dataset) {
   const Batch* batch = nullptr;
-  runtime_->group().agree([&] { batch = samples_.next(dataset); });
+  runtime_->group().throw_on_all_ranks([&] { batch = samples_.next(dataset); });
   return batch;
 }
 

@@ -24,7 +24,7 @@ std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const Opti
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 
 // The functions below verify the checksums of what they read on each rank. The caller ensures that no rank found damage
-// before any rank uses the result (ProcessGroup::agree).
+// before any rank uses the result (ProcessGroup::throw_on_all_ranks).
 
 // Loads the master weights from `source`, the weights of config.model.init_from (open_same_weights). If it is null,
 // initializes them randomly from training.seed.
@@ -46,8 +46,8 @@ std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runti
 
 // Loads the weights, optimizer states and amax history of a checkpoint of the same model into `state`. Verifies the
 // checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over other InputErrors,
-// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::agree) and then casts
-// the weights (cast_weights).
+// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::throw_on_all_ranks) and
+// then casts the weights (cast_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank. The job may be a draft. The parts do not

@@ -93,7 +93,7 @@ void RunActions::save(Save which, int64_t step) {
 // Throws before the state in memory is given up.
 void RunActions::refuse_final_save(int64_t step) {
   session_.checkpoints.complete_pending_save();
-  throw AgreedError(
+  throw ErrorOfAllRanks(
       fmt::format("the checkpoint of step {} is not saved, because its replicas differ; it is the final checkpoint, "
                   "and the last good one is {}",
                   step, session_.checkpoints.last()));
@@ -111,7 +111,7 @@ void RunActions::give_up(int64_t step) {
   }
   account_final_save();
   if (group_.is_root()) write_goodput(true);
-  throw AgreedError(fmt::format(
+  throw ErrorOfAllRanks(fmt::format(
       "the loss or the gradient norm of {} is not finite or a spike; training.max_skipped_steps allows {} "
       "such steps in a row; the last checkpoint is {}",
       describe_steps(good_.step + 1, step), training_.config().training.max_skipped_steps, checkpoints.last()));
@@ -123,7 +123,7 @@ Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
   std::optional<Checkpoint> checkpoint = session_.open_last();
   const Progress& now = training_.start();
   Start start;
-  group_.agree_on_files("rolling back", [&] {
+  group_.throw_file_errors_on_all_ranks("rolling back", [&] {
     CHECK(checkpoint.has_value(), "there is no checkpoint to roll back to from step {}", spike);
     const std::string path = checkpoint->path().string();
     const std::optional<SampleRange> samples = training_.samples_of(spike);
@@ -182,14 +182,14 @@ Outcome RunActions::end_job(bool stopped, int64_t step, const StopSignals& signa
   }
   if (stopped) return {.ended = Ended::kStopped};
   if (is_last) return {.ended = Ended::kDone};
-  group_.agree([&] {
+  group_.throw_on_all_ranks([&] {
     CHECK(session_.checkpoints.saved_step() == step,
           "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
           stage);
   });
   std::optional<Checkpoint> last = session_.open_last();
   Start start;
-  group_.agree_on_files("beginning the next stage", [&] {
+  group_.throw_file_errors_on_all_ranks("beginning the next stage", [&] {
     CHECK(last.has_value(), "there is no undamaged checkpoint with which stage {} can begin", stage + 1);
     start.progress = progress_of(*last);
     start.values = std::move(*last);

@@ -24,7 +24,7 @@ class RunActions {
   RunActions(Session& session, Training& training, PrecisionComparison& comparison);
 
   // Performs the actions after `step`. Returns the outcome of the job if they end it, or nothing if it continues.
-  // Throws an AgreedError if the run gives up.
+  // Throws an ErrorOfAllRanks if the run gives up.
   std::optional<Outcome> perform(const Actions& actions, const Facts& facts, int64_t step, const StopSignals& signals);
 
   // Records that the state after `step`, the last judged step, is the state to save if the run gives up.

@@ -28,7 +28,7 @@ Start Session::find_start() {
 }
 
 Start Session::find_undamaged_start(const Start& start, const DamagedCheckpoint& damage) {
-  runtime.group().agree([&] {
+  runtime.group().throw_on_all_ranks([&] {
     const bool has_others = std::holds_alternative<Checkpoint>(start.values) && config.checkpoint.resume == "auto";
     if (!has_others || verifies_newest_) throw InputError(damage.what());
   });
@@ -53,7 +53,7 @@ void Session::account(Goodput::Use use, std::chrono::steady_clock::time_point be
 Start Session::start_at(std::optional<Checkpoint> resumed) {
   Start start;
   if (!resumed) return start;
-  runtime.group().agree_on_files("reading the checkpoint", [&] {
+  runtime.group().throw_file_errors_on_all_ranks("reading the checkpoint", [&] {
     check_may_resume(config, *resumed, runtime.group().is_root());
     start.progress = progress_of(*resumed);
   });

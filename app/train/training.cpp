@@ -41,7 +41,7 @@ Training::Training(const Job& job, Session& session)
       step_guard_(config_.training, config_.logging.every),
       staged_(&session.checkpoints.staged()) {
   session_.timer.mark("memory");
-  runtime_.group().agree_on_files("opening the data", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("opening the data", [&] {
     if (!config_.data.validation.empty()) validator_.emplace(config_, runtime_, model_.arena());
   });
 }
@@ -115,7 +115,7 @@ void Training::open_data(const Start& start) {
 }
 
 void Training::rewind_data(const Progress& progress) {
-  runtime_.group().agree([&] { loader_->rewind(progress.loader_state, progress.step); });
+  runtime_.group().throw_on_all_ranks([&] { loader_->rewind(progress.loader_state, progress.step); });
   next_sample_ = loader_->state().next_sample;
 }
 
@@ -151,7 +151,7 @@ void Training::reserve_snapshot() {
     return;
   }
   const int64_t bytes = StateSnapshot::bytes(state_);
-  runtime_.group().agree([&] {
+  runtime_.group().throw_on_all_ranks([&] {
     const HostMemory host = share_of_host_memory(runtime_.group());
     CHECK_INPUT(bytes <= host.available_bytes,
                 "precision.guard keeps a snapshot of the state in host memory, {:.1f} GiB per rank, but {:.1f} GiB are "
@@ -162,7 +162,7 @@ void Training::reserve_snapshot() {
 }
 
 void Training::open_log() {
-  runtime_.group().agree_on_files("opening the log", [&] {
+  runtime_.group().throw_file_errors_on_all_ranks("opening the log", [&] {
     if (is_first_stage_) session_.claim_folder(start_);
     log_.emplace(config_, runtime_, runtime_.group().is_root(),
                  session_.continues() ? std::optional(start_.step) : std::nullopt, session_.console);
@@ -223,7 +223,7 @@ TrainingStep Training::work_of(const Step& step) const {
 Step Training::next_batch(int64_t number) {
   const ProfilerRange range(runtime_.stream(), "next batch", Profiler::Kind::kHostRange);
   Step step{.number = number};
-  runtime_.group().agree([&] { step.batch = &loader_->next(); });
+  runtime_.group().throw_on_all_ranks([&] { step.batch = &loader_->next(); });
   step.samples = {next_sample_, step.batch->state_after.next_sample};
   step.loader_state = loader_->state_json();
   step.data_ms = loader_->data_ms();

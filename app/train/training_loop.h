@@ -19,8 +19,8 @@ class TrainingLoop {
   // Trains the job that `training` has loaded. The arguments must outlive the loop.
   TrainingLoop(Session& session, Training& training);
 
-  // Runs steps until the job ends. A collective. Throws an AgreedError if too many steps in a row were skipped, or if
-  // training.on_corruption requires it.
+  // Runs steps until the job ends. A collective. Throws an ErrorOfAllRanks if too many steps in a row were skipped, or
+  // if training.on_corruption requires it.
   Outcome run(StopSignals& signals);
 
  private:

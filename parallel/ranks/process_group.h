@@ -18,16 +18,16 @@
 
 namespace octavo {
 
-// Base of the errors that ProcessGroup::agree() throws on every rank.
-class AgreedFailure {
+// Base of the errors that ProcessGroup::throw_on_all_ranks() throws on every rank.
+class FailureOfAllRanks {
  public:
-  virtual ~AgreedFailure() = default;
+  virtual ~FailureOfAllRanks() = default;
 };
-class AgreedError final : public Error, public AgreedFailure {
+class ErrorOfAllRanks final : public Error, public FailureOfAllRanks {
  public:
   using Error::Error;
 };
-class AgreedInputError final : public InputError, public AgreedFailure {
+class InputErrorOfAllRanks final : public InputError, public FailureOfAllRanks {
  public:
   using InputError::InputError;
 };
@@ -66,15 +66,15 @@ class ProcessGroup {
   uint64_t all_reduce_or(uint64_t bits);
 
   // Runs `work` on every rank. If it throws on any rank, all ranks throw the error of the lowest such rank, as
-  // AgreedInputError if it was an InputError and otherwise as AgreedError. So a bad file that one rank finds ends the
-  // run everywhere with one message.
+  // InputErrorOfAllRanks if it was an InputError and otherwise as ErrorOfAllRanks. So a bad file that one rank finds
+  // ends the run everywhere with one message.
   // Requires: `work` calls no collectives, because a rank that fails would leave the others waiting in them.
-  void agree(const std::function<void()>& work);
-  // Equivalent of agree() for work with files, which may take any time. The watchdog's time limit does not apply to
-  // ranks that wait for it. `what` names the work in messages ("reading the checkpoint") and is borrowed.
-  void agree_on_files(const char* what, const std::function<void()>& work);
-  // Returns whether every rank throws this error, because agree() threw it or there is only one rank. After any other
-  // error, the other ranks keep waiting for this one.
+  void throw_on_all_ranks(const std::function<void()>& work);
+  // Equivalent of throw_on_all_ranks() for work with files, which may take any time. The watchdog's time limit does not
+  // apply to ranks that wait for it. `what` names the work in messages ("reading the checkpoint") and is borrowed.
+  void throw_file_errors_on_all_ranks(const char* what, const std::function<void()>& work);
+  // Returns whether every rank throws this error, because throw_on_all_ranks() threw it or there is only one rank.
+  // After any other error, the other ranks keep waiting for this one.
   bool shares(const std::exception& error) const;
 
   Watchdog& watchdog() { return *watchdog_; }
@@ -90,8 +90,8 @@ class ProcessGroup {
 
  private:
   void start_mpi();
-  // Throws the error of the lowest rank whose work in agree() failed. `outcome` is empty for success.
-  void settle(std::string outcome);
+  // Throws the error of the lowest rank whose work in throw_on_all_ranks() failed. `outcome` is empty for success.
+  void throw_error_of_lowest_rank(std::string outcome);
 
   bool initialised_ = false;
   int rank_ = 0;

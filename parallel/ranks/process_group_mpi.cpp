@@ -221,26 +221,28 @@ double ProcessGroup::all_reduce_sum(double value) {
   return all_reduce(*this, value, MPI_DOUBLE, MPI_SUM, "all_reduce_sum");
 }
 
-void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }
+void ProcessGroup::throw_on_all_ranks(const std::function<void()>& work) {
+  throw_error_of_lowest_rank(outcome_of(work));
+}
 
-void ProcessGroup::agree_on_files(const char* what, const std::function<void()>& work) {
+void ProcessGroup::throw_file_errors_on_all_ranks(const char* what, const std::function<void()>& work) {
   std::string outcome = outcome_of(work);
   if (size_ > 1) {
     const Watchdog::Scope scope(*watchdog_, {.op = what, .waits_for_files = true});
     check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   }
-  settle(std::move(outcome));
+  throw_error_of_lowest_rank(std::move(outcome));
 }
 
-void ProcessGroup::settle(std::string outcome) {
+void ProcessGroup::throw_error_of_lowest_rank(std::string outcome) {
   const std::string first = broadcast_first(std::move(outcome), "agreement");
   if (first.empty()) return;
-  if (first[0] == kBadInput) throw AgreedInputError(first.substr(1));
-  throw AgreedError(first.substr(1));
+  if (first[0] == kBadInput) throw InputErrorOfAllRanks(first.substr(1));
+  throw ErrorOfAllRanks(first.substr(1));
 }
 
 bool ProcessGroup::shares(const std::exception& error) const {
-  return size_ == 1 || dynamic_cast<const AgreedFailure*>(&error) != nullptr;
+  return size_ == 1 || dynamic_cast<const FailureOfAllRanks*>(&error) != nullptr;
 }
 
 void ProcessGroup::abort(int exit_code) {

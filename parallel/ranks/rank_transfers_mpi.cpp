@@ -24,7 +24,7 @@ struct RankTransfers::Channel {
 };
 
 RankTransfers::RankTransfers(ProcessGroup& group) {
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     CHECK_INPUT(group.has_threads(), "{} does not support several threads per process, expected MPI_THREAD_MULTIPLE",
                 mpi_version());
   });

@@ -24,7 +24,7 @@ void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::stri
   const std::string gpu = fmt::format("{} {}", uuid, host != nullptr ? host : "");
   const uint64_t mine = checksum(gpu.data(), std::ssize(gpu));
   const std::vector<uint64_t> all = group.all_gather(mine);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const auto first = std::find(all.begin(), all.end(), mine) - all.begin();
     CHECK_INPUT(first == group.rank(),
                 "ranks {} and {} both use {}; start one rank per GPU (this machine has {} ranks), or use device: cpu",
@@ -34,7 +34,7 @@ void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::stri
 
 void check_same_settings(ProcessGroup& group, const std::string& lines) {
   const std::string root = group.broadcast(lines);
-  group.agree([&] {
+  group.throw_on_all_ranks([&] {
     const auto [mine, other] = std::mismatch(lines.begin(), lines.end(), root.begin(), root.end());
     if (mine == lines.end() && other == root.end()) return;
     const auto at = static_cast<size_t>(mine - lines.begin());

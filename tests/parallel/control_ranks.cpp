@@ -86,7 +86,7 @@ TEST_F(ControlMessages, Numbers) {
 // If several ranks fail, all ranks throw the error of the lowest failing rank, with its type.
 TEST_F(ControlMessages, Agree) {
   bool ran = false;
-  group_.agree([&] { ran = true; });
+  group_.throw_on_all_ranks([&] { ran = true; });
   EXPECT_TRUE(ran);
 
   for (int failing = 0; failing < size_; ++failing) {
@@ -94,8 +94,8 @@ TEST_F(ControlMessages, Agree) {
     const auto fail = [&] {
       if (rank_ == failing) throw InputError(message);
     };
-    expect_error<InputError>([&] { group_.agree(fail); }, message);
-    expect_error<InputError>([&] { group_.agree_on_files("reading", fail); }, message);
+    expect_error<InputError>([&] { group_.throw_on_all_ranks(fail); }, message);
+    expect_error<InputError>([&] { group_.throw_file_errors_on_all_ranks("reading", fail); }, message);
   }
 
   const int last = size_ - 1;
@@ -104,7 +104,7 @@ TEST_F(ControlMessages, Agree) {
     if (rank_ == last) throw InputError("bad file");
   };
   try {
-    group_.agree(fail_differently);
+    group_.throw_on_all_ranks(fail_differently);
     ADD_FAILURE() << "no error";
   } catch (const InputError&) {
     ADD_FAILURE() << "the error of the lowest rank is not an InputError";
@@ -114,8 +114,8 @@ TEST_F(ControlMessages, Agree) {
   }
 }
 
-// After a failure that all ranks agreed on, a later failure of a single rank must still be detected.
-TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
+// After a failure that all ranks have thrown, a later failure of a single rank must still be detected.
+TEST_F(ControlMessages, SharesWhatAllRanksThrewAlone) {
   const auto shares = [&](const std::function<void()>& work) {
     try {
       work();
@@ -127,9 +127,9 @@ TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
   };
   const auto bad_file = [] { throw InputError("bad file"); };
   const auto full_disk = [] { throw Error("full disk"); };
-  EXPECT_TRUE(shares([&] { group_.agree(bad_file); }));
+  EXPECT_TRUE(shares([&] { group_.throw_on_all_ranks(bad_file); }));
   EXPECT_FALSE(shares(bad_file));
-  EXPECT_TRUE(shares([&] { group_.agree_on_files("writing", full_disk); }));
+  EXPECT_TRUE(shares([&] { group_.throw_file_errors_on_all_ranks("writing", full_disk); }));
   EXPECT_FALSE(shares(full_disk));
 }
 

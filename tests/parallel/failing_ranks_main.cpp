@@ -43,11 +43,12 @@ int main(int argc, char** argv) {
   if (group.rank() == group.size() - 1) fail(argv[1]);
   if (collective == "all_reduce") mesh.world().all_reduce_sum(tensor, stream, "gradients");
   if (collective == "barrier") group.barrier();
-  if (collective == "agreement") group.agree([] {});
+  if (collective == "agreement") group.throw_on_all_ranks([] {});
   // Reading files on the last rank takes longer than a collective may take.
   if (collective == "files") {
     const double seconds = group.rank() == group.size() - 1 ? std::atof(argv[3]) * 2.5 : 0;
-    group.agree_on_files("reading the checkpoint", [&] { usleep(static_cast<useconds_t>(seconds * 1e6)); });
+    group.throw_file_errors_on_all_ranks("reading the checkpoint",
+                                         [&] { usleep(static_cast<useconds_t>(seconds * 1e6)); });
   }
   return collective == "finalize" ? 0 : 3;
 }

@@ -41,10 +41,11 @@ TEST(SingleProcess, CollectivesAreTheIdentity) {
 TEST(SingleProcess, AgreePassesErrorsOn) {
   ProcessGroup group;
   bool ran = false;
-  group.agree([&] { ran = true; });
+  group.throw_on_all_ranks([&] { ran = true; });
   EXPECT_TRUE(ran);
-  expect_error<InputError>([&] { group.agree([] { throw InputError("a bad file"); }); }, "a bad file");
-  expect_error<Error>([&] { group.agree_on_files("writing", [] { throw Error("a full disk"); }); }, "a full disk");
+  expect_error<InputError>([&] { group.throw_on_all_ranks([] { throw InputError("a bad file"); }); }, "a bad file");
+  expect_error<Error>([&] { group.throw_file_errors_on_all_ranks("writing", [] { throw Error("a full disk"); }); },
+                      "a full disk");
   EXPECT_TRUE(group.shares(Error("of a group of one")));
 }
 
