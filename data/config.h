@@ -45,8 +45,8 @@ struct SampleRange {
 
 // State of a dataset at the beginning of a stage.
 struct DatasetOrigin {
-  int64_t id = 0;     // Number of the dataset in the whole run. The order of its windows is drawn from the number.
-  int64_t draws = 0;  // Windows that earlier stages took from the dataset.
+  int64_t id = 0;       // Number of the dataset in the whole run. The order of its windows is drawn from the number.
+  int64_t windows = 0;  // Windows that earlier stages took from the dataset.
   bool operator==(const DatasetOrigin&) const = default;
 };
 

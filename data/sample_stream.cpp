@@ -105,7 +105,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   SidecarCheck sidecars(config, vocab_size);
   for (size_t d = 0; d < sources.size(); ++d) {
     const DatasetOrigin origin =
-        origins.empty() ? DatasetOrigin{.id = static_cast<int64_t>(d), .draws = 0} : origins[d];
+        origins.empty() ? DatasetOrigin{.id = static_cast<int64_t>(d), .windows = 0} : origins[d];
     std::vector<std::string> repeated;
     const std::vector<std::string> files = token_files_of(sources[d], &repeated);
     for (const std::string& file : files) {
@@ -128,7 +128,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
                                    names[d], repeated.size(), repeated.front()));
     }
     add_stored_notes(names[d], row, config, notes_);
-    datasets_.push_back({names[d], fingerprint_of(files), sampled_files(files), std::move(row), order, origin.draws});
+    datasets_.push_back({names[d], fingerprint_of(files), sampled_files(files), std::move(row), order, origin.windows});
   }
   const std::vector<std::string> overrides = sidecars.overrides();
   notes_.insert(notes_.end(), overrides.begin(), overrides.end());
@@ -140,22 +140,22 @@ int64_t SampleStream::num_tokens() const {
   return tokens;
 }
 
-double SampleStream::epochs(int64_t dataset, int64_t draws) const {
-  return static_cast<double>(draws) * static_cast<double>(seq_len_ + 1) / static_cast<double>(num_tokens(dataset));
+double SampleStream::epochs(int64_t dataset, int64_t windows) const {
+  return static_cast<double>(windows) * static_cast<double>(seq_len_ + 1) / static_cast<double>(num_tokens(dataset));
 }
 
-int64_t SampleStream::expected_draws(int64_t dataset, int64_t samples) const {
+int64_t SampleStream::expected_windows(int64_t dataset, int64_t samples) const {
   const int64_t total = std::accumulate(weights_.begin(), weights_.end(), int64_t{0});
   const double share = static_cast<double>(weights_[static_cast<size_t>(dataset)]) / static_cast<double>(total);
-  return at(dataset).draws_before + std::llround(share * static_cast<double>(samples - config_.origin.sample));
+  return at(dataset).windows_before + std::llround(share * static_cast<double>(samples - config_.origin.sample));
 }
 
 Sample SampleStream::next() {
   const int64_t index = next_sample();
   const int64_t dataset = mixture_.next();
   // Number of windows taken from the dataset before this one.
-  const int64_t draw = taken(dataset) - 1;
-  return {index, dataset, datasets_[static_cast<size_t>(dataset)].order.at(draw)};
+  const int64_t read = taken(dataset) - 1;
+  return {index, dataset, datasets_[static_cast<size_t>(dataset)].order.at(read)};
 }
 
 void SampleStream::seek(int64_t g) {
@@ -171,8 +171,8 @@ void SampleStream::read(const Sample& sample, std::span<int32_t> tokens, std::sp
 }
 
 StreamState SampleStream::state() const {
-  StreamState state{.next_sample = next_sample(), .draws = {}};
-  for (int64_t d = 0; d < num_datasets(); ++d) state.draws.push_back(taken(d));
+  StreamState state{.next_sample = next_sample(), .windows = {}};
+  for (int64_t d = 0; d < num_datasets(); ++d) state.windows.push_back(taken(d));
   return state;
 }
 
@@ -188,7 +188,7 @@ Json SampleStream::state_json(const StreamState& state) const {
                                {"tokens", dataset.row.num_tokens()},
                                {"fingerprint", dataset.fingerprint},
                                {"weight", weights_[d]},
-                               {"windows", state.draws[d]}});
+                               {"windows", state.windows[d]}});
     const auto newest = std::ranges::max_element(dataset.sampled, {}, &SampledFile::modified_ns);
     if (newest != dataset.sampled.end()) json[kDatasets].back()[kModified] = newest->modified_ns;
   }
@@ -223,7 +223,7 @@ void SampleStream::check_belongs(const Json& json) const {
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
-  const auto& [name, fingerprint, sampled, row, order, draws_before] = datasets_[dataset];
+  const auto& [name, fingerprint, sampled, row, order, windows_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
   CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
            row.path(0), row.num_tokens(), tokens);

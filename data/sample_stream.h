@@ -43,7 +43,7 @@ struct Sample {
 
 struct StreamState {
   int64_t next_sample = 0;
-  std::vector<int64_t> draws;  // Number of windows taken from each dataset.
+  std::vector<int64_t> windows;  // Number of windows taken from each dataset.
   bool operator==(const StreamState&) const = default;
 };
 
@@ -70,10 +70,10 @@ class SampleStream {
   int64_t num_windows(int64_t dataset) const { return at(dataset).order.num_windows(); }
   // Returns the number of tokens of one epoch of all datasets with a weight above 0.
   int64_t num_tokens() const;
-  // Returns the number of epochs after `draws` windows of a dataset were read: their tokens per token of the dataset.
-  double epochs(int64_t dataset, int64_t draws) const;
+  // Returns the number of epochs after `windows` windows of a dataset were read: their tokens per token of the dataset.
+  double epochs(int64_t dataset, int64_t windows) const;
   // Returns the number of windows taken from a dataset by the first `samples` samples, to within one.
-  int64_t expected_draws(int64_t dataset, int64_t samples) const;
+  int64_t expected_windows(int64_t dataset, int64_t samples) const;
 
   // Locates sample next_sample() and advances to the next one. Reads nothing.
   Sample next();
@@ -107,9 +107,9 @@ class SampleStream {
     std::vector<SampledFile> sampled;  // Files that the fingerprint samples.
     TokenRow row;
     WindowOrder order;
-    int64_t draws_before = 0;  // Windows taken by earlier stages.
+    int64_t windows_before = 0;  // Windows taken by earlier stages.
   };
-  int64_t taken(int64_t dataset) const { return at(dataset).draws_before + mixture_.taken(dataset); }
+  int64_t taken(int64_t dataset) const { return at(dataset).windows_before + mixture_.taken(dataset); }
   const Dataset& at(int64_t dataset) const { return datasets_[static_cast<size_t>(dataset)]; }
   void check_belongs(const nlohmann::json& json) const;
   void check_dataset(size_t dataset, const nlohmann::json& saved, const nlohmann::json& next_sample) const;

@@ -80,8 +80,8 @@ int64_t WindowOrder::shift(int64_t epoch) const {
   return static_cast<int64_t>((Wide{draw} * static_cast<uint64_t>(options_.num_tokens)) >> 64);
 }
 
-Window WindowOrder::at(int64_t draw) {
-  Window window{.epoch = draw / num_windows_, .index = draw % num_windows_, .begin = 0};
+Window WindowOrder::at(int64_t read) {
+  Window window{.epoch = read / num_windows_, .index = read % num_windows_, .begin = 0};
   if (window.epoch != epoch_) {
     epoch_ = window.epoch;
     shift_ = shift(epoch_);

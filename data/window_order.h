@@ -7,8 +7,9 @@
 //
 // windows per epoch. Window w of epoch e begins at token (shift(e) + w (seq_len + 1)) mod M. So the windows of an epoch
 // do not overlap, and at most seq_len tokens are left out, other ones in every epoch. shift(0) is 0. Later shifts are
-// drawn from hash(seed, dataset, e), so that each epoch slices the documents elsewhere. Draw k is window
-// permutation(e)[k mod W] of epoch e = k div W. So any draw is found directly, and every window occurs once per epoch.
+// drawn from hash(seed, dataset, e), so that each epoch slices the documents elsewhere. Read k is window
+// permutation(e)[k mod W] of epoch e = k div W. So the window of any read is found directly, and every window occurs
+// once per epoch.
 #pragma once
 
 #include <array>
@@ -87,7 +88,7 @@ class WindowOrder {
   explicit WindowOrder(const WindowOrderOptions& options);
 
   int64_t num_windows() const { return num_windows_; }  // W.
-  Window at(int64_t draw);                              // Returns the window of draw k >= 0.
+  Window at(int64_t read);                              // Returns the window of read k >= 0.
 
  private:
   int64_t shift(int64_t epoch) const;

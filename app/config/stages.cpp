@@ -127,7 +127,7 @@ class DatasetsRead {
           known_.try_emplace({source.paths, times[source.paths]++}, Dataset{.id = std::ssize(known_), .tokens = 0})
               .first;
       const int64_t window = data.seq_len + 1;
-      origins.push_back({.id = found->second.id, .draws = (found->second.tokens + window - 1) / window});
+      origins.push_back({.id = found->second.id, .windows = (found->second.tokens + window - 1) / window});
     }
     return origins;
   }
@@ -143,8 +143,8 @@ class DatasetsRead {
       // The mixture never draws a whole sample more from a dataset than its weight implies (data/mixture.h).
       const long double part = static_cast<long double>(samples % total) * shares[d] / total;
       const int64_t taken = samples / total * shares[d] + static_cast<int64_t>(std::ceil(part));
-      const int64_t draws = data.origin.datasets[d].draws + taken;
-      known_.at({paths, times[paths]++}).tokens = draws * (data.seq_len + 1);
+      const int64_t windows = data.origin.datasets[d].windows + taken;
+      known_.at({paths, times[paths]++}).tokens = windows * (data.seq_len + 1);
     }
   }
 

@@ -8,12 +8,12 @@
 namespace octavo {
 
 DataReport::DataReport(const DataConfig& config, const Loader& loader, int64_t samples)
-    : config_(config), loader_(loader), samples_(samples), draws_(loader.state().draws) {}
+    : config_(config), loader_(loader), samples_(samples), windows_(loader.state().windows) {}
 
 // Returns the epochs at the end of the run, ignoring samples that data.skip will skip.
 double DataReport::epochs_at_end(int64_t dataset) const {
   const SampleStream& stream = loader_.stream();
-  return stream.epochs(dataset, stream.expected_draws(dataset, loader_.state().next_sample + samples_));
+  return stream.epochs(dataset, stream.expected_windows(dataset, loader_.state().next_sample + samples_));
 }
 
 void DataReport::check_max_epochs() const {
@@ -35,7 +35,7 @@ std::vector<DatasetUse> DataReport::datasets() const {
     datasets.push_back({.name = stream.name(d),
                         .tokens = stream.num_tokens(d),
                         .weight = config_.train[i].weight,
-                        .epochs = stream.epochs(d, loader_.state().draws[i]),
+                        .epochs = stream.epochs(d, loader_.state().windows[i]),
                         .epochs_at_end = epochs_at_end(d)});
   }
   return datasets;
@@ -57,9 +57,9 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
   }
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const auto i = static_cast<size_t>(d);
-    const double before = stream.epochs(d, draws_[i]);
-    const double now = stream.epochs(d, batch.state_after.draws[i]);
-    draws_[i] = batch.state_after.draws[i];
+    const double before = stream.epochs(d, windows_[i]);
+    const double now = stream.epochs(d, batch.state_after.windows[i]);
+    windows_[i] = batch.state_after.windows[i];
     if (const std::optional<int64_t> epoch = begun_epoch(before, now)) {
       log_event(EventKind::kNote, step, "data {}: epoch {} begins with step {}", stream.name(d), *epoch, step);
     }
@@ -74,7 +74,7 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
 NumbersByName DataReport::epochs(const StreamState& state) const {
   NumbersByName epochs;
   for (int64_t d = 0; d < num_datasets(); ++d) {
-    epochs.emplace_back(loader_.stream().name(d), loader_.stream().epochs(d, state.draws[static_cast<size_t>(d)]));
+    epochs.emplace_back(loader_.stream().name(d), loader_.stream().epochs(d, state.windows[static_cast<size_t>(d)]));
   }
   return epochs;
 }

@@ -52,7 +52,7 @@ class DataReport {
   const DataConfig& config_;
   const Loader& loader_;
   int64_t samples_;
-  std::vector<int64_t> draws_;  // Number of windows of each dataset that was reported so far.
+  std::vector<int64_t> windows_;  // Number of windows of each dataset that was reported so far.
 };
 
 }  // namespace octavo

@@ -194,7 +194,7 @@ TEST_F(LoaderTest, AStageContinuesItsDatasets) {
   const auto state = nlohmann::json::parse(first.state_json().dump());
   DataConfig second = config_;
   second.train = {{.paths = {dir_ / "b"}, .weight = 0.5}, {.paths = {dir_ / "a"}, .weight = 0.5}};
-  second.origin = {.sample = 20, .datasets = {{.id = 1, .draws = 6}, {.id = 0, .draws = 14}}};
+  second.origin = {.sample = 20, .datasets = {{.id = 1, .windows = 6}, {.id = 0, .windows = 14}}};
   SampleStream stream(second, second.train, 0);
   EXPECT_EQ(stream.next_sample(), 20);
   for (int64_t g = 20; g < 40; ++g) {
@@ -202,8 +202,8 @@ TEST_F(LoaderTest, AStageContinuesItsDatasets) {
     EXPECT_EQ(sample.index, g);
     EXPECT_TRUE(windows[1 - sample.dataset].insert(sample.window.begin).second) << g;
   }
-  EXPECT_EQ(stream.state().draws, (std::vector<int64_t>{16, 24}));
-  EXPECT_EQ(stream.expected_draws(0, 40), 16);
+  EXPECT_EQ(stream.state().windows, (std::vector<int64_t>{16, 24}));
+  EXPECT_EQ(stream.expected_windows(0, 40), 16);
   EXPECT_THROW(stream.seek(19), InputError);
 
   Loader entering(second, {.global_batch_size = 10, .enters_stage = true}, &state);

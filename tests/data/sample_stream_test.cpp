@@ -153,11 +153,11 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
       orders.emplace_back(WindowOrderOptions{rows.back().num_tokens(), 12, shuffle, config_.seed, std::ssize(orders)});
     }
     Mixture mixture({5, 2, 3});
-    std::vector<int64_t> draws(3);
+    std::vector<int64_t> reads(3);
     for (int64_t g = 0; g < 500; ++g) {
       const Sample sample = stream.next();
       const auto d = static_cast<size_t>(mixture.next());
-      ASSERT_EQ(sample, (Sample{g, static_cast<int64_t>(d), orders[d].at(draws[d]++)}));
+      ASSERT_EQ(sample, (Sample{g, static_cast<int64_t>(d), orders[d].at(reads[d]++)}));
       std::vector<int32_t> expected(13);
       rows[d].read(sample.window.begin, expected, {});
       ASSERT_EQ(read(stream, sample), expected);

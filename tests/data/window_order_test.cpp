@@ -174,12 +174,12 @@ TEST(WindowOrder, ReachesEveryDrawOfHugeRowsAtOnce) {
   constexpr int64_t kTokens = (int64_t{1} << 40) + 12345;
   WindowOrder order = order_of(kTokens);
   EXPECT_EQ(order.num_windows(), kTokens / kLength);
-  for (const int64_t draw : {int64_t{0}, kTokens, int64_t{1} << 55, (int64_t{1} << 60) + 7}) {
-    const Window window = order.at(draw);
-    EXPECT_EQ(window.epoch, draw / order.num_windows());
+  for (const int64_t read : {int64_t{0}, kTokens, int64_t{1} << 55, (int64_t{1} << 60) + 7}) {
+    const Window window = order.at(read);
+    EXPECT_EQ(window.epoch, read / order.num_windows());
     EXPECT_LT(window.begin, kTokens);
     EXPECT_GE(window.begin, 0);
-    EXPECT_EQ(order.at(draw), window);
+    EXPECT_EQ(order.at(read), window);
   }
 }
 
@@ -188,7 +188,7 @@ TEST(WindowOrder, ARowShorterThanAWindowIsOneWindow) {
     WindowOrder order = order_of(tokens);
     EXPECT_EQ(order.num_windows(), 1);
     std::set<int64_t> begins;
-    for (int64_t draw = 0; draw < 100; ++draw) begins.insert(order.at(draw).begin);
+    for (int64_t read = 0; read < 100; ++read) begins.insert(order.at(read).begin);
     EXPECT_EQ(begins.size(), static_cast<size_t>(tokens)) << "each offset occurs in some epoch";
   }
 }
@@ -222,8 +222,8 @@ TEST(WindowOrder, EpochsSliceElsewhere) {
 
 TEST(WindowOrder, WithoutShuffleWindowsComeInTheOrderOfTheRow) {
   WindowOrder order = order_of(10 * kLength + 3, 1, 0, Shuffle::kNone);
-  for (int64_t draw = 0; draw < 35; ++draw) {
-    EXPECT_EQ(order.at(draw), (Window{draw / 10, draw % 10, draw % 10 * kLength}));
+  for (int64_t read = 0; read < 35; ++read) {
+    EXPECT_EQ(order.at(read), (Window{read / 10, read % 10, read % 10 * kLength}));
   }
 }
 

@@ -53,7 +53,7 @@ TEST_F(StagesTest, SkippedSamplesMoveTheNextStage) {
       "training: {global_batch_size: 6}\nstages: [{steps: 10}, {steps: 10}, {steps: 1}]\n";
   const std::vector<StageConfig> all = stage_configs(load(stages));
   EXPECT_EQ(all[1].data.origin.sample, 102);  // 60 of the samples 20 to 29, 32 to 69 and 90 to 101.
-  EXPECT_EQ(all[1].data.origin.datasets[0].draws, 102);
+  EXPECT_EQ(all[1].data.origin.datasets[0].windows, 102);
   EXPECT_EQ(all[2].data.origin.sample, 162);
   // The last stage begins where the samples end, even if the next ones are skipped.
   const std::vector<StageConfig> rolled_back = stage_configs(load(stages), {{100, 110}, {172, 180}});
@@ -63,14 +63,14 @@ TEST_F(StagesTest, SkippedSamplesMoveTheNextStage) {
 
 TEST_F(StagesTest, ADatasetContinuesWhereAnEarlierStageStopped) {
   const std::vector<DatasetOrigin> second = stage(1).data.origin.datasets;
-  EXPECT_EQ(second, (std::vector<DatasetOrigin>{{.id = 2, .draws = 0}, {.id = 1, .draws = 18}}));
+  EXPECT_EQ(second, (std::vector<DatasetOrigin>{{.id = 2, .windows = 0}, {.id = 1, .windows = 18}}));
   // After those 18 windows, the stage draws 160 windows of 65 tokens. They are counted in windows of 128 tokens.
   const std::vector<DatasetOrigin> third = stage(2).data.origin.datasets;
-  EXPECT_EQ(third[0], (DatasetOrigin{.id = 0, .draws = (42 * 65 + 127) / 128}));
-  EXPECT_EQ(third[1], (DatasetOrigin{.id = 1, .draws = (178 * 65 + 127) / 128}));
+  EXPECT_EQ(third[0], (DatasetOrigin{.id = 0, .windows = (42 * 65 + 127) / 128}));
+  EXPECT_EQ(third[1], (DatasetOrigin{.id = 1, .windows = (178 * 65 + 127) / 128}));
 }
 
-// The estimated draws of a dataset are never fewer than the mixture's, and at most two more.
+// The estimated windows of a dataset are never fewer than the mixture's, and at most two more.
 TEST_F(StagesTest, DrawsAreThoseOfTheMixture) {
   for (const int64_t steps : {1, 7, 12, 33}) {
     const Config config = load(fmt::format(R"(
@@ -85,8 +85,8 @@ stages: [{{steps: {}}}, {{steps: 1}}]
     const std::vector<DatasetOrigin> origins = stage_configs(config)[1].data.origin.datasets;
     for (size_t d = 0; d < 3; ++d) {
       const int64_t taken = mixture.taken(static_cast<int64_t>(d));
-      EXPECT_GE(origins[d].draws, taken) << steps;
-      EXPECT_LE(origins[d].draws, taken + 2) << steps;
+      EXPECT_GE(origins[d].windows, taken) << steps;
+      EXPECT_LE(origins[d].windows, taken + 2) << steps;
     }
   }
 }
