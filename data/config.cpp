@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "data/sidecar.h"
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 
 namespace octavo {
 

@@ -11,8 +11,8 @@
 namespace octavo {
 
 struct DatasetSource {
-  // Token files that form one row of tokens in this order. Each path is PREFIX, PREFIX.bin or PREFIX.idx of a Megatron
-  // indexed dataset, an llm.c .bin shard, or a folder of token files. At least one.
+  // Token files that form one stream of tokens in this order. Each path is PREFIX, PREFIX.bin or PREFIX.idx of a
+  // Megatron indexed dataset, an llm.c .bin shard, or a folder of token files. At least one.
   std::vector<std::string> paths = {};
   std::string name = {};  // Name in logs and metrics. If empty, dataset_names() chooses one.
   // Share of the samples from this dataset, relative to the other weights. 0 means that the dataset is never read.
@@ -25,8 +25,8 @@ struct DatasetSource {
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
 
 // Returns the token files of a dataset in order, including those in its folders (find_token_files in
-// data/tokens/token_row.h, which also says what `repeated` gets). Throws an InputError if a folder has some but not all
-// parts of a dataset (check_parts in data/sidecar.h).
+// data/tokens/token_stream.h, which also says what `repeated` gets). Throws an InputError if a folder has some but not
+// all parts of a dataset (check_parts in data/sidecar.h).
 std::vector<std::string> token_files_of(const DatasetSource& source, std::vector<std::string>* repeated = nullptr);
 
 enum class Shuffle {

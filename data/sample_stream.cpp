@@ -44,16 +44,17 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 }
 
 // Adds a sentence for each token that the documents of a dataset contain already.
-void add_stored_notes(const std::string& name, const TokenRow& row, const DataConfig& config,
+void add_stored_notes(const std::string& name, const TokenStream& stream, const DataConfig& config,
                       std::vector<std::string>& notes) {
   const auto add = [&](int64_t files, const std::optional<int32_t>& id, const char* token) {
     if (files == 0) return;
-    const std::string which = files == row.num_files() ? "" : fmt::format(" in {} of {} files", files, row.num_files());
+    const std::string which =
+        files == stream.num_files() ? "" : fmt::format(" in {} of {} files", files, stream.num_files());
     notes.push_back(
         fmt::format("the documents of {} have the {} {}{} already, so none is inserted", name, token, *id, which));
   };
-  add(row.files_with_bos(), config.bos_id, "bos");
-  add(row.files_with_eos(), config.eos_id, "eos");
+  add(stream.files_with_bos(), config.bos_id, "bos");
+  add(stream.files_with_eos(), config.eos_id, "eos");
 }
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
@@ -113,12 +114,12 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
     }
     check_special_token("bos_id", config.bos_id, vocab_size);
     check_special_token("eos_id", config.eos_id, vocab_size);
-    TokenRow row(files, {config.bos_id, config.eos_id}, vocab_size);
-    CHECK_INPUT(!config.document_mask || !row.is_undivided(),
+    TokenStream stream(files, {config.bos_id, config.eos_id}, vocab_size);
+    CHECK_INPUT(!config.document_mask || !stream.is_undivided(),
                 "{}: has no token that divides its documents, which data.document_mask needs; set data.eos_id or "
                 "data.bos_id to the token between them, or data.document_mask to false",
-                row.path(0));
-    const WindowOrder order({.num_tokens = row.num_tokens(),
+                stream.path(0));
+    const WindowOrder order({.num_tokens = stream.num_tokens(),
                              .seq_len = seq_len_,
                              .shuffle = config.shuffle,
                              .seed = config.seed,
@@ -127,8 +128,9 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
       notes_.push_back(fmt::format("{} has {} token files under several names, such as {}, which are read once",
                                    names[d], repeated.size(), repeated.front()));
     }
-    add_stored_notes(names[d], row, config, notes_);
-    datasets_.push_back({names[d], fingerprint_of(files), sampled_files(files), std::move(row), order, origin.windows});
+    add_stored_notes(names[d], stream, config, notes_);
+    datasets_.push_back(
+        {names[d], fingerprint_of(files), sampled_files(files), std::move(stream), order, origin.windows});
   }
   const std::vector<std::string> overrides = sidecars.overrides();
   notes_.insert(notes_.end(), overrides.begin(), overrides.end());
@@ -136,7 +138,7 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
 
 int64_t SampleStream::num_tokens() const {
   int64_t tokens = 0;
-  for (size_t d = 0; d < datasets_.size(); ++d) tokens += weights_[d] > 0 ? datasets_[d].row.num_tokens() : 0;
+  for (size_t d = 0; d < datasets_.size(); ++d) tokens += weights_[d] > 0 ? datasets_[d].stream.num_tokens() : 0;
   return tokens;
 }
 
@@ -167,7 +169,7 @@ void SampleStream::seek(int64_t g) {
 void SampleStream::read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
   CHECK(static_cast<int64_t>(tokens.size()) == seq_len_ + 1, "a sample has {} tokens, but the buffer has {} elements",
         seq_len_ + 1, tokens.size());
-  at(sample.dataset).row.read(sample.window.begin, tokens, document_start);
+  at(sample.dataset).stream.read(sample.window.begin, tokens, document_start);
 }
 
 StreamState SampleStream::state() const {
@@ -183,9 +185,9 @@ Json SampleStream::state_json(const StreamState& state) const {
   for (size_t d = 0; d < datasets_.size(); ++d) {
     const Dataset& dataset = datasets_[d];
     json[kDatasets].push_back({{"name", dataset.name},
-                               {"path", dataset.row.path(0)},
-                               {"files", dataset.row.num_files()},
-                               {"tokens", dataset.row.num_tokens()},
+                               {"path", dataset.stream.path(0)},
+                               {"files", dataset.stream.num_files()},
+                               {"tokens", dataset.stream.num_tokens()},
                                {"fingerprint", dataset.fingerprint},
                                {"weight", weights_[d]},
                                {"windows", state.windows[d]}});
@@ -223,20 +225,20 @@ void SampleStream::check_belongs(const Json& json) const {
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
-  const auto& [name, fingerprint, sampled, row, order, windows_before] = datasets_[dataset];
+  const auto& [name, fingerprint, sampled, stream, order, windows_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
-  CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
-           row.path(0), row.num_tokens(), tokens);
+  CHECK_AS(OtherData, tokens == stream.num_tokens(), "{}: has {} tokens, but the loader state was saved with {}",
+           stream.path(0), stream.num_tokens(), tokens);
   const auto saved_weight = integer_at(saved, "weight", kWhere);
   CHECK_AS(OtherData, saved_weight == weights_[dataset],
            "{}: has the integer weight {}, but the loader state was saved with {}; expected the same "
            "weights",
-           row.path(0), weights_[dataset], saved_weight);
+           stream.path(0), weights_[dataset], saved_weight);
   const Json saved_fingerprint = saved.value("fingerprint", Json());
   CHECK_AS(OtherData, saved_fingerprint == fingerprint,
            "{}: dataset {} has the fingerprint {}, but the loader state was saved with the "
            "fingerprint {}, so the text differs; set data.resume_from_sample to {} to continue with this text",
-           row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
+           stream.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }
 
 std::vector<std::string> SampleStream::modified_since(const Json& json) const {

@@ -19,7 +19,7 @@
 #include "data/config.h"
 #include "data/mixture.h"
 #include "data/tokens/fingerprint.h"
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 #include "data/window_order.h"
 
 namespace octavo {
@@ -66,7 +66,7 @@ class SampleStream {
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
   const std::string& name(int64_t dataset) const { return at(dataset).name; }
   // Return the number of tokens and of windows of one epoch of a dataset, bos and eos included.
-  int64_t num_tokens(int64_t dataset) const { return at(dataset).row.num_tokens(); }
+  int64_t num_tokens(int64_t dataset) const { return at(dataset).stream.num_tokens(); }
   int64_t num_windows(int64_t dataset) const { return at(dataset).order.num_windows(); }
   // Returns the number of tokens of one epoch of all datasets with a weight above 0.
   int64_t num_tokens() const;
@@ -83,11 +83,13 @@ class SampleStream {
 
   // Reads a sample that next() located. `tokens` is [seq_len + 1]. For the first document_start.size()
   // tokens, `document_start` receives the position in the sample of the first token of the token's document, or 0 if
-  // the document began before the sample. Throws like TokenRow::read.
+  // the document began before the sample. Throws like TokenStream::read.
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   // Returns the path of the file in which a sample begins.
-  const std::string& path_of(const Sample& sample) const { return at(sample.dataset).row.path_at(sample.window.begin); }
+  const std::string& path_of(const Sample& sample) const {
+    return at(sample.dataset).stream.path_at(sample.window.begin);
+  }
 
   StreamState state() const;
   // Returns a state as JSON, together with the data that it belongs to: the datasets with their fingerprints and times
@@ -105,7 +107,7 @@ class SampleStream {
     std::string name;
     std::string fingerprint;
     std::vector<SampledFile> sampled;  // Files that the fingerprint samples.
-    TokenRow row;
+    TokenStream stream;
     WindowOrder order;
     int64_t windows_before = 0;  // Windows taken by earlier stages.
   };

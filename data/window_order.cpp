@@ -67,7 +67,7 @@ uint64_t Permutation::scramble(uint64_t x) const {
 WindowOrder::WindowOrder(const WindowOrderOptions& options)
     : options_(options), num_windows_(std::max<int64_t>(1, options.num_tokens / (options.seq_len + 1))) {
   CHECK(options.num_tokens >= 1 && options.seq_len >= 1,
-        "windows of {} tokens in a row of {} tokens, expected at least one input and one token", options.seq_len + 1,
+        "windows of {} tokens in a stream of {} tokens, expected at least one input and one token", options.seq_len + 1,
         options.num_tokens);
 }
 
@@ -91,7 +91,8 @@ Window WindowOrder::at(int64_t read) {
     }
   }
   if (permutation_) window.index = static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(window.index)));
-  // Without the shift every window ends within the row of M tokens, and the shift is below M, so the sum is below 2 M.
+  // Without the shift every window ends within the stream of M tokens, and the shift is below M, so the sum is below 2
+  // M.
   window.begin = (shift_ + window.index * (options_.seq_len + 1)) % options_.num_tokens;
   return window;
 }

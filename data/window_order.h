@@ -1,7 +1,7 @@
 // The order in which the windows of a dataset are drawn.
 //
-// A dataset is one long row of M tokens (data/tokens/token_row.h), whose end is joined to its beginning. A window is
-// seq_len + 1 consecutive tokens: inputs are the first seq_len, targets the last. M tokens make
+// A dataset is one long stream of M tokens (data/tokens/token_stream.h), whose end is joined to its beginning. A window
+// is seq_len + 1 consecutive tokens: inputs are the first seq_len, targets the last. M tokens make
 //
 //   W = max(1, floor(M / (seq_len + 1)))
 //
@@ -69,7 +69,7 @@ class Permutation {
 struct Window {
   int64_t epoch = 0;
   int64_t index = 0;  // w.
-  int64_t begin = 0;  // Position of the window's first token in the row.
+  int64_t begin = 0;  // Position of the window's first token in the stream.
   bool operator==(const Window&) const = default;
 };
 

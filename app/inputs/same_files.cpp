@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "data/loader.h"
 #include "data/tokens/token_file.h"
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 #include "model/optimizer/optimizer_config.h"
 #include "model/parameters/parameters.h"
 #include "parallel/ranks/start_checks.h"

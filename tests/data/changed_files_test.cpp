@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/files/mapped_file.h"
 #include "data/tokens/token_file.h"
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -89,26 +89,26 @@ TEST_F(RewrittenIndex, SequencesOfADocumentStayInside) {
 TEST_F(RewrittenIndex, ARowOfItEndsWithASentence) {
   for (const char byte : {'\0', '\1', '\x7f', '\xff'}) {
     write_tokens(dir_ / "t", counting_documents({50, 30, 0, 40}), TokenDtype::kU16);
-    const TokenRow row({dir_ / "t"}, {});
+    const TokenStream stream({dir_ / "t"}, {});
     std::vector<int32_t> tokens(8);
-    row.read(0, tokens, {});
+    stream.read(0, tokens, {});
     rewrite(34, std::string(88, byte));
     const auto read_on = [&] {
-      for (int64_t begin = 0; begin < row.num_tokens(); ++begin) row.read(begin, tokens, {});
+      for (int64_t begin = 0; begin < stream.num_tokens(); ++begin) stream.read(begin, tokens, {});
     };
     EXPECT_THROW(read_on(), Error) << static_cast<int>(byte);
   }
 }
 
 TEST_F(RewrittenIndex, ADocumentBeginsInsideTheTokens) {
-  const TokenRow row({dir_ / "t"}, {.bos = 1, .eos = 2});
+  const TokenStream stream({dir_ / "t"}, {.bos = 1, .eos = 2});
   const TokenFile file(dir_ / "t");
   std::vector<int32_t> tokens(20);
   for (const int64_t offset : {std::numeric_limits<int64_t>::min(), int64_t{-2}, std::numeric_limits<int64_t>::max()}) {
     rewrite(50 + 8, Bytes().add(offset).str());
     expect_mentions(message_of<InputError>([&] { static_cast<void>(file.document_begin(1)); }),
                     {"t.idx", "sequence 1"});
-    expect_mentions(message_of<InputError>([&] { row.read(0, tokens, {}); }), {"sequence 1"});
+    expect_mentions(message_of<InputError>([&] { stream.read(0, tokens, {}); }), {"sequence 1"});
   }
 }
 

@@ -140,17 +140,18 @@ TEST_F(SampleStreamTest, DocumentMasksNeedATokenThatDividesAShard) {
   EXPECT_NO_THROW(open());
 }
 
-// Compares each sample with the window, the row and the dataset that the definition gives.
+// Compares each sample with the window, the stream and the dataset that the definition gives.
 TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   use_three();
   for (const Shuffle shuffle : {Shuffle::kLcg, Shuffle::kNone}) {
     config_.shuffle = shuffle;
     SampleStream stream = open();
-    std::vector<TokenRow> rows;
+    std::vector<TokenStream> streams;
     std::vector<WindowOrder> orders;
     for (const DatasetSource& source : config_.train) {
-      rows.emplace_back(source.paths, DocumentTokens{.eos = 77});
-      orders.emplace_back(WindowOrderOptions{rows.back().num_tokens(), 12, shuffle, config_.seed, std::ssize(orders)});
+      streams.emplace_back(source.paths, DocumentTokens{.eos = 77});
+      orders.emplace_back(
+          WindowOrderOptions{streams.back().num_tokens(), 12, shuffle, config_.seed, std::ssize(orders)});
     }
     Mixture mixture({5, 2, 3});
     std::vector<int64_t> reads(3);
@@ -159,7 +160,7 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
       const auto d = static_cast<size_t>(mixture.next());
       ASSERT_EQ(sample, (Sample{g, static_cast<int64_t>(d), orders[d].at(reads[d]++)}));
       std::vector<int32_t> expected(13);
-      rows[d].read(sample.window.begin, expected, {});
+      streams[d].read(sample.window.begin, expected, {});
       ASSERT_EQ(read(stream, sample), expected);
     }
   }

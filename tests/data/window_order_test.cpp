@@ -220,7 +220,7 @@ TEST(WindowOrder, EpochsSliceElsewhere) {
   for (const int count : counts) EXPECT_NEAR(count, kEpochs / kLength, 50);  // The tolerance is 5 standard deviations.
 }
 
-TEST(WindowOrder, WithoutShuffleWindowsComeInTheOrderOfTheRow) {
+TEST(WindowOrder, WithoutShuffleWindowsComeInTheOrderOfTheStream) {
   WindowOrder order = order_of(10 * kLength + 3, 1, 0, Shuffle::kNone);
   for (int64_t read = 0; read < 35; ++read) {
     EXPECT_EQ(order.at(read), (Window{read / 10, read % 10, read % 10 * kLength}));

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const TokenFile file(path);
     check_documents(file);
     if (use & kVocabulary) check_vocabulary(file, 50257);
-    check_windows(TokenRow({path}, inserted_tokens(use & kBos, use & kEos)), /*changes=*/false);
+    check_windows(TokenStream({path}, inserted_tokens(use & kBos, use & kEos)), /*changes=*/false);
   });
   return 0;
 }

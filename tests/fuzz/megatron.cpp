@@ -113,12 +113,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (use & kVocabulary) check_vocabulary(file, 1 + static_cast<int64_t>(position));
     if ((use & kInspect) == kInspect) (void)inspect_token_file(path).dump(2);
     const std::vector<std::string> paths((use & kTwice) ? 2 : 1, path);
-    const TokenRow row(paths, inserted_tokens(use & kBos, use & kEos));
-    check_windows(row, /*changes=*/false);
+    const TokenStream stream(paths, inserted_tokens(use & kBos, use & kEos));
+    check_windows(stream, /*changes=*/false);
     if (!(use & kRewrite)) return;
     const size_t at = kHeaderBytes + position % (idx.size() - kHeaderBytes);
     idx_file.overwrite(at, std::string_view(written).substr(0, idx.size() - at));
-    check_windows(row, /*changes=*/true);
+    check_windows(stream, /*changes=*/true);
     accepts([&] { file.check_vocabulary(300); });
   });
   return 0;

@@ -1,4 +1,4 @@
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 
 #include <algorithm>
 #include <mutex>
@@ -11,9 +11,9 @@
 
 namespace octavo {
 
-struct TokenRow::File {
+struct TokenStream::File {
   std::string path;
-  int64_t begin = 0;                // Position of the file's first token in the row.
+  int64_t begin = 0;                // Position of the file's first token in the stream.
   int64_t tokens = 0;               // Number of tokens, bos and eos included.
   int64_t stored = 0;               // Number of tokens without bos and eos.
   std::optional<int32_t> bos, eos;  // Tokens to insert around each document.
@@ -56,7 +56,7 @@ std::vector<std::string> find_token_files(const std::string& path, std::vector<s
   return found;
 }
 
-TokenRow::TokenRow(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size)
+TokenStream::TokenStream(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size)
     : inserted_(inserted), vocab_size_(vocab_size) {
   const bool inserts = inserted.bos || inserted.eos;
   int64_t index_bytes = 0;
@@ -93,13 +93,13 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const DocumentTokens& 
               documents);
 }
 
-TokenRow::TokenRow(TokenRow&&) noexcept = default;
-TokenRow& TokenRow::operator=(TokenRow&&) noexcept = default;
-TokenRow::~TokenRow() = default;
+TokenStream::TokenStream(TokenStream&&) noexcept = default;
+TokenStream& TokenStream::operator=(TokenStream&&) noexcept = default;
+TokenStream::~TokenStream() = default;
 
-const std::string& TokenRow::path(int64_t file) const { return files_[static_cast<size_t>(file)]->path; }
+const std::string& TokenStream::path(int64_t file) const { return files_[static_cast<size_t>(file)]->path; }
 
-const TokenFile& TokenRow::open(const File& file) const {
+const TokenFile& TokenStream::open(const File& file) const {
   std::call_once(file.opened, [&] {
     if (file.file) return;
     auto opened = std::make_unique<TokenFile>(file.path, inserted_);
@@ -111,14 +111,14 @@ const TokenFile& TokenRow::open(const File& file) const {
   return *file.file;
 }
 
-const TokenRow::File& TokenRow::file_at(int64_t position) const {
+const TokenStream::File& TokenStream::file_at(int64_t position) const {
   return **std::prev(std::ranges::upper_bound(files_, position, {}, [](const auto& file) { return file->begin; }));
 }
 
-const std::string& TokenRow::path_at(int64_t position) const { return file_at(position).path; }
+const std::string& TokenStream::path_at(int64_t position) const { return file_at(position).path; }
 
-void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
-  CHECK(begin >= 0 && begin < num_tokens_, "token {} is outside the row of {} tokens", begin, num_tokens_);
+void TokenStream::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
+  CHECK(begin >= 0 && begin < num_tokens_, "token {} is outside the stream of {} tokens", begin, num_tokens_);
   CHECK(document_start.size() <= tokens.size(), "document_start has {} entries, expected at most {}",
         document_start.size(), tokens.size());
   Target target{tokens, document_start};
@@ -130,11 +130,11 @@ void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t>
 }
 
 // Reads from `position` in one file to its end, or until the target is full.
-void TokenRow::read_file(const File& row, int64_t position, Target& target) const {
-  const TokenFile& file = open(row);
-  const int64_t extra_tokens = row.extra_tokens();
+void TokenStream::read_file(const File& source, int64_t position, Target& target) const {
+  const TokenFile& file = open(source);
+  const int64_t extra_tokens = source.extra_tokens();
   int64_t document = file.find_document(position, extra_tokens);
-  while (position < row.tokens && target.done < target.tokens.size()) {
+  while (position < source.tokens && target.done < target.tokens.size()) {
     const int64_t begin = file.document_begin(document) + document * extra_tokens;
     const int64_t length = file.document_length(document) + extra_tokens;
     const int64_t offset = position - begin;
@@ -145,7 +145,7 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
         file.path(), document, begin, length);
     const auto count = std::min(static_cast<size_t>(length - offset), target.tokens.size() - target.done);
     const std::span<int32_t> out = target.tokens.subspan(target.done, count);
-    if (!out.empty()) read_document(row, {document, length - extra_tokens}, offset, out);
+    if (!out.empty()) read_document(source, {document, length - extra_tokens}, offset, out);
     if (target.done < target.document_start.size()) {
       const size_t end = std::min(target.done + count, target.document_start.size());
       // Only the first document of a read can have begun before the read; its start is 0.
@@ -155,18 +155,18 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
     target.done += count;
     position += static_cast<int64_t>(count);
     ++document;
-    CHECK_INPUT(document < file.num_documents() || position >= row.tokens || target.done == target.tokens.size(),
+    CHECK_INPUT(document < file.num_documents() || position >= source.tokens || target.done == target.tokens.size(),
                 "{}: its documents end at token {} of {}: its index has been changed", file.path(), position,
-                row.tokens);
+                source.tokens);
   }
 }
 
 // Reads the tokens [offset, offset + out.size()) of a document with its bos and eos.
-void TokenRow::read_document(const File& row, const StoredDocument& document, int64_t offset,
-                             std::span<int32_t> out) const {
-  if (row.bos) {
+void TokenStream::read_document(const File& source, const StoredDocument& document, int64_t offset,
+                                std::span<int32_t> out) const {
+  if (source.bos) {
     if (offset == 0) {
-      out.front() = *row.bos;
+      out.front() = *source.bos;
       out = out.subspan(1);
     } else {
       --offset;
@@ -175,15 +175,15 @@ void TokenRow::read_document(const File& row, const StoredDocument& document, in
   const int64_t left = std::max<int64_t>(0, document.length - offset);
   const auto ids = out.first(std::min(out.size(), static_cast<size_t>(left)));
   if (!ids.empty()) {
-    const TokenFile& file = open(row);
+    const TokenFile& file = open(source);
     file.copy(document.index, offset, ids);
     if (vocab_size_ > 0) check_ids(file, document.index, offset, ids);
   }
-  if (ids.size() < out.size()) out.back() = *row.eos;
+  if (ids.size() < out.size()) out.back() = *source.eos;
 }
 
-void TokenRow::check_ids(const TokenFile& file, int64_t document, int64_t position,
-                         std::span<const int32_t> ids) const {
+void TokenStream::check_ids(const TokenFile& file, int64_t document, int64_t position,
+                            std::span<const int32_t> ids) const {
   const int64_t bad = find_outside_vocabulary(ids, vocab_size_);
   if (bad < 0) [[likely]]
     return;

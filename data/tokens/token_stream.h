@@ -1,5 +1,5 @@
-// A dataset as one long row of tokens: the documents of its files in order, each with bos and eos around it if they are
-// set. The end is joined to the beginning.
+// A dataset as one long stream of tokens: the documents of its files in order, each with bos and eos around it if they
+// are set. The end is joined to the beginning.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace octavo {
 // several to `repeated` (optional). Throws an InputError if a folder has none or cannot be listed.
 std::vector<std::string> find_token_files(const std::string& path, std::vector<std::string>* repeated = nullptr);
 
-// One row of tokens. Movable. read() is safe to call from several threads.
-class TokenRow {
+// One stream of tokens. Movable. read() is safe to call from several threads.
+class TokenStream {
  public:
   // Opens `paths` (each as TokenFile takes it). Files are opened and checked completely as long as that reads at most
   // kOpenedIndexBytes of their indexes. Only the headers of later files are read; the rest is checked when a file is
   // first read. `inserted` is inserted around each document, except for tokens that the documents of a file have
   // already (find_stored_tokens). Every token must lie in [0, vocab_size); 0 disables the check. Throws an InputError
   // like TokenFile, and if no file has a token.
-  TokenRow(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size = 0);
-  TokenRow(TokenRow&&) noexcept;
-  TokenRow& operator=(TokenRow&&) noexcept;
-  ~TokenRow();
+  TokenStream(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size = 0);
+  TokenStream(TokenStream&&) noexcept;
+  TokenStream& operator=(TokenStream&&) noexcept;
+  ~TokenStream();
 
   int64_t num_tokens() const { return num_tokens_; }  // Returns M, the number of tokens with bos and eos.
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
@@ -42,10 +42,10 @@ class TokenRow {
   // documents.
   bool is_undivided() const { return is_undivided_; }
 
-  // Copies tokens.size() tokens from position `begin`, 0 <= begin < M, continuing at the beginning of the row after its
-  // end. For the first document_start.size() tokens, `document_start` receives the position in `tokens` of the first
-  // token of the token's document, or 0 if the document began before `begin`. Throws an InputError if a file is broken
-  // or was changed, and an Error with the file, document and position if a token lies outside the vocabulary.
+  // Copies tokens.size() tokens from position `begin`, 0 <= begin < M, continuing at the beginning of the stream after
+  // its end. For the first document_start.size() tokens, `document_start` receives the position in `tokens` of the
+  // first token of the token's document, or 0 if the document began before `begin`. Throws an InputError if a file is
+  // broken or was changed, and an Error with the file, document and position if a token lies outside the vocabulary.
   void read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   static constexpr int64_t kOpenedIndexBytes = int64_t{1} << 30;
@@ -64,8 +64,8 @@ class TokenRow {
   };
   const File& file_at(int64_t position) const;
   const TokenFile& open(const File& file) const;
-  void read_file(const File& file, int64_t position, Target& target) const;
-  void read_document(const File& row, const StoredDocument& document, int64_t offset, std::span<int32_t> out) const;
+  void read_file(const File& source, int64_t position, Target& target) const;
+  void read_document(const File& source, const StoredDocument& document, int64_t offset, std::span<int32_t> out) const;
   void check_ids(const TokenFile& file, int64_t document, int64_t position, std::span<const int32_t> ids) const;
 
   DocumentTokens inserted_;

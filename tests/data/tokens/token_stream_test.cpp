@@ -1,4 +1,4 @@
-#include "data/tokens/token_row.h"
+#include "data/tokens/token_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -12,20 +12,20 @@
 namespace octavo {
 namespace {
 
-// Returns the tokens of the whole row, computed from the definition.
+// Returns the tokens of the whole stream, computed from the definition.
 std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const DocumentTokens& tokens) {
-  std::vector<int32_t> row;
+  std::vector<int32_t> stream;
   for (const TokenLists& documents : files) {
     for (const auto& document : documents) {
-      if (tokens.bos) row.push_back(*tokens.bos);
-      row.insert(row.end(), document.begin(), document.end());
-      if (tokens.eos) row.push_back(*tokens.eos);
+      if (tokens.bos) stream.push_back(*tokens.bos);
+      stream.insert(stream.end(), document.begin(), document.end());
+      if (tokens.eos) stream.push_back(*tokens.eos);
     }
   }
-  return row;
+  return stream;
 }
 
-// Returns, for each token of [begin, begin + count) of the circular row, the position of the first token of its
+// Returns, for each token of [begin, begin + count) of the circular stream, the position of the first token of its
 // document.
 std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin,
                                      int64_t count) {
@@ -45,7 +45,7 @@ std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64
   return starts;
 }
 
-class TokenRowTest : public testing::Test {
+class TokenStreamTest : public testing::Test {
  protected:
   std::vector<std::string> write(const std::vector<TokenLists>& files) {
     std::vector<std::string> paths;
@@ -59,7 +59,7 @@ class TokenRowTest : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
+TEST_F(TokenStreamTest, IsTheDocumentsOfItsFilesAsARing) {
   const std::vector<TokenLists> corpora[] = {
       {counting_documents({1})},
       {counting_documents({0, 0, 3, 0})},
@@ -69,16 +69,16 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
   for (const auto& files : corpora) {
     const std::vector<std::string> paths = write(files);
     for (const DocumentTokens& inserted : kinds) {
-      const TokenRow row(paths, inserted);
+      const TokenStream stream(paths, inserted);
       const std::vector<int32_t> expected = spelled_out(files, inserted);
       const auto size = static_cast<int64_t>(expected.size());
-      ASSERT_EQ(row.num_tokens(), size);
+      ASSERT_EQ(stream.num_tokens(), size);
       const int64_t extra = int64_t{inserted.bos.has_value()} + int64_t{inserted.eos.has_value()};
       for (int64_t begin = 0; begin < size; begin += std::max<int64_t>(1, size / 97)) {
         for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{17}, size + 3}) {
           std::vector<int32_t> tokens(static_cast<size_t>(count));
           std::vector<int32_t> starts(static_cast<size_t>(count));
-          row.read(begin, tokens, starts);
+          stream.read(begin, tokens, starts);
           for (int64_t t = 0; t < count; ++t) {
             ASSERT_EQ(tokens[static_cast<size_t>(t)], expected[static_cast<size_t>((begin + t) % size)])
                 << "token " << t << " from " << begin;
@@ -91,29 +91,29 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
 }
 
 // The dataset has many more documents than the search table has entries.
-TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
+TEST_F(TokenStreamTest, FindsDocumentsAmongMany) {
   const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
-  const TokenRow row(write({documents}), {.eos = 0});
+  const TokenStream stream(write({documents}), {.eos = 0});
   const std::vector<int32_t> expected = spelled_out({documents}, {.eos = 0});
   for (size_t begin = 0; begin < expected.size(); begin += 137) {
     int32_t token = -1;
-    row.read(static_cast<int64_t>(begin), {&token, 1}, {});
+    stream.read(static_cast<int64_t>(begin), {&token, 1}, {});
     ASSERT_EQ(token, expected[begin]);
   }
 }
 
 // The documents that are looked at reach from the first to the last, however many there are.
-TEST_F(TokenRowTest, FilesWithEosInSomeDocumentsAreToldApart) {
+TEST_F(TokenStreamTest, FilesWithEosInSomeDocumentsAreToldApart) {
   for (const int64_t documents : {17, 31, 32, 33, 500}) {
     TokenLists lists(static_cast<size_t>(documents), std::vector<int32_t>{'a', '$'});
-    EXPECT_EQ(TokenRow(write({lists}), {.eos = '$'}).files_with_eos(), 1) << documents;
+    EXPECT_EQ(TokenStream(write({lists}), {.eos = '$'}).files_with_eos(), 1) << documents;
     lists.back().pop_back();
-    EXPECT_EQ(TokenRow(write({lists}), {.eos = '$'}).files_with_eos(), 0) << documents;
+    EXPECT_EQ(TokenStream(write({lists}), {.eos = '$'}).files_with_eos(), 0) << documents;
   }
 }
 
 // Files whose documents contain bos or eos already, as Megatron's --append-eod writes them, get no second one.
-TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
+TEST_F(TokenStreamTest, InsertsNoTokenThatTheDocumentsHave) {
   struct Case {
     std::vector<TokenLists> files;
     std::string expected;
@@ -129,7 +129,7 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
   };
   for (const Case& c : cases) {
     const std::vector<std::string> paths = write(c.files);
-    const TokenRow row(paths, {.bos = '^', .eos = '$'});
+    const TokenStream stream(paths, {.bos = '^', .eos = '$'});
     int64_t with_bos = 0, with_eos = 0;
     for (const std::string& path : paths) {  // Files that are not opened completely.
       const StoredTokens stored = find_stored_tokens(path, nullptr, {.bos = '^', .eos = '$'});
@@ -137,12 +137,12 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
       with_eos += stored.eos ? 1 : 0;
     }
     EXPECT_EQ(std::pair(with_bos, with_eos), std::pair(c.with_bos, c.with_eos)) << c.expected;
-    EXPECT_EQ(row.files_with_bos(), c.with_bos) << c.expected;
-    EXPECT_EQ(row.files_with_eos(), c.with_eos) << c.expected;
-    ASSERT_EQ(row.num_tokens(), std::ssize(c.expected));
+    EXPECT_EQ(stream.files_with_bos(), c.with_bos) << c.expected;
+    EXPECT_EQ(stream.files_with_eos(), c.with_eos) << c.expected;
+    ASSERT_EQ(stream.num_tokens(), std::ssize(c.expected));
     std::vector<int32_t> tokens(c.expected.size());
-    for (int64_t begin = 0; begin < row.num_tokens(); ++begin) {
-      row.read(begin, tokens, {});
+    for (int64_t begin = 0; begin < stream.num_tokens(); ++begin) {
+      stream.read(begin, tokens, {});
       const auto split = static_cast<size_t>(begin);
       EXPECT_EQ(std::string(tokens.begin(), tokens.end()), c.expected.substr(split) + c.expected.substr(0, split));
     }
@@ -150,18 +150,18 @@ TEST_F(TokenRowTest, InsertsNoTokenThatTheDocumentsHave) {
 }
 
 // Other programs may write the sequences of PREFIX.bin in any order.
-TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
+TEST_F(TokenStreamTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
   write_file(dir_ / "other.idx", index_bytes(1, {2, 3, 1}, {4, 0, 3}, {0, 2, 3}));
   write_file(dir_ / "other.bin", "abcdef");
-  const TokenRow row({dir_ / "other"}, {.eos = '.'});
-  std::vector<int32_t> tokens(static_cast<size_t>(row.num_tokens()));
-  row.read(0, tokens, {});
+  const TokenStream stream({dir_ / "other"}, {.eos = '.'});
+  std::vector<int32_t> tokens(static_cast<size_t>(stream.num_tokens()));
+  stream.read(0, tokens, {});
   EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "efabc.d.");
-  row.read(3, tokens, {});
+  stream.read(3, tokens, {});
   EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "bc.d.efa");
 }
 
-TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
+TEST_F(TokenStreamTest, AFolderIsAllItsFiles) {
   write_file(dir_ / "c/b/notes.txt", "no tokens");
   write_tokens(dir_ / "c/b/2", {{3}});
   write_tokens(dir_ / "c/a", {{1, 2}});
@@ -189,9 +189,9 @@ TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
   expect_mentions(message_of<InputError>([&] { find_token_files(dir_ / "empty"); }), {"empty", "without a token file"});
 }
 
-TEST_F(TokenRowTest, IsReadByManyThreads) {
+TEST_F(TokenStreamTest, IsReadByManyThreads) {
   const TokenLists documents = counting_documents(varied_lengths(500, 50));
-  const TokenRow row(write({documents, documents}), {});
+  const TokenStream stream(write({documents, documents}), {});
   const std::vector<int32_t> expected = spelled_out({documents, documents}, {});
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
@@ -199,7 +199,7 @@ TEST_F(TokenRowTest, IsReadByManyThreads) {
     threads.emplace_back([&, first] {
       for (size_t begin = first; begin < expected.size(); begin += 61) {
         int32_t token = -1;
-        row.read(static_cast<int64_t>(begin), {&token, 1}, {});
+        stream.read(static_cast<int64_t>(begin), {&token, 1}, {});
         wrong += token == expected[begin] ? 0 : 1;
       }
     });
@@ -208,16 +208,16 @@ TEST_F(TokenRowTest, IsReadByManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST_F(TokenRowTest, FilesWithoutATokenAreRefused) {
+TEST_F(TokenStreamTest, FilesWithoutATokenAreRefused) {
   const std::vector<std::string> paths = write({counting_documents({0, 0})});
-  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}); }), {"f0", "empty dataset", "2 documents"});
-  EXPECT_THROW(TokenRow(paths, {.eos = 1}), InputError);
-  expect_mentions(message_of<InputError>([&] { TokenRow({dir_ / "nowhere"}, {}); }), {"nowhere.idx", "no such"});
+  expect_mentions(message_of<InputError>([&] { TokenStream(paths, {}); }), {"f0", "empty dataset", "2 documents"});
+  EXPECT_THROW(TokenStream(paths, {.eos = 1}), InputError);
+  expect_mentions(message_of<InputError>([&] { TokenStream({dir_ / "nowhere"}, {}); }), {"nowhere.idx", "no such"});
 }
 
-TEST_F(TokenRowTest, TokensOutsideTheVocabularyAreFoundOnOpening) {
+TEST_F(TokenStreamTest, TokensOutsideTheVocabularyAreFoundOnOpening) {
   const std::vector<std::string> paths = write({{{1, 2, 3}}, {{4}, {5, 300}}});
-  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}, 256); }),
+  expect_mentions(message_of<InputError>([&] { TokenStream(paths, {}, 256); }),
                   {"f1.bin", "token id 300", "position 1", "document 1"});
 }
 
