@@ -260,8 +260,8 @@ std::set<std::string> Checkpoint::shards_with(std::span<const TensorPart> parts)
 nlohmann::json Checkpoint::describe() {
   int64_t bytes = 0;
   for (const ListedFile& listed : manifest_.shards) bytes += listed.bytes;
-  nlohmann::json carried = nlohmann::json::array();
-  for (const ListedFile& file : files()) carried.push_back(file.name);
+  nlohmann::json attached = nlohmann::json::array();
+  for (const ListedFile& file : files()) attached.push_back(file.name);
   nlohmann::json json = {{"checkpoint", path_.string()},
                          {"step", step()},
                          {"model", model_config_to_json(model_config())},
@@ -269,7 +269,7 @@ nlohmann::json Checkpoint::describe() {
                          {"tensors", tensors().size()},
                          {"shards", manifest_.shards.size()},
                          {"bytes", bytes},
-                         {"files", carried},
+                         {"files", attached},
                          {"ranks", ranks()}};
   if (meta().is_object() && meta().contains("tokens")) json["tokens"] = meta().at("tokens");
   try {

@@ -122,10 +122,10 @@ class Checkpoint {
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
   const std::vector<ListedFile>& shards() const { return manifest_.shards; }
-  // Returns the files that the checkpoint carries in addition to its tensors.
+  // Returns the files that are attached to the checkpoint in addition to its tensors.
   const std::vector<ListedFile>& files() const { return manifest_.files; }
-  // Returns the content of a carried file after comparing its checksum. A link is refused, because it could lead out of
-  // the checkpoint.
+  // Returns the content of an attached file after comparing its checksum. A link is refused, because it could lead out
+  // of the checkpoint.
   std::string read_file(const ListedFile& file) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const CheckpointTensorInfo* find(std::string_view name) const;  // Returns null if there is no such tensor. Borrowed.

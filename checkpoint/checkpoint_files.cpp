@@ -147,7 +147,7 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
   fs::remove_all(aside, ignored);
 }
 
-ListedFile write_carried_file(const fs::path& dir, const CarriedFile& file) {
+ListedFile write_attached_file(const fs::path& dir, const AttachedFile& file) {
   write_output_file((dir / file.name).string(), file.content);
   const auto bytes = static_cast<int64_t>(file.content.size());
   return {file.name, bytes, checksum_hex(file.content.data(), bytes)};

@@ -62,7 +62,7 @@ void sync_directory(const std::filesystem::path& dir);
 void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
 
 // Writes a file into `dir` and returns its description for the manifest.
-ListedFile write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
+ListedFile write_attached_file(const std::filesystem::path& dir, const AttachedFile& file);
 
 // The text of a checkpoint's manifest, which was read from the file or received from another rank.
 struct ManifestFile {

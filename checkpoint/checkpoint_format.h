@@ -2,7 +2,7 @@
 //
 //   DIR/step_00000500/manifest.json            written last: a directory with a manifest is complete
 //                     rank_00000.safetensors   the pieces that rank 0 wrote; one file per rank that wrote any
-//                     tokenizer.json           a file that the checkpoint carries (CarriedFile), if there is one
+//                     tokenizer.json           a file attached to the checkpoint (AttachedFile), if there is one
 //   DIR/.tmp_step_00000500                     being written, or left by a crash
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
 //   DIR/damaged_step_00000500                  skipped by a resume; ..._2 and so on if that name is taken
@@ -59,16 +59,16 @@ struct CheckpointTensorInfo {
   int64_t numel() const { return numel_of(shape); }
 };
 
-// A shard of a checkpoint, or a file that it carries, as the manifest lists it.
+// A shard of a checkpoint, or an attached file, as the manifest lists it.
 struct ListedFile {
   std::string name;  // File name in the checkpoint directory.
   int64_t bytes = 0;
-  std::string checksum;  // Checksum of the safetensors header of a shard, or of the whole content of a carried file.
+  std::string checksum;  // Checksum of the safetensors header of a shard, or of the whole content of an attached file.
 };
 
-// A file that a checkpoint carries in addition to its tensors, such as a tokenizer, so that the checkpoint is complete
-// wherever it is moved.
-struct CarriedFile {
+// A file that is attached to a checkpoint in addition to its tensors, such as a tokenizer, so that the checkpoint is
+// complete wherever it is moved.
+struct AttachedFile {
   std::string name;  // File name in the checkpoint directory.
   std::string content;
 };
@@ -80,7 +80,7 @@ struct CheckpointManifest {
   nlohmann::json meta;  // Data of the trainer: config, loader and random state, tokens seen.
   std::vector<ListedFile> shards;
   std::vector<CheckpointTensorInfo> tensors;
-  // Carried files. The JSON has the key "files" only if there are some.
+  // Attached files. The JSON has the key "files" only if there are some.
   std::vector<ListedFile> files = {};
   std::string checksum = {};  // Checksum of the manifest that was read.
 };

@@ -404,7 +404,7 @@ void CheckpointWriter::install() {
     CHECK(bytes == shard.bytes, "{}: is {} bytes long, but its rank wrote {}", (temporary_ / shard.name).string(),
           bytes, shard.bytes);
   }
-  for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
+  for (const AttachedFile& file : attached_) part_.files.push_back(write_attached_file(temporary_, file));
   write_manifest(temporary_, part_);
   install_directory(temporary_, final_);
 }

@@ -85,9 +85,9 @@ class CheckpointWriter {
   // Waits for background work. A checkpoint that poll() or finish() has not completed is lost.
   ~CheckpointWriter();
 
-  // Sets the files that every checkpoint carries in addition to its tensors. Rank 0's files are written. Not a
+  // Sets the files that are attached to every checkpoint in addition to its tensors. Rank 0's files are written. Not a
   // collective.
-  void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
+  void attach(std::vector<AttachedFile> files) { attached_ = std::move(files); }
 
   // Starts to prepare staging memory for pieces of `bytes` in total, in the background. Without this call the first
   // save() allocates it and waits. Does nothing if save() needs none. Not a collective.
@@ -150,7 +150,7 @@ class CheckpointWriter {
   std::optional<DirectoryLock> lock_;
   // Future of the removal of old checkpoints, which never runs during a save. Invalid if none is pending.
   std::future<void> removals_;
-  std::vector<CarriedFile> carried_;
+  std::vector<AttachedFile> attached_;
   // Stream for copies to staging memory that run concurrently with training.
   Stream copies_;
   Event begun_;        // Event after which data to be copied on copies_ is complete.

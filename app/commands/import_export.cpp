@@ -72,7 +72,7 @@ void check_import_target(const fs::path& target, bool overwrite) {
 }
 
 // Writes a checkpoint: all parameters in one shard, the files next to it, and the manifest that describes them.
-void write_weights_checkpoint(WeightSource& source, const Json& meta, const std::vector<CarriedFile>& files,
+void write_weights_checkpoint(WeightSource& source, const Json& meta, const std::vector<AttachedFile>& files,
                               const fs::path& dir) {
   const ParameterLayout layout(source.model_config());
   std::vector<SafetensorsEntry> entries;
@@ -91,7 +91,7 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const std:
   writer.commit();
   const std::string_view header = writer.header();
   manifest.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
-  for (const CarriedFile& carried : files) manifest.files.push_back(write_carried_file(dir, carried));
+  for (const AttachedFile& attached : files) manifest.files.push_back(write_attached_file(dir, attached));
   write_manifest(dir, manifest);
 }
 
@@ -206,7 +206,7 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
 // tokenizer that the checkpoint only names is not copied, because its file may have changed.
 void export_tokenizer(const Checkpoint& checkpoint, const HfMetadata& metadata, const fs::path& hf_dir,
                       ExportReport& report) {
-  std::vector<CarriedFile> files;
+  std::vector<AttachedFile> files;
   bool has_config = false;
   for (const ListedFile& file : checkpoint.files()) {
     if (!is_tokenizer_file(file.name)) continue;
@@ -219,8 +219,8 @@ void export_tokenizer(const Checkpoint& checkpoint, const HfMetadata& metadata, 
   }
   const std::string name = tokenizer_of_checkpoint(checkpoint).name;
   if (name == kByteTokenizerName) files = byte_tokenizer_files();
-  for (const CarriedFile& file : files) {
-    write_carried_file(hf_dir, file);
+  for (const AttachedFile& file : files) {
+    write_attached_file(hf_dir, file);
     report.files.push_back(file.name);
   }
   if (files.empty() && name != kUnknownTokenizer) report.tokenizer_elsewhere = name;
@@ -268,7 +268,7 @@ int run_export(const ExportArguments& arguments) {
 
 }  // namespace
 
-Json import_meta(const std::string& hf_dir, const Json& hugging_face, const std::vector<CarriedFile>& tokenizer) {
+Json import_meta(const std::string& hf_dir, const Json& hugging_face, const std::vector<AttachedFile>& tokenizer) {
   Json meta = {{"imported_from", fs::absolute(hf_dir).string()}, {"tokens", 0}, {kHfMetaKey, hugging_face}};
   if (tokenizer.empty()) return meta;
   const bool is_byte = is_byte_tokenizer(tokenizer.front());
@@ -296,7 +296,7 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   fs::create_directories(temporary, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
-    std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+    std::vector<AttachedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
     report.tokenizer = !files.empty();
     const Json meta = import_meta(hf_dir, source.hugging_face(), files);
     if (report.tokenizer && is_byte_tokenizer(files.front())) files.clear();  // The byte tokenizer is built in.

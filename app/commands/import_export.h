@@ -27,7 +27,7 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
 // (WeightSource::hugging_face), which an export writes back, and the tokenizer for text, whose files `tokenizer` has
 // (read_tokenizer_files in app/text/tokenizer.h).
 nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hugging_face,
-                           const std::vector<CarriedFile>& tokenizer);
+                           const std::vector<AttachedFile>& tokenizer);
 
 struct ExportOptions {
   DType dtype = DType::kFloat32;            // Either float32 or bfloat16.

@@ -348,7 +348,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.place);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
-  tokenizer_to_carry(config.data, resumed ? &*resumed : nullptr);  // Called for its warning.
+  tokenizer_to_attach(config.data, resumed ? &*resumed : nullptr);  // Called for its warning.
   if (resumed) check_may_resume(config, *resumed, true);
   Progress progress = resumed ? progress_of(*resumed) : Progress{};
   Job job = resolve(config, target.place, mesh, progress);

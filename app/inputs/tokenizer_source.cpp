@@ -64,13 +64,13 @@ bool differ(const std::string& hash, const ModelTokenizer& other) {
 }
 
 // Returns the tokenizer.json that a checkpoint contains, or null.
-const ListedFile* carried_tokenizer(const Checkpoint& checkpoint) {
+const ListedFile* attached_tokenizer(const Checkpoint& checkpoint) {
   const auto& files = checkpoint.files();
   const auto found = std::ranges::find(files, kTokenizerName, &ListedFile::name);
   return found == files.end() ? nullptr : &*found;
 }
 
-std::string carried_path(const Checkpoint& checkpoint) { return (checkpoint.path() / kTokenizerName).string(); }
+std::string attached_path(const Checkpoint& checkpoint) { return (checkpoint.path() / kTokenizerName).string(); }
 
 // Returns the tokenizer of the model that a run begins from. A directory without a tokenizer gives none, because
 // training does not need one.
@@ -79,7 +79,7 @@ ModelTokenizer tokenizer_of_initial(const std::string& init_from, std::string& p
   if (model.is_checkpoint) {
     const Checkpoint checkpoint(model.path);
     ModelTokenizer tokenizer = tokenizer_of_checkpoint(checkpoint);
-    if (carried_tokenizer(checkpoint) != nullptr) tokenizer.name = carried_path(checkpoint);
+    if (attached_tokenizer(checkpoint) != nullptr) tokenizer.name = attached_path(checkpoint);
     return tokenizer;
   }
   try {
@@ -118,13 +118,13 @@ ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint) {
   const auto recorded = [&](const std::string& place) { return find_value<std::string>(checkpoint.meta(), place); };
   ModelTokenizer tokenizer{recorded("/config/data/tokenizer").value_or(kUnknownTokenizer),
                            recorded(fmt::format("/{}", kTokenizerHashKey)).value_or("")};
-  if (const ListedFile* carried = carried_tokenizer(checkpoint)) {
-    const std::string path = carried_path(checkpoint);
+  if (const ListedFile* attached = attached_tokenizer(checkpoint)) {
+    const std::string path = attached_path(checkpoint);
     if (!is_file_name(tokenizer.name)) tokenizer.name = path;
     if (tokenizer.hash.empty()) {
       try {
-        tokenizer.hash = tokenizer_hash(checkpoint.read_file(*carried), path);
-      } catch (const InputError&) {  // An earlier version carried any file. Damage is reported when the run reads it.
+        tokenizer.hash = tokenizer_hash(checkpoint.read_file(*attached), path);
+      } catch (const InputError&) {  // An earlier version attached any file. Damage is reported when the run reads it.
       }
     }
   }

@@ -62,7 +62,7 @@ class DiskCheckpoints {
   // Sets the checkpoint on disk that precedes the checkpoint in memory that the run resumes. Not a collective.
   void set_resumed_on_disk(std::optional<std::filesystem::path> newest) { resumed_ = std::move(newest); }
   // Sets the files that checkpoints contain besides tensors. Only rank 0's files are written. Not a collective.
-  void carry(std::vector<CarriedFile> files) { writer_.carry(std::move(files)); }
+  void attach(std::vector<AttachedFile> files) { writer_.attach(std::move(files)); }
   // Reserves host memory for staging `pieces`, the tensors that this rank saves. Throws an InputError if the machine
   // has too little memory. Also checks the free disk space for the checkpoints between `start_step` and `last_step`.
   // Throws an InputError if not even one fits, and warns if not all fit that will exist at the same time.

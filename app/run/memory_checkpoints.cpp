@@ -53,13 +53,13 @@ std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>&
   return newest;
 }
 
-void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const std::vector<CarriedFile>& files) {
+void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const std::vector<AttachedFile>& files) {
   if (!config_.checkpoint.in_memory) return;
   ProcessGroup& group = runtime_.group();
   bytes_ = CheckpointWriter::staging_bytes(pieces);
   files_ = files;
   files_.resize(static_cast<size_t>(group.all_reduce_max(std::ssize(files_))));
-  for (CarriedFile& file : files_) {
+  for (AttachedFile& file : files_) {
     file.name = group.broadcast(file.name);
     file.content = group.broadcast(file.content);
   }
@@ -161,7 +161,7 @@ void MemoryCheckpoints::check_memory() {
 void MemoryCheckpoints::reserve() {
   check_memory();
   runtime_.group().throw_on_all_ranks([&] { writer_->reserve(bytes_); });
-  writer_->carry(files_);
+  writer_->attach(files_);
   poll();  // The memory of a small state is prepared already.
 }
 

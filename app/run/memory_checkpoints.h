@@ -34,7 +34,7 @@ class MemoryCheckpoints {
                                  std::span<const TensorPart> needed);
   // Sets the content of the checkpoints: `pieces`, the tensors that this rank saves, and the `files` of rank 0. Throws
   // an InputError if the machine has too little memory.
-  void prepare(std::span<const CheckpointTensor> pieces, const std::vector<CarriedFile>& files);
+  void prepare(std::span<const CheckpointTensor> pieces, const std::vector<AttachedFile>& files);
   // Frees what an earlier start left in memory, unless the run resumed it. Called after all checks of the start have
   // passed.
   void begin();
@@ -73,7 +73,7 @@ class MemoryCheckpoints {
   std::optional<MachineMemory> memory_;     // Set by begin(), or by open() if the run resumes a checkpoint in memory.
   std::optional<CheckpointWriter> writer_;  // Writes to memory_.
   int64_t bytes_ = 0;                       // Size of this rank's pieces in bytes.
-  std::vector<CarriedFile> files_;
+  std::vector<AttachedFile> files_;
   std::optional<std::filesystem::path> marked_;  // Checkpoint on disk that mark_ identifies.
   std::string mark_;
   bool warned_ = false;

@@ -173,8 +173,8 @@ std::vector<int32_t> token_ids(const nlohmann::json& json) {
 
 }  // namespace
 
-std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
-  std::vector<CarriedFile> files;
+std::vector<AttachedFile> read_tokenizer_files(const fs::path& path) {
+  std::vector<AttachedFile> files;
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return files;
   // The other files of train.tokenizer.json are train.tokenizer_config.json and so on.
@@ -189,10 +189,10 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
   return files;
 }
 
-std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Checkpoint* resumed) {
+std::vector<AttachedFile> tokenizer_to_attach(const DataConfig& config, const Checkpoint* resumed) {
   const std::string& name = config.tokenizer;
   if (name == kByteTokenizerName || name == kUnknownTokenizer) return {};
-  std::vector<CarriedFile> files = read_tokenizer_files(name);
+  std::vector<AttachedFile> files = read_tokenizer_files(name);
   if (!files.empty() && tokenizer_hash(files.front().content, name) != config.tokenizer_hash) files.clear();
   if (files.empty() && resumed != nullptr) {
     for (const ListedFile& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});

@@ -32,10 +32,10 @@ class TextTokenizer {
 // the other files of a tokenizer that its folder has, such as tokenizer_config.json. If `path` is
 // PREFIX.tokenizer.json, the names of the other files begin with "PREFIX." too. Returns an empty list if `path` is not
 // a file.
-std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
+std::vector<AttachedFile> read_tokenizer_files(const std::filesystem::path& path);
 // Returns the tokenizer's files that a run stores in its checkpoints: the files of data.tokenizer, or else, if the file
 // is missing or is another tokenizer now, those in the checkpoint that the run resumes. Warns if there are none.
-std::vector<CarriedFile> tokenizer_to_carry(const DataConfig& config, const Checkpoint* resumed);
+std::vector<AttachedFile> tokenizer_to_attach(const DataConfig& config, const Checkpoint* resumed);
 bool is_tokenizer_file(std::string_view name);
 
 // Opens the tokenizer `name`: "byte", or the path of a tokenizer.json. Throws an InputError if the file is missing or

@@ -87,7 +87,8 @@ OrderedJson byte_level() {
 
 }  // namespace
 
-std::optional<CarriedFile> make_tokenizer_config(const CarriedFile& tokenizer, const Json& bos_id, const Json& eos_id) {
+std::optional<AttachedFile> make_tokenizer_config(const AttachedFile& tokenizer, const Json& bos_id,
+                                                  const Json& eos_id) {
   std::vector<NamedToken> tokens;
   try {
     tokens = named_tokens(parse_json(tokenizer.content, tokenizer.name));
@@ -104,10 +105,10 @@ std::optional<CarriedFile> make_tokenizer_config(const CarriedFile& tokenizer, c
     if (!name.is_null()) config[key] = name;
   }
   config["clean_up_tokenization_spaces"] = false;
-  return CarriedFile{kTokenizerConfigName, config.dump(2) + "\n"};
+  return AttachedFile{kTokenizerConfigName, config.dump(2) + "\n"};
 }
 
-std::vector<CarriedFile> byte_tokenizer_files() {
+std::vector<AttachedFile> byte_tokenizer_files() {
   const OrderedJson special = {special_token(ByteTokenizer::kBos, kBosName),
                                special_token(ByteTokenizer::kEos, kEosName),
                                special_token(ByteTokenizer::kPad, kPadName)};
@@ -124,11 +125,11 @@ std::vector<CarriedFile> byte_tokenizer_files() {
       {"version", "1.0"},          {"truncation", nullptr},   {"padding", nullptr},
       {"added_tokens", special},   {"normalizer", nullptr},   {"pre_tokenizer", byte_level()},
       {"post_processor", nullptr}, {"decoder", byte_level()}, {"model", model}};
-  const CarriedFile file = {kTokenizerName, tokenizer.dump(2) + "\n"};
+  const AttachedFile file = {kTokenizerName, tokenizer.dump(2) + "\n"};
   return {file, make_tokenizer_config(file, ByteTokenizer::kBos, ByteTokenizer::kEos).value()};
 }
 
-bool is_byte_tokenizer(const CarriedFile& tokenizer) {
+bool is_byte_tokenizer(const AttachedFile& tokenizer) {
   try {
     return tokenizer_hash(tokenizer.content, tokenizer.name) == kByteTokenizerHash;
   } catch (const InputError&) {

@@ -15,15 +15,15 @@ inline constexpr const char* kTokenizerConfigName = "tokenizer_config.json";
 // tokenizer.json. `bos_id` and `eos_id` are an id, or a list whose
 // first id is used; any other JSON means that there is no such token. The padding token is the special token whose name
 // contains "pad", or else the eos token. Returns nothing if `tokenizer` is not a tokenizer.json.
-std::optional<CarriedFile> make_tokenizer_config(const CarriedFile& tokenizer, const nlohmann::json& bos_id,
-                                                 const nlohmann::json& eos_id);
+std::optional<AttachedFile> make_tokenizer_config(const AttachedFile& tokenizer, const nlohmann::json& bos_id,
+                                                  const nlohmann::json& eos_id);
 
 // Returns tokenizer.json and tokenizer_config.json of the byte tokenizer (data/tokens/byte_tokenizer.h): a byte-level
 // BPE without merges, whose tokens are the single bytes with the names that GPT-2 uses for them. The special tokens are
 // <|bos|>, <|eos|> and <|pad|>; the tokenizer adds none of them to a text.
-std::vector<CarriedFile> byte_tokenizer_files();
+std::vector<AttachedFile> byte_tokenizer_files();
 
 // Returns whether a tokenizer.json is the tokenizer that byte_tokenizer_files() returns (data/tokenizer_identity.h).
-bool is_byte_tokenizer(const CarriedFile& tokenizer);
+bool is_byte_tokenizer(const AttachedFile& tokenizer);
 
 }  // namespace octavo

@@ -57,7 +57,7 @@ void Training::load(const Job& job, Start& start) {
   const bool from_initial = std::holds_alternative<std::monostate>(start.values);
   const std::unique_ptr<WeightSource> initial =
       from_initial ? open_same_weights(config_.init_from, runtime_.group()) : nullptr;
-  std::vector<CarriedFile> tokenizer;
+  std::vector<AttachedFile> tokenizer;
   if (in_fallback(job) != in_fallback(job_)) lay_out(job);
   staged_->wait();
   job_ = job;
@@ -68,7 +68,7 @@ void Training::load(const Job& job, Start& start) {
     load_values(start, initial.get());
     if (!is_first) return;
     data_report_->check_max_epochs();
-    if (runtime_.group().is_root()) tokenizer = tokenizer_to_carry(config_.data, checkpoint);
+    if (runtime_.group().is_root()) tokenizer = tokenizer_to_attach(config_.data, checkpoint);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
   // A job that goes on where the last one ended also keeps what the JSON leaves out.
@@ -81,7 +81,7 @@ void Training::load(const Job& job, Start& start) {
   if (is_first) {
     session_.timer.mark("weights");
     const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
-    session_.checkpoints.carry(tokenizer);
+    session_.checkpoints.attach(tokenizer);
     session_.checkpoints.prepare(pieces, start_.step, config_.training.steps);
     session_.memory_checkpoints.prepare(pieces, tokenizer);
     reserve_snapshot();

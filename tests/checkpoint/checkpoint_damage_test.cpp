@@ -165,7 +165,7 @@ TEST_F(CheckpointTest, RefusesAShardThatLinksOutside) {
   expect_mentions(damage(step_path(1)), {shard.string() + ": is a link that leads out of its directory"});
 }
 
-TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
+TEST(CheckpointManifestTest, RefusesAttachedFilesElsewhere) {
   const CheckpointTensorInfo tensor{"a", {1}, DType::kFloat32, {{"shard", "a", 0, 1, "0"}}};
   CheckpointManifest manifest{1,        small_model(),       1, nlohmann::json::object(), {{"shard", 4, "0"}},
                               {tensor}, {{"../key", 1, "0"}}};

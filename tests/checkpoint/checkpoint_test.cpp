@@ -247,10 +247,10 @@ TEST_F(CheckpointTest, KeepsCheckpointsWhoseReplacementIsUnreadable) {
   EXPECT_EQ(damage(aside), "");
 }
 
-TEST_F(CheckpointTest, CarriesFiles) {
+TEST_F(CheckpointTest, HasAttachedFiles) {
   State state(26);
   CheckpointWriter writer({root(), 0, true}, group_, stream_);
-  writer.carry({{"tokenizer.json", "{}"}, {"empty.txt", ""}});
+  writer.attach({{"tokenizer.json", "{}"}, {"empty.txt", ""}});
   writer.save(1, small_model(), {}, state.tensors());
   writer.finish();
   writer.save(2, small_model(), {}, state.tensors());

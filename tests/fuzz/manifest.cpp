@@ -16,8 +16,8 @@ std::string checksum_of(std::string_view bytes) {
   return checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
 }
 
-// DIR/step_00000001 has a shard, a carried file, and links to DIR/outside, which has files of the same names that must
-// never be read.
+// DIR/step_00000001 has a shard, an attached file, and links to DIR/outside, which has files of the same names that
+// must never be read.
 class Files {
  public:
   Files() {
@@ -91,7 +91,7 @@ void check_tensors(Checkpoint& checkpoint) {
     if (accepts([&] { checkpoint.read(tensor.name, {}, 0, count, values.data()); })) check_values(values);
   }
   for (const ListedFile& file : checkpoint.files()) {
-    accepts([&] { require(checkpoint.read_file(file) == "inside", "a file that is carried lies inside"); });
+    accepts([&] { require(checkpoint.read_file(file) == "inside", "a file that is attached lies inside"); });
   }
 }
 

@@ -1,5 +1,5 @@
 // Fuzzes the output of scripts/hf_tokenizer.py for a tokenizer.json. Octavo itself does not parse tokenizer.json. A
-// checkpoint only carries its bytes.
+// checkpoint only has its bytes attached.
 #include "app/text/tokenizer_answer.h"
 
 #include "tests/fuzz/fuzz_target.h"

@@ -515,7 +515,7 @@ TEST(Export, BringsTheByteTokenizerForEveryVocabulary) {
     for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
       hf.add(name, "F32", {vocab_size, hidden}, static_cast<size_t>(4 * vocab_size * hidden));
     hf.write();
-    for (const CarriedFile& file : byte_tokenizer_files()) write_file(hf.path() + "/" + file.name, file.content);
+    for (const AttachedFile& file : byte_tokenizer_files()) write_file(hf.path() + "/" + file.name, file.content);
     EXPECT_TRUE(import_hf(hf.path(), dir / "checkpoint").tokenizer);
     const Checkpoint checkpoint(dir / "checkpoint");
     EXPECT_TRUE(checkpoint.files().empty());
@@ -575,12 +575,12 @@ TEST(Export, CopiesNothingFromElsewhere) {
   EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
   EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 
-  // The export copies only carried files that belong to a tokenizer, and it does not follow links.
-  manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
+  // The export copies only attached files that belong to a tokenizer, and it does not follow links.
+  manifest.files = {write_attached_file(dir / "checkpoint", {"notes.txt", "mine"})};
   write_file(path, manifest_to_text(manifest));
   export_hf(dir / "checkpoint", dir / "exported");
   EXPECT_FALSE(fs::exists(dir / "exported/notes.txt"));
-  manifest.files = {write_carried_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
+  manifest.files = {write_attached_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
   write_file(path, manifest_to_text(manifest));
   fs::remove(dir / "checkpoint/tokenizer.json");
   fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");

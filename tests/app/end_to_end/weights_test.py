@@ -300,7 +300,7 @@ class GenerateTest(Corpus):
                 return 256
     """
 
-    def test_checkpoints_carry_their_tokenizer(self):
+    def test_checkpoints_have_their_tokenizer_attached(self):
         (self.dir / "tokenizers.py").write_text(textwrap.dedent(self.TOKENIZERS))
         tokenizer = self.dir / "somewhere/llama.json"
         tokenizer.parent.mkdir()

@@ -54,7 +54,7 @@ TEST(TokenizerConfig, IsNullForInvalidTokenizers) {
 
 // The identity in data/tokenizer_identity.h is that of the files that an export writes.
 TEST(ByteTokenizerFiles, HaveTheFixedIdentity) {
-  const CarriedFile file = byte_tokenizer_files().front();
+  const AttachedFile file = byte_tokenizer_files().front();
   EXPECT_EQ(tokenizer_hash(file.content, file.name), kByteTokenizerHash);
   EXPECT_TRUE(is_byte_tokenizer(file));
   EXPECT_FALSE(is_byte_tokenizer({"tokenizer.json", "{}"}));
