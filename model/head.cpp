@@ -144,11 +144,11 @@ HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& sh
               training, arena) {
   const DType compute = precision.compute;
   const int64_t tokens = shape.tokens();
-  const int64_t share = shape.share();
+  const int64_t local_tokens = shape.local_tokens();
   const int64_t chunk = chunk_tokens(config, shape, compute);
-  h = arena.allocate("head h", compute, {share, config.hidden_size}, Lifetime::kBlock);
-  rstd = arena.allocate("head rstd", DType::kFloat32, {share}, Lifetime::kBlock);
-  norm = arena.allocate("head norm", compute, {share, config.hidden_size}, Lifetime::kBlock);
+  h = arena.allocate("head h", compute, {local_tokens, config.hidden_size}, Lifetime::kBlock);
+  rstd = arena.allocate("head rstd", DType::kFloat32, {local_tokens}, Lifetime::kBlock);
+  norm = arena.allocate("head norm", compute, {local_tokens, config.hidden_size}, Lifetime::kBlock);
   all_norm = norm;
   logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size}, Lifetime::kBlock);
   if (shape.tensor_ranks == 1) return;

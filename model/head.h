@@ -105,13 +105,13 @@ class LmHead {
 };
 
 struct HeadActivations {
-  // `losses` is the memory that the losses are written to. Below, `share` is shape.share().
+  // `losses` is the memory that the losses are written to. Below, `local_tokens` is shape.local_tokens().
   HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision, bool training,
                   const Tensor& losses, Arena& arena);
 
-  Tensor h;     // [share, hidden]: residual stream after the last block.
-  Tensor rstd;  // [share] float32
-  Tensor norm;  // [share, hidden]
+  Tensor h;     // [local_tokens, hidden]: residual stream after the last block.
+  Tensor rstd;  // [local_tokens] float32
+  Tensor norm;  // [local_tokens, hidden]
   // [tokens, hidden]: input of lm_head, equal to norm on one rank. Backward overwrites it with its gradient.
   Tensor all_norm;
   Tensor losses;  // [tokens] float32

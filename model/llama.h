@@ -37,20 +37,20 @@ struct MicroBatch {
 };
 
 // Activations of one micro-batch in flight in a chunk of blocks: everything that the forward saves for the backward.
-// `share` is BatchShape::share().
+// `local_tokens` is BatchShape::local_tokens().
 struct LlamaActivations {
   size_t first_layer = 0;                // First layer of the chunk, counted over the layers of the stage.
   std::vector<BlockActivations> blocks;  // Activations of the blocks of the chunk.
-  // [share, hidden]. In forward, the part of the residual stream that the next norm adds. In backward, the gradient of
-  // the residual stream.
+  // [local_tokens, hidden]. In forward, the part of the residual stream that the next norm adds. In backward, the
+  // gradient of the residual stream.
   Tensor delta;
 
   // Returns the activations of a layer of the stage.
   const BlockActivations& block(size_t layer) const { return blocks[layer - first_layer]; }
-  // Input of a chunk without embedding, [share, hidden]. It is received before the forward.
+  // Input of a chunk without embedding, [local_tokens, hidden]. It is received before the forward.
   const Tensor& input() const { return blocks.front().h0(); }
-  // Boundary of the chunk, [share, hidden]: its output after the forward of a chunk without head, the gradient of the
-  // output before the backward, and the gradient of the input after the backward of a chunk without embedding.
+  // Boundary of the chunk, [local_tokens, hidden]: its output after the forward of a chunk without head, the gradient
+  // of the output before the backward, and the gradient of the input after the backward of a chunk without embedding.
   const Tensor& boundary() const { return delta; }
 };
 

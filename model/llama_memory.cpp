@@ -52,7 +52,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   make_scratch(arena);
   make_chunks();
   for (LlamaActivations& a : in_flight_) {
-    a.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
+    a.delta = arena.allocate("residual delta", compute, {shape.local_tokens(), config.hidden_size}, Lifetime::kStep);
   }
   const bool ring = chunks_.size() > 1;
   pipeline_ = std::make_unique<PipelineGroup>(
@@ -61,7 +61,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
           .boundaries = {.has_previous = ring || !layout().has_embedding(), .has_next = ring || !layout().has_head()},
           .training = training(),
           .dtype = compute,
-          .rows = shape.share(),
+          .rows = shape.local_tokens(),
           .columns = config.hidden_size},
       arena, stream);
   CHECK(training() || is_whole() || !pipeline_->alone(), "inference on a stage of a model without its other stages");

@@ -11,11 +11,11 @@ namespace octavo {
 AttentionActivations::AttentionActivations(const ModelConfig& config, const BatchShape& shape,
                                            const ActivationMemory& memory) {
   const int64_t tokens = shape.tokens();
-  const int64_t share = shape.share();
+  const int64_t local_tokens = shape.local_tokens();
   const DType compute = memory.compute;
-  norm.h = memory.get(Activation::kBlockInput, "h0", compute, {share, config.hidden_size});
-  norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
-  norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
+  norm.h = memory.get(Activation::kBlockInput, "h0", compute, {local_tokens, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {local_tokens});
+  norm.out = memory.norm("norm1", "qkv", {local_tokens, config.hidden_size});
   projected = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
   qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
                        : projected;

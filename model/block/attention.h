@@ -49,8 +49,8 @@ class Attention {
  public:
   Attention(const SublayerParts& parts, const AttentionScratch& scratch);
 
-  // `residual` [share, hidden]. If it is undefined, as in the first block and in recomputation, a.norm.h holds the
-  // input. `delta` [share, hidden] is added to the residual, and is then overwritten with the output of o.
+  // `residual` [local_tokens, hidden]. If it is undefined, as in the first block and in recomputation, a.norm.h holds
+  // the input. `delta` [local_tokens, hidden] is added to the residual, and is then overwritten with the output of o.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   // Queues what can run during the MLP's backward: computes `a.qkv` again if a.recomputes_rotation, and starts the

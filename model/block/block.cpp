@@ -12,7 +12,7 @@ BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, D
                            Arena& arena)
     : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size}, Lifetime::kBlock)) {
   if (gradients)
-    d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
+    d_norm = arena.allocate("gradient of norm", compute, {shape.local_tokens(), config.hidden_size}, Lifetime::kBlock);
   attention.emplace(config, shape, compute, gradients, arena);
 }
 

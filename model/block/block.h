@@ -37,7 +37,7 @@ struct BlockScratch {
   BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
   Tensor swiglu;  // [tokens, intermediate]
-  Tensor d_norm;  // [share, hidden]
+  Tensor d_norm;  // [local_tokens, hidden]
   std::optional<AttentionScratch> attention;
 };
 
@@ -45,8 +45,8 @@ class Block {
  public:
   Block(const SublayerParts& parts, const BlockScratch& scratch);
 
-  // `residual` [share, hidden]. If it is undefined, as in the first block, a.h0() holds the input. `delta` [share,
-  // hidden] is added to the residual, and is then overwritten with the output of down.
+  // `residual` [local_tokens, hidden]. If it is undefined, as in the first block, a.h0() holds the input. `delta`
+  // [local_tokens, hidden] is added to the residual, and is then overwritten with the output of down.
   void forward(const BlockContext& context, const BlockActivations& a, const Tensor& residual,
                const Tensor& delta) const;
   // Recomputes the activations up to gate_up from a.h0(). Called before the backward of a block that is recomputed.
@@ -55,9 +55,9 @@ class Block {
   void start_backward(const BlockContext& context, const BlockActivations& a) const {
     attention_.start_backward(context, a.attention);
   }
-  // `d_h` [share, hidden] is the gradient of the block's output, and is overwritten with the gradient of the block's
-  // input. `d_h_amax` (optional [1]) takes the amax of the input's gradient, for the previous block. Gradients of norms
-  // are always +=. Backward also recomputes the activations of BlockPass::kBackward.
+  // `d_h` [local_tokens, hidden] is the gradient of the block's output, and is overwritten with the gradient of the
+  // block's input. `d_h_amax` (optional [1]) takes the amax of the input's gradient, for the previous block. Gradients
+  // of norms are always +=. Backward also recomputes the activations of BlockPass::kBackward.
   void backward(const BlockContext& context, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
                 WeightGradient weight_gradient) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).

@@ -6,11 +6,11 @@
 namespace octavo {
 
 MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory) {
-  const int64_t share = shape.share();
+  const int64_t local_tokens = shape.local_tokens();
   const DType compute = memory.compute;
-  norm.h = memory.get(Activation::kOutput, "h1", compute, {share, config.hidden_size});
-  norm.rstd = memory.get(Activation::kOutput, "rstd2", DType::kFloat32, {share});
-  norm.out = memory.norm("norm2", "gate_up", {share, config.hidden_size});
+  norm.h = memory.get(Activation::kOutput, "h1", compute, {local_tokens, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd2", DType::kFloat32, {local_tokens});
+  norm.out = memory.norm("norm2", "gate_up", {local_tokens, config.hidden_size});
   gate_up = memory.get(Activation::kOutput, "gate_up", compute, {shape.tokens(), 2 * config.intermediate_size});
   norm.linear = memory.of_linear(
       "gate_up", {.x = memory.norm_if_kept(norm.out), .d_y = memory.if_kept(Activation::kOutput, gate_up)});

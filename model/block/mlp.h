@@ -21,8 +21,8 @@ class Mlp {
   // `swiglu` [tokens, intermediate] is memory that all blocks share.
   Mlp(const SublayerParts& parts, const Tensor& swiglu);
 
-  // `delta` [share, hidden] is added to the residual, and is then overwritten with the output of down. Recomputation
-  // ends with gate_up, from which backward makes the input of down.
+  // `delta` [local_tokens, hidden] is added to the residual, and is then overwritten with the output of down.
+  // Recomputation ends with gate_up, from which backward makes the input of down.
   void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
   void backward(const BlockContext& context, const MlpActivations& a, const SublayerBackward& args) const;

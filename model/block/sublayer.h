@@ -65,15 +65,16 @@ struct ActivationMemory {
 
 // Activations of the norm of a sublayer.
 struct NormActivations {
-  Tensor h;                  // [share, hidden] input of the sublayer
-  Tensor rstd;               // [share] float32
-  Tensor out;                // [share, hidden] output of the norm, input of a linear
+  Tensor h;                  // [local_tokens, hidden] input of the sublayer
+  Tensor rstd;               // [local_tokens] float32
+  Tensor out;                // [local_tokens, hidden] output of the norm, input of a linear
   LinearActivations linear;  // tensors of this linear
 };
 
 struct SublayerBackward {
-  Tensor d_h;     // [share, hidden] input: gradient of the sublayer's output. Output: gradient of the sublayer's input.
-  Tensor d_norm;  // [share, hidden] scratch
+  // [local_tokens, hidden] input: gradient of the sublayer's output. Output: gradient of the sublayer's input.
+  Tensor d_h;
+  Tensor d_norm;    // [local_tokens, hidden] scratch
   Tensor d_h_amax;  // [1] = max(itself, amax of the output d_h). Undefined: not measured.
   // Says whether backward writes, adds or saves the weight gradients of linears. The weight gradients of norms are
   // always +=.
