@@ -57,7 +57,7 @@ void print_error(const std::string& message) {
 }
 
 // Opens /dev/null for standard streams that are closed (`>&-`). Otherwise the next opened files would get their
-// descriptors and receive the output. Opened for reading, an output stream still cannot be written.
+// descriptors and receive the output. /dev/null is opened for reading, so that writing to such a stream still fails.
 void occupy_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
@@ -65,13 +65,13 @@ void occupy_standard_streams() {
   }
 }
 
-// Makes OpenMP's waiting threads sleep. By default they spin and take the cores from the threads that they wait for if
-// other processes use the machine; generating text was 50 times slower. OpenMP reads its environment when the program
-// is loaded, so the program executes itself again, unless the user has chosen a policy or there is only one thread.
+// Makes OpenMP's waiting threads sleep. By default they spin. If other processes use the machine, spinning takes the
+// cores from the threads that are waited for, which made generating text 50 times slower. OpenMP reads its environment
+// at load time, so the program executes itself again, unless the user has chosen a policy or uses one thread.
 void let_waiting_threads_sleep(char** argv) {
   const Environment environment = process_environment();
   if (environment("OMP_WAIT_POLICY") || environment("GOMP_SPINCOUNT") || environment("OMP_NUM_THREADS") == "1") return;
-  std::error_code error;  // Without the path of the program, it continues unchanged.
+  std::error_code error;  // If the path of the program is unknown, the program continues with spinning threads.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) ::execv(program.c_str(), argv);
 }

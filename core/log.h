@@ -17,8 +17,8 @@ namespace octavo {
 
 using LogSink = std::shared_ptr<spdlog::sinks::sink>;
 
-// Starts the log with the console. Lines go to every sink that was added and not removed, and threads may log
-// meanwhile. Before this call lines go to spdlog's default logger.
+// Starts the log with the console as a sink. Each line goes to all sinks added at the time. Sinks may be added and
+// removed while other threads log. Before this call lines go to spdlog's default logger.
 void start_log(LogSink console);
 void add_log_sink(LogSink sink);
 void remove_log_sink(LogSink sink);

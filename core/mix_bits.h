@@ -13,7 +13,7 @@ constexpr uint64_t finalize_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// SplitMix64's increment of the state, and the number that follows the state x.
+// SplitMix64's increment of the state. mix_bits(x) is the number that SplitMix64 returns in state x.
 inline constexpr uint64_t kSplitMixIncrement = 0x9e3779b97f4a7c15ull;
 constexpr uint64_t mix_bits(uint64_t x) { return finalize_bits(x + kSplitMixIncrement); }
 

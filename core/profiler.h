@@ -33,8 +33,8 @@ class Profiler {
   };
 
   enum class Kind : uint8_t { kOp, kRange, kHostRange };
-  // One entry of a timeline. begin_ms and end_ms are times on the stream since an event. host_begin_ms and host_end_ms
-  // are the times of host_clock_ms() at which the host queued it. A host range has host times only.
+  // One entry of a timeline. begin_ms and end_ms are times on the stream since the `origin` of spans(). host_begin_ms
+  // and host_end_ms are times of host_clock_ms() at which the host queued both. A host range has host times only.
   struct Span {
     Kind kind = Kind::kOp;
     Op op;                  // The op. Only the name is set for a range.
@@ -53,8 +53,8 @@ class Profiler {
   // Returns the sums by op name since the last clear(). Call it after Stream::synchronize(). If recording the end of an
   // op has thrown an exception, totals() and spans() throw it again.
   std::map<std::string, Total> totals() const;
-  // Returns all spans in the order in which they began. Spans of one stream nest. Names are those that ops and ranges
-  // gave. `origin` is a timing event that was recorded earlier on a stream of the device.
+  // Returns all spans in the order in which they began. Spans of one stream nest. `origin` is a timing event that was
+  // recorded earlier on a stream of the device.
   std::vector<Span> spans(const Event& origin) const;
   void clear() { used_ = 0; }
 

@@ -18,8 +18,8 @@ class StagingMemory {
   explicit StagingMemory(const Stream& stream) : stream_(stream) {}
   ~StagingMemory() { release(); }
 
-  // Ensures that `bytes` are available. Loses the contents if it grows. Prepares the first chunk and returns, while a
-  // thread prepares the other chunks. Throws if the system refuses so much memory.
+  // Ensures that `bytes` are available. If the memory grows, its contents are lost. Prepares the first chunk and
+  // returns, while a thread prepares the other chunks. Throws if the system refuses so much memory.
   void reserve(int64_t bytes);
   int64_t bytes() const { return memory_.bytes(); }
 

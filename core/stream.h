@@ -30,8 +30,8 @@ class Stream {
   // Makes a second stream on the device of `other` for concurrent work, and makes that device current. On a GPU its
   // kernels are scheduled before waiting kernels of `other`.
   static Stream beside(const Stream& other);
-  // Makes a dry-run stream, which needs no GPU. Queries of sizes work. Queued work does not run but is added to
-  // `record` (borrowed); without a record nothing may be queued. beside() makes another dry-run stream with the same
+  // Makes a dry-run stream, which needs no GPU. Functions that return sizes work. Queued work does not run but is added
+  // to `record` (borrowed). Without a record, queuing work throws. beside() makes another dry-run stream with the same
   // record.
   static Stream planned(int multiprocessors, OpRecord* record = nullptr, Device device = Device::kCuda);
 

@@ -20,22 +20,21 @@ struct SizeRange {
   int64_t largest = std::numeric_limits<int64_t>::max();
 };
 
-// Returns whether a size is valid.
+// Function that returns whether a size is valid.
 using SizeCheck = std::function<bool(int64_t)>;
 
-// Returns the multiples of `unit` just below and just above `size`, which is not a multiple, if they are in the range
-// and pass the check.
+// Returns the largest multiple of `unit` up to `size` and the next above, if they are in range and pass the check.
 std::vector<int64_t> multiples_near(int64_t size, int64_t unit, SizeRange range = {}, const SizeCheck& passes = {});
 
-// Returns the largest divisor of `whole` below `size` and the smallest one above it that pass the check. `size` is not
-// a divisor.
+// Returns the largest divisor of `whole` below `size` and the smallest one from `size` on that pass the check.
 std::vector<int64_t> divisors_near(int64_t size, int64_t whole, const SizeCheck& passes = {});
 
 // Returns "; 3 or 6 would work", or "; 3 or 6 ranks would work" if `of_what` is " ranks". Returns an empty text if
 // there are no sizes.
 std::string would_work(const std::vector<int64_t>& sizes, const std::string& of_what = "");
 
-// Returns the sizes as words: "32, 64 or 128". There are at least two.
+// Returns the sizes as words: "32, 64 or 128".
+// Requires: there are at least two sizes.
 std::string one_of(std::span<const int64_t> sizes);
 
 // Returns the edit distance (Levenshtein). A name that lacks its beginning or end (warmup for warmup_steps, batch_size

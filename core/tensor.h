@@ -61,7 +61,7 @@ class Tensor {
 // Throws unless `tensor` has this dtype and shape. `name` is its name in the message.
 void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape);
 
-// Throws for a dtype that is no compute dtype (float32 or bfloat16).
+// Throws an Error which says that `dtype` is not a compute dtype (float32 or bfloat16).
 [[noreturn]] void refuse_dtype(DType dtype);
 
 }  // namespace octavo

@@ -19,8 +19,7 @@ std::thread start_thread(const char* purpose, std::function<void()> work);
 // joinable.
 std::thread start_thread_if_possible(std::function<void()> work);
 
-// A thread that runs functions in order, for work that nobody waits for. post() and wait() may be called from any
-// thread.
+// A background thread that runs functions in the order of post(). post() and wait() may be called from any thread.
 class WorkQueue {
  public:
   WorkQueue();

@@ -1,6 +1,6 @@
 // The `data:` section of the config: what is read, in which order, and how it is divided into samples. app/ fills it
 // from YAML. SampleStream, Loader and ValidationSet check the values that they use and name the key of a wrong one.
-// Also the number of samples of each step.
+// BatchSchedule tells the number of samples of each step.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-// State of a dataset at the beginning of a stage.
+// State of a dataset at the beginning of a stage (app/config/stages.h).
 struct DatasetOrigin {
   int64_t id = 0;       // Number of the dataset in the whole run. The order of its windows is drawn from the number.
   int64_t windows = 0;  // Windows that earlier stages took from the dataset.
@@ -89,7 +89,7 @@ struct DataConfig {
 // Returns the ranges in rising order, with touching ranges joined. Throws an InputError if a range is empty.
 std::vector<SampleRange> merged_ranges(std::vector<SampleRange> ranges);
 
-// Returns the end of the next `count` samples from `begin` on that are in none of the ranges.
+// Returns the index after the last of the next `count` samples that begin at `begin` and lie in none of the ranges.
 int64_t end_of_samples(const std::vector<SampleRange>& skip, int64_t begin, int64_t count);
 
 // Batch size for a number of steps.

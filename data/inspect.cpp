@@ -107,7 +107,7 @@ OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
 
 int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
-  // A value beyond int64 becomes the largest int64, which contradicts every file too, and not a negative number.
+  // A value beyond int64 becomes the largest int64, which contradicts every file. It must not become negative.
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (sidecar[key].is_number_unsigned()) return static_cast<int64_t>(std::min(sidecar[key].get<uint64_t>(), kMost));
   return sidecar[key].get<int64_t>();
@@ -159,7 +159,7 @@ OrderedJson inspect_token_file(const std::string& path) {
 
 namespace {
 
-// Calls write(stream, sample, data) for the samples begin to end-1 of `stream`, that of the training data.
+// Calls write(stream, sample, data) for samples begin to end - 1 of the training data. `stream` has that data.
 template <typename Write>
 void for_each_sample(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out, Write write) {
   SampleStream stream(config, config.train, /*vocab_size=*/0);

@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-// Returns the content of a token file, all of which is read. Keys: path, format, dtype, documents, sequences, tokens,
+// Reads a whole token file and returns facts about it. Keys: path, format, dtype, documents, sequences, tokens,
 // document_length {min, mean, max}, token_id {min, max}, sidecar (the content of PREFIX.json, or null), problems
 // (sentences, for example about a sidecar that contradicts the file) and intact (no problem). If the vocabulary has at
 // most 1024 ids, there is also entropy_nats {unigram, bigram} per token of this file. The sidecar tells the size of the

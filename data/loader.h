@@ -27,7 +27,7 @@
 
 namespace octavo {
 
-// A next() that waits for longer than usual.
+// A call of next() that waits for longer than usual.
 struct DataWait {
   int64_t step = 0;  // Step whose batch is not read yet, from 1.
   double seconds = 0;
@@ -73,8 +73,9 @@ struct SampleScratch {
   std::vector<int32_t> tokens, document_start;
 };
 
-// Throws an InputError that names the first file of a dataset of `sources`, those of `stream`, that has fewer than
-// seq_len + 1 tokens. A window would repeat its text. Datasets with weight 0 do not count, because they are never read.
+// Throws an InputError if a dataset has fewer than seq_len + 1 tokens, because a window would repeat its text. The
+// message names the dataset's first file. `sources` are the datasets of `stream`. Datasets with weight 0 do not count,
+// because they are never read.
 void check_windows(const SampleStream& stream, std::span<const DatasetSource> sources);
 
 // Resizes the batch to `rows` samples with `share` tokens each.
@@ -113,8 +114,7 @@ class Loader {
   // consumed.
   const Batch& next();
 
-  // Continues after the step `steps_done`, at whose end this loader had the state `state` (state_json()). Opens no
-  // file.
+  // Rolls back to the end of step `steps_done`, at which state_json() of this loader was `state`. Opens no file.
   void rewind(const nlohmann::json& state, int64_t steps_done);
 
   // Returns the milliseconds that the last next() waited.
@@ -162,7 +162,7 @@ class Loader {
   std::condition_variable work_;             // Wakes the threads.
   std::condition_variable ready_;            // Wakes the consumer.
   std::deque<std::unique_ptr<Slot>> slots_;  // Batches in the order of the steps.
-  // Exception that ends the sequence of batches after those in slots_.
+  // Exception of the batch after those in slots_, whose samples could not be located.
   std::exception_ptr failure_;
   std::vector<std::unique_ptr<Slot>> free_;
   int64_t next_step_ = 0;

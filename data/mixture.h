@@ -3,10 +3,10 @@
 //
 // Let the integer weights w_d sum to W, and let n_d be the number of samples of dataset d among the first g. Sample g
 // takes the dataset with the largest w_d g - W n_d, and the first one of equals. No dataset is ever a whole sample
-// ahead: the largest of numbers that sum to 0 is not negative, so n_d - g w_d / W < 1 after the choice. Hence the
+// ahead: these numbers sum to 0, so the largest is at least 0, and n_d - g w_d / W < 1 after the choice. Hence the
 // counts are exact after every W samples, where the differences are integers above -1 that sum to 0. With two datasets
-// neither is ever a sample behind. With more a dataset may be; the maximum was about 2 in random mixtures of up to 12
-// weights.
+// neither is ever a sample behind. With more datasets one may be, by up to about 2 samples in random mixtures of up to
+// 12 weights.
 //
 // A sample far into a period is reached without walking from the beginning of the period. Before any sample b the
 // counts are at most u_d = ceil(b w_d / W), because no dataset is a whole sample ahead. Two rules carry this bound from
@@ -51,8 +51,8 @@ class Mixture {
   void advance();
   // Moves to the beginning of the period of next_sample(), where the counts are exact.
   void rewind();
-  // Walks from `begin`, in the period of next_sample(), to the first sample up to `end` whose counts the bound
-  // determines. If there is none, returns false at the beginning of the period.
+  // Walks from `begin`, in the period of next_sample(), with the bound, to the first sample up to `end` at which the
+  // bound equals the counts. If there is none, goes to the beginning of the period and returns false.
   bool settle(int64_t begin, int64_t end);
 
   // One element per dataset with a weight above 0.

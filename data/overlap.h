@@ -13,8 +13,8 @@ namespace octavo {
 //     another format or dtype. Up to 2 million tokens are compared completely, longer files by 256 blocks of 8,192;
 //   - a dataset of either list contains one file on disk twice, or two datasets of `train` share one.
 // `train` has the datasets of one stage. Two datasets of `validation` may share files. Datasets with weight 0 do not
-// count, because they are never read. Looks up every file, but reads the tokens only of files of `train` that have as
-// many as one of `validation`. Throws an UnreadableFile that names a missing file.
+// count, because they are never read. Looks up every file, but reads tokens only if a file of `train` has as many
+// tokens as a file of `validation`. Throws an UnreadableFile that names a missing file.
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation);
 
 }  // namespace octavo

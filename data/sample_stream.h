@@ -1,4 +1,4 @@
-// The training samples: exact, independent of the number of ranks, and found in constant time.
+// The sequence of the training samples.
 //
 // Sample g takes the next window (data/window_order.h) of a dataset (data/mixture.h). So its tokens depend on g and the
 // data config only, not on the number of ranks, and any sample is reached directly.
@@ -55,12 +55,12 @@ class SampleStream {
   // vocab_size); 0 disables the check. config.origin applies to config.train. Throws an InputError that names the
   // config key or file if an option is impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id
   // outside the vocabulary), a dataset has no tokens, a sidecar contradicts the config (data/sidecar.h; not checked if
-  // vocab_size is 0), or data.document_mask has nothing to divide at.
+  // vocab_size is 0), or data.document_mask is set and nothing divides the documents of a dataset.
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }
-  // Returns sentences about the tokens around documents: an id that overrides that of a sidecar, and documents that
-  // contain a token already.
+  // Returns sentences about token files with several names, about documents that contain a bos or eos already, and
+  // about ids that override those of a sidecar.
   const std::vector<std::string>& notes() const { return notes_; }
   bool document_mask() const { return config_.document_mask; }
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
@@ -92,14 +92,15 @@ class SampleStream {
   }
 
   StreamState state() const;
-  // Returns a state as JSON, together with the data that it belongs to: the datasets with their fingerprints and times
-  // (data/tokens/fingerprint.h) when they were opened, the order, and seq_len. Independent of ranks and batch size.
+  // Returns a state as JSON, together with the data that it belongs to: the datasets with their fingerprints and
+  // modification times at opening (data/tokens/fingerprint.h), the order, and seq_len. Independent of ranks and batch
+  // size.
   nlohmann::json state_json(const StreamState& state) const;
   // Throws an InputError if the JSON is malformed, and OtherData if it belongs to other datasets, weights, seq_len,
   // order or bos/eos.
   void restore(const nlohmann::json& json);
-  // Returns a sentence for each dataset that has the fingerprint of its dataset in the JSON, but files that were
-  // modified later than those. Only datasets of which the fingerprint samples a part count.
+  // Returns a sentence for each dataset whose fingerprint equals the one in the JSON, although some of its files were
+  // modified later than all files were then. Only datasets whose fingerprint reads samples of the text count.
   std::vector<std::string> modified_since(const nlohmann::json& json) const;
 
  private:

@@ -56,8 +56,8 @@ std::string hash_of_named(const std::string& name) {
   }
 }
 
-// Returns the tokenizer that a sidecar names. Nothing if it names none, or one that is in `compared`, to which new ones
-// are added.
+// Returns the tokenizer that a sidecar names. Returns nothing if the sidecar names none, or if `compared` contains the
+// tokenizer. Adds it to `compared`.
 std::optional<SidecarTokenizer> new_tokenizer(const std::string& path, const Json& sidecar,
                                               std::set<std::string>& compared) {
   if (sidecar.is_null()) return std::nullopt;
@@ -75,7 +75,7 @@ bool is_byte(const SidecarTokenizer& tokenizer) {
   return tokenizer.name == kByteTokenizerName || tokenizer.hash == kByteTokenizerHash;
 }
 
-// "byte" differs from every file, also from one that is gone.
+// Returns whether both may be the same. Without both hashes, only "byte" is known to differ from a file.
 bool may_be_same(const SidecarTokenizer& a, const SidecarTokenizer& b) {
   return a.hash.empty() || b.hash.empty() ? is_byte(a) == is_byte(b) : a.hash == b.hash;
 }
@@ -114,7 +114,7 @@ NamedTokens named_tokens(const std::string& token_file) {
   return {path, !sidecar.is_null(), document_token(path, sidecar, "bos"), document_token(path, sidecar, "eos")};
 }
 
-// A sidecar with other counts is left from another token file, whose tokenizer it names.
+// Throws an InputError if the sidecar has other counts than the token file, because it then describes another file.
 void check_counts(const std::string& path, const Json& sidecar, const std::string& token_file) {
   const TokenFileCounts counts = count_tokens(token_file);
   const auto check = [&](const char* name, int64_t count) {
@@ -196,7 +196,7 @@ std::optional<SidecarTokenizer> find_tokenizer(const std::vector<std::string>& t
     CHECK_INPUT(may_be_same(*first, *found),
                 "{} has the tokenizer {}, but {} has {}, expected the same in all sidecars", first->path,
                 describe(*first), path, describe(*found));
-    // A known hash decides about the other sidecars.
+    // The other sidecars are compared with a hash rather than a name, if there is one.
     if (first->hash.empty() && !found->hash.empty()) first = found;
   }
   return first;
@@ -238,7 +238,7 @@ void SidecarCheck::check_tokenizer(const std::string& path, const Json& sidecar)
               describe(configured_));
 }
 
-// Ids that are no integers are ignored, because the run does not rely on them.
+// Adds a sentence if the sidecar has another id. Ids that are not integers are ignored: the run does not rely on them.
 void SidecarCheck::compare_token(const std::string& path, const Json& sidecar, const char* name,
                                  const std::optional<int32_t>& configured) {
   const Json id = integer_of(sidecar, name);

@@ -33,8 +33,8 @@ class SidecarCheck {
   // sidecar without a hash is compared by the tokenizer that it names, if that file still exists.
   void check(const std::string& token_file);
 
-  // Returns a sentence for each id, bos and eos, that the config has and a checked sidecar names differently. It names
-  // the first such sidecar.
+  // Returns a sentence for each of bos and eos whose id in the config differs from that in a checked sidecar. The
+  // sentence names the first such sidecar.
   std::vector<std::string> overrides() const;
 
  private:

@@ -6,8 +6,8 @@
 //   W = max(1, floor(M / (seq_len + 1)))
 //
 // windows per epoch. Window w of epoch e begins at token (shift(e) + w (seq_len + 1)) mod M. So the windows of an epoch
-// do not overlap, and at most seq_len tokens are left out, other ones in every epoch. shift(0) is 0. Later shifts are
-// drawn from hash(seed, dataset, e), so that each epoch slices the documents elsewhere. Read k is window
+// do not overlap, and at most seq_len tokens are left out, different ones in every epoch. shift(0) is 0. Later shifts
+// are drawn from hash(seed, dataset, e), so that windows begin elsewhere in each epoch. Read k is window
 // permutation(e)[k mod W] of epoch e = k div W. So the window of any read is found directly, and every window occurs
 // once per epoch.
 #pragma once

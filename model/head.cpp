@@ -252,7 +252,7 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
   HeadActivations& a = args.activations;
   const float bound = cross_entropy_gradient_bound(args.scale, args.z_loss);
   for_each_chunk(c, args.weights, a, true, [&](const Chunk& chunk) {
-    // Only the kernel for whole rows of logits writes the cast. An observer needs the gradients.
+    // Only the kernel for an undivided vocabulary can write the cast. An observer needs the gradients themselves.
     const bool casts = c.tensor.alone() && c.observer == nullptr;
     const Fp8Cast cast = casts ? a.lm_head.gradient_cast(bound) : Fp8Cast{};
     loss_of_chunk(c, a,

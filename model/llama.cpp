@@ -257,7 +257,7 @@ Llama::Layers Llama::layers_of_each_kind(const Chunk& chunk) const {
   return chosen;
 }
 
-// The gradients of the norms of all chunks are a unit. They are zeroed before the first forward of the first chunk,
+// The gradients of the norms of all chunks are one unit. They are zeroed before the first forward of the first chunk,
 // because the head adds to one of them in a forward, and are complete after the last backward of the first chunk.
 void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");

@@ -47,8 +47,8 @@ struct RankGroup {
 
 class Communicator {
  public:
-  // Constructs a communicator that transfers nothing. With one rank its collectives are copies. With several ranks,
-  // which only a plan has, they are recorded on a dry-run stream and throw on any other stream.
+  // Constructs a communicator that transfers nothing. In a group of one rank, its collectives are copies. In a larger
+  // group, which only a dry run has, they are recorded on a dry-run stream and throw on any other stream.
   Communicator(Watchdog& watchdog, std::string name, int rank, int size)
       : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
   virtual ~Communicator() = default;
@@ -63,18 +63,18 @@ class Communicator {
   // Gathers the shards [k] of all ranks in rank order into out [n * k elements]. Any dtype.
   // Requires: `shard` has the dtype of `out`, and is this rank's slice of `out` or does not overlap `out`.
   void all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what = "");
-  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Keeps other slices of `in`.
+  // Sets out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]. Does not change other slices.
   // Requires: both are float32 or both bfloat16, and `out` is this rank's slice of `in` or does not overlap `in`.
   void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what = "");
   // Sets out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank
   // order.
   // Requires: `out` and `in` have one dtype and do not overlap.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
-  // Sends `in` to rank `peer`, and receives into `out` what `peer` sends at the same time. Only these two call it.
+  // Sends `in` to rank `peer`, and receives into `out` what `peer` sends. Only these two ranks call the method.
   // Requires: dtype and number of elements are equal on both ranks, and `out` and `in` do not overlap.
   void exchange(const Tensor& out, const Tensor& in, int peer, Stream& stream, const char* what = "");
-  // Send the tensor to rank `to`, or receive into the tensor what rank `from` sends. Any dtype. The n-th send() to a
-  // rank matches its n-th receive(). On the CPU the call only starts the transfer, and finish_transfer() completes it.
+  // Send the tensor to rank `to`, or receive into the tensor what rank `from` sends. Any dtype. Rank a's n-th send() to
+  // rank b matches b's n-th receive() from a. On the CPU the call starts a transfer, which finish_transfer() completes.
   // Requires: tensors of equal sizes. Until finish_transfer(), no other transfer begins and the tensor is not used.
   void send(const Tensor& tensor, int to, Stream& stream, const char* what = "");
   void receive(const Tensor& tensor, int from, Stream& stream, const char* what = "");
@@ -94,7 +94,7 @@ class Communicator {
   // Requires: sizes are equal on all ranks, and later collectives find each tensor at the same offset on all ranks.
   [[nodiscard]] virtual Registration register_memory(const Buffer&) { return {}; }
 
-  // Returns a communicator of some of this communicator's ranks with the same settings.
+  // Returns a communicator of the group `ranks`, whose members are ranks of this communicator.
   // Requires: all ranks of this communicator call this method, and none of its collectives is in progress.
   [[nodiscard]] std::unique_ptr<Communicator> split(const RankGroup& ranks);
 

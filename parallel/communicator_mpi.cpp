@@ -38,7 +38,7 @@ class MpiCommunicator final : public Communicator {
       : Communicator(watchdog, ranks.name, ranks.rank, ranks.size),
         comm_(split_watched(watchdog, ranks, parent)),
         scratch_(static_cast<size_t>(kScratchBytes)) {}
-  // During stack unwinding other ranks may never take part in the transfer.
+  // Waits for the transfer, except during stack unwinding, because other ranks may then never take part in it.
   ~MpiCommunicator() override {
     if (std::uncaught_exceptions() == 0)
       MPI_Waitall(as_int(std::ssize(transfer_)), transfer_.data(), MPI_STATUSES_IGNORE);

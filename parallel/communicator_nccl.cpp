@@ -58,7 +58,7 @@ class NcclQueue final : public Watchdog::Queue {
     ncclResult_t result = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(comm_, &result);
     if (status != ncclSuccess) result = status;
-    // Device of this thread. CUDA would otherwise use GPU 0 and create a context there.
+    // Sets the GPU of this thread. Otherwise CUDA would use GPU 0 and create a context there.
     if (count_ > 0 && cudaSetDevice(device_) != cudaSuccess) return std::nullopt;
     while (count_ > 0 && entries_[first_].event.is_reached()) {
       first_ = (first_ + 1) % kEntries;
@@ -250,7 +250,7 @@ Buffer allocate_nccl_memory(int64_t bytes) {
   check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
   Buffer buffer = Buffer::adopt(data, bytes, [](void* memory) { ncclMemFree(memory); });
   cuda::check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
-  // Streams created by this program do not wait for the default stream.
+  // Waits for the memset on the host, because this program's streams do not wait for the default stream.
   cuda::check(cudaDeviceSynchronize(), "cudaMemset");
   return buffer;
 }

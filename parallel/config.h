@@ -68,15 +68,15 @@ struct ParallelConfig {
   double timeout_s = 600;  // Time limit of a collective in seconds. 0 disables it.
   // Number of pipeline stages, among which the blocks of the model are divided.
   int64_t pipeline_parallel = 1;
-  // Number of chunks of consecutive blocks of each pipeline stage. More than 1 requires the schedule interleaved.
+  // Number of chunks, each of consecutive blocks, that a pipeline stage has. More than 1 requires kInterleaved.
   int64_t pipeline_chunks = 1;
   // Number of blocks of each chunk: the first chunk of every pipeline stage, then the second chunk of every stage, and
   // so on. Empty: chunks with about equal work (model/parameters/pipeline_stages.h).
   std::vector<int64_t> pipeline_layers = {};
   PipelineSchedule pipeline_schedule = PipelineSchedule::kOneForwardOneBackward;
 
-  // Returns the mesh for a run on `ranks` ranks. If the run chooses the number of replicas, the mesh has one. Throws
-  // InputError unless the sizes multiply to `ranks`.
+  // Returns the mesh for a run on `ranks` ranks. It has one replica if chooses_replicas(). Throws InputError unless the
+  // sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
   // Returns whether the sizes multiply to `ranks`.
   // Requires: each size is positive or -1.

@@ -52,13 +52,13 @@ class ContextGroup {
     Tensor rows;
     int64_t begin = 0;
   };
-  // Sets whole [batch * size * seq_len, width] = the columns of all ranks' rows, one sequence after the other, each in
-  // the order of its positions. Each rank has rows [batch * seq_len, ...].
+  // Sets whole [batch * size * seq_len, width] = the columns `mine` of all ranks, one sequence after the other, with
+  // the tokens of each sequence in the order of their positions. mine.rows is [batch * seq_len, ...].
   void start_gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch,
                     const char* what);
-  // Sets the columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The terms of all ranks
-  // are collected and added in rank order in float32, so a bfloat16 sum is rounded once for any number of ranks.
-  // Overwrites `whole` with the terms of this rank's rows.
+  // Sets the columns `mine` = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The terms of all
+  // ranks are added in rank order in float32, so a bfloat16 sum is rounded once for any number of ranks. `whole` is
+  // also used as scratch, so its values are lost.
   void start_reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
                             const char* what);
   // Makes the compute stream wait for the gather or sum that was started last. The next gather or sum with the same

@@ -1,18 +1,18 @@
 // Fully sharded data parallelism (ZeRO stage 3, Rajbhandari et al., arXiv 1910.02054; FSDP, Zhao et al., arXiv
-// 2304.11277) of flat buffers. This class does not depend on the model. A unit (a block, a table) is gathered and
-// reduced by one collective, and every rank of the shard group stores an equal slice of its weights and gradient.
+// 2304.11277) of flat buffers. Fsdp does not depend on the model. A unit (a block, a table) is gathered and reduced by
+// one collective, and every rank of the shard group stores an equal slice of the unit's weights and gradient.
 //
-//     forward and backward of unit u  gather(u) ahead; use(u); the ops that read weight(u); release(u)
-//     backward of unit u              begin_gradient(u, position); ops that write gradient(u); reduce(u, position)
-//     backward of a unit of tokens    begin_gradient(u, position); reduce_tokens(u, gradients of tokens, position)
-//     before optimizer or new step    finish_reductions()
-//     after the optimizer             weights_changed()
+//     forward and backward of unit u      gather(u) ahead; use(u); the ops that read weight(u); release(u)
+//     backward of unit u                  begin_gradient(u, position); ops that write gradient(u); reduce(u, position)
+//     backward if takes_tokens(u)         begin_gradient(u, position); reduce_tokens(u, token gradients, position)
+//     before the optimizer or a new step  finish_reductions()
+//     after the optimizer                 weights_changed()
 //
-// Full weights and gradients are stored in slots. If a pool has fewer slots than units, its units rotate: unit i of the
-// pool uses slot i mod slots. So addresses are known at construction, and with two slots two neighbouring units never
-// share a slot. Rotating weights of a pool may share memory with rotating gradients of another pool that are written
-// only after the last use of those weights (FsdpPool::weights_over). In a group of one rank, the full tensors are the
-// shards themselves and there are no transfers.
+// Units are grouped into pools. A pool has slots, in which full weights and gradients are stored. If a pool has fewer
+// slots than units, its units rotate: unit i of the pool uses slot i mod slots. So addresses are known at construction,
+// and with two slots two neighbouring units never share a slot. Rotating weights of a pool may share memory with
+// rotating gradients of another pool that are written only after the last use of those weights
+// (FsdpPool::weights_over). In a group of one rank, the full tensors are the shards and nothing is transferred.
 //
 // Collectives of the shard group run on their own stream, and collectives over replicas, which may use slower links, on
 // another stream, so that gathers do not wait for them. A device may start collectives in the order in which they were
@@ -89,7 +89,7 @@ struct FsdpUnit {
   size_t pool = 0;
 };
 
-// Slots for the units of a pool. A pool with at least as many slots as units keeps all of them.
+// Units that share slots. If a pool has at least as many slots as units, each unit is kept in a slot of its own.
 struct FsdpPool {
   std::string name;
   bool of_blocks = false;  // True if the units are the blocks of the model.
@@ -98,7 +98,7 @@ struct FsdpPool {
   // Lifetimes of the contents of the slots.
   Lifetime weight_lifetime = Lifetime::kRun;
   Lifetime gradient_lifetime = Lifetime::kStep;
-  // Pool whose gradients may share memory with the weights of this pool if neither are kept.
+  // Index of the pool whose gradients may share memory with this pool's weights, if these gradients and weights rotate.
   // Requires: the backward pass of that pool comes after the last use of these weights in a micro-batch.
   std::optional<size_t> weights_over = {};
 };
@@ -117,9 +117,9 @@ class Fsdp {
   Fsdp& operator=(const Fsdp&) = delete;
 
   // Return the full weights and gradient of a unit. The weights are [size * shard_elements] in weight_dtype, valid
-  // between use() and release(). The gradient has the same shape, in float32 or gradient_dtype, and is written by ops
-  // between begin_gradient() and reduce(). For a unit with takes_tokens(), gradient() is the copy of the tokens'
-  // gradients that reduce_tokens() makes.
+  // between use() and release(). The gradient has the same shape, in float32 if keeps_gradient() and otherwise in
+  // gradient_dtype. Ops write it between begin_gradient() and reduce(). For a unit with takes_tokens(), gradient() is
+  // the copy of the tokens' gradients that reduce_tokens() makes.
   const Tensor& weight(size_t unit) const { return states_[unit].weight; }
   const Tensor& gradient(size_t unit) const { return states_[unit].gradient; }
   // Return this rank's slices. gradient_shards() are the float32 gradient slices of all units, one after the other.

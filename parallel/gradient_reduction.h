@@ -3,9 +3,9 @@
 //
 //     full gradient is kept           ops add to it; one reduce-scatter with the last micro-batch of a step
 //     full gradient rotates           one reduce-scatter per micro-batch, whose result is added to the slice
-//     it rotates in bfloat16 and      an all-to-all collects the terms of all ranks, which are summed in float32 in
-//     an all-to-all is cheap          rank order, so that no partial sum is rounded
-//     unit is summed in rank order    the same (FsdpUnit::in_rank_order)
+//     rotates in bfloat16, and an     an all-to-all instead of the reduce-scatter collects the terms of all ranks,
+//     all-to-all is cheap             which are summed in float32 in rank order, so that no partial sum is rounded
+//     FsdpUnit::in_rank_order         an all-to-all instead of the reduce-scatter, as above
 //     table read by tokens            the gradients of the tokens are sent instead of the table's (TokenReduction)
 //
 // Everything is queued on the given stream. Reductions are collectives of the group: every rank makes the same calls in

@@ -44,7 +44,7 @@ void Mesh::connect(bool shares, const MakeCommunicator& make) {
   for (size_t i = std::size(kMeshAxes); i-- > 0;) {
     // Collectives of one communicator run one after the other, even on different streams. Ranks that share sequences
     // exchange keys and values (context) and gather units (shard) while amaxes are reduced (micro-batch), so context
-    // and shard have communicators of their own. No group that is added later has their ranks.
+    // and shard have communicators of their own. Groups that are added later have other ranks, so they share neither.
     const MeshAxis& axis = kMeshAxes[i];
     const bool overlaps = shape_.context > 1 && (axis.size == &MeshShape::context || axis.size == &MeshShape::shard);
     add(axis.name, shares && !overlaps);

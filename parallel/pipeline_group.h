@@ -10,7 +10,7 @@
 // Every rank issues its transfers in the order of its list of step entries, and the lists of two neighbours have the
 // transfers between the two in the same order (model/pipeline_schedule.h). post() starts the receive of an entry early,
 // but only after the preceding entry has taken its input. Otherwise a rank could wait for data that its neighbour sends
-// only after it has received data from this rank.
+// only after receiving data from this rank.
 #pragma once
 
 #include <cstdint>

@@ -128,8 +128,8 @@ def check_include(name, header, quoted):
     return None
 
 
-# Endings of file names that say which library, kind of processor, size or attention a file is for, and `memory` for the construction of
-# a class from an arena.
+# Endings of files that implement a header without the ending. They name a library or a kind of processor, before it a
+# head_dim or attention within documents. `memory` means that the file constructs a class from an arena.
 VARIANT = re.compile(r"(_documents)?(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|zlib|bzip2|xz|zstd|x86|other|memory)$")
 
 
@@ -187,7 +187,7 @@ def check_circles(root, files):
     return [f"{circle[0]}:1: headers include each other in a circle: {' -> '.join(circle)}" for circle in find_circles(headers)]
 
 
-MOST_SOURCES = 25  # in a folder of app/
+MOST_SOURCES = 25  # Maximum number of sources in a folder of app/.
 
 
 def check_sizes(root, files):

@@ -3,9 +3,9 @@
 
     check_speed.py [--record] [RECIPE...]
 
-Runs `octavo bench` three times for the 1.8B in each recipe (default: those recorded in tests/gpu_speeds.json). The exit code is 1 if the
-median of a step is more than 3% longer than the recorded one. The ops that take longer are then listed. Machines of one kind differ by 2%
-to 3%, so --record writes the medians of this machine, with which a change can be compared before and after.
+Runs `octavo bench` three times for the 1.8B model in each recipe (default: those in tests/gpu_speeds.json). The exit
+code is 1 if the median of a step is more than 3% longer than the recorded one, and the ops that take longer are listed.
+Machines of one kind differ by 2% to 3%. To measure a change, first record this machine's medians with --record.
 
 The program is $OCTAVO or build/octavo of this checkout. Exit code 2 is for bad input.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 3
-LONGER_PERCENT = 3.0  # A step that takes more than this longer is a failure.
+LONGER_PERCENT = 3.0  # Maximum by which a step may exceed its recorded time.
 
 
 def bench(octavo, recipe):
@@ -32,7 +32,7 @@ def bench(octavo, recipe):
 
 
 def longer(times, recorded):
-    """Returns how much longer each op takes in ms, the largest difference first. An op of only one side counts whole."""
+    """Returns (ms, name) of each op that takes longer, where ms is the difference. The largest difference is first."""
     differences = {name: times.get(name, 0.0) - recorded.get(name, 0.0) for name in times | recorded if name != "step"}
     return sorted(((ms, name) for name, ms in differences.items() if ms > 0), reverse=True)
 

@@ -206,7 +206,7 @@ class Experiment:
 
 
 def visible_gpus():
-    """Returns the names of the visible GPUs, or None alone if there is none."""
+    """Returns the names of the visible GPUs, or [None] if there are none."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         names = [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     else:

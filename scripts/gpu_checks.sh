@@ -114,7 +114,8 @@ check_ranks() {
   gpus="$(count_gpus)"
   ((gpus <= 2)) || sizes+=("$gpus")
   on_ranks 2 "$build/tests/octavo_parallel_ranks" --gtest_brief=1
-  on_ranks 3 "$build/tests/octavo_parallel_ranks" --gtest_brief=1 --gtest_filter='*FsdpRanks*'  # Two terms have only one order.
+  # Two ranks cannot show the order of a sum, because a sum of two terms has only one order.
+  on_ranks 3 "$build/tests/octavo_parallel_ranks" --gtest_brief=1 --gtest_filter='*FsdpRanks*'
   on_ranks 2 "$build/tests/octavo_model_ranks" --gtest_brief=1
   # Compares random meshes on two GPUs, and on all GPUs if there are more, with one GPU.
   for ranks in "${sizes[@]}"; do

@@ -99,7 +99,7 @@ class Source:
         raise InputError(f"{self.checkpoint.folder}: has no weights of a Llama with the names of torchtitan or Hugging Face; it has {example}")
 
     def place(self, name):
-        """Returns the names of the weight and of the states of a parameter in the checkpoint, without the names of the states."""
+        """Returns the name of a parameter's weight in the checkpoint, and the name before ".exp_avg" of its states."""
         inner = names.split_name(name)[1]
         if inner not in self.layout.outside and inner not in self.layout.in_layers:
             raise InputError(f"model.qk_norm is true, but the layout {self.layout_name} has no {inner}")

@@ -71,8 +71,8 @@ choose_nodes() {
 
 # Waits until mpirun with the process number $1 has ended, and then ends what it has left on this machine. Kills mpirun if one of these
 # conditions has lasted for $3 seconds: a rank or an ssh process that mpirun has started on this machine has ended, this script has ended,
-# this function has got SIGUSR2, or $2 seconds have passed (0 means no limit). It and its pauses ignore the signals that a whole process
-# group may get, after which a save may take any time.
+# this function has got SIGUSR2, or $2 seconds have passed (0 means no limit). The function and its sleeps ignore the
+# signals that may go to a whole process group, because the run then saves, which may take any time.
 guard() {
   local mpirun="$1" limit="$2" patience="$3" waited=0 left="$3" told="" late child name
   local -a children=()
@@ -131,8 +131,8 @@ answers() {
   }
 }
 
-# Removes the $nodes in $hostfile that do not answer, and those that NODES leaves as spares. Asks 32 nodes at a time. Fails if no node
-# answers, and also at the first start if too few nodes answer.
+# Removes nodes that do not answer from $hostfile, and then all but the first NODES of the others. Updates `nodes`. Asks
+# 32 nodes at a time. Fails if no node answers, and at the first start also if too few answer.
 leave_out_lost_nodes() {
   local name answered wanted="${NODES:-$nodes}"
   local -a names=() asked=()
@@ -158,7 +158,7 @@ leave_out_lost_nodes() {
   }
 }
 
-# make_command RANKS sets the array `command` to mpirun with that number of ranks on each of these nodes.
+# make_command RANKS sets the array `command` to mpirun with RANKS ranks on each node of $hostfile.
 make_command() {
   local ranks="$1" name
   make_mpirun "$((nodes * ranks))" "$ranks"

@@ -9,10 +9,10 @@
 # With --restarts, a run that dies (a rank is killed, exit code 1) is restarted on the same nodes from its newest checkpoint, up
 # to N times in total and up to 3 times in a row without a new checkpoint. Exit codes 0 and 3 are final, and 2 at the first start.
 #
-# When a tenth of the job's time is left, and at most ten minutes, the ranks get SIGTERM. Octavo then saves a checkpoint and ends
-# with exit code 3, and the job requeues itself if it has written a new checkpoint. A job that Slurm requeues because a node
-# failed also resumes from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names
-# another program.
+# When a tenth of the job's time is left, or ten minutes if that is less, the ranks get SIGTERM. Octavo then saves a
+# checkpoint and ends with exit code 3, and the job requeues itself if it has written a new checkpoint. A job that Slurm
+# requeues because a node failed also resumes from the newest checkpoint that it has written, whatever its
+# checkpoint.resume says. OCTAVO=PATH names another program.
 #
 # The token files and checkpoint.dir must be on a file system that all nodes share. Open MPI must have been built with PMIx
 # (Debian's and Ubuntu's are); `srun --mpi=list` shows what the cluster's Slurm offers.

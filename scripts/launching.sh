@@ -111,9 +111,10 @@ newest_checkpoint() {
   find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %P\n' 2>/dev/null | sort -n | tail -n 1 || true
 }
 
-# run_with_restarts PROGRAM RUN CONFIG [override...] calls the function RUN with CONFIG and the overrides until RUN sets `status`
-# to a final exit code, or $stopping is set. If $stopping is set when a killed run would be restarted, `status` is 3. A run that has
-# written a checkpoint resumes from it, whatever its checkpoint.resume says.
+# run_with_restarts PROGRAM RUN CONFIG [override...] calls the function RUN with CONFIG and the overrides until RUN
+# returns a final exit code, no restart is left, or $stopping is set. Sets `status` to the last exit code, or to 3 if
+# $stopping is set when a killed run would be restarted. A run with a checkpoint of its own resumes it, whatever its
+# checkpoint.resume says.
 run_with_restarts() {
   local octavo="$1" run="$2" done=0 idle=0 failed=0 first before now cause saved
   shift 2
@@ -141,7 +142,8 @@ run_with_restarts() {
     fi
     now="$(newest_checkpoint "$octavo" "$@")"
     if [[ -n "$now" && "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
-    # If the first checkpoint is gone, the run has moved those of another run to earlier/ and died before it saved its own.
+    # If there is no checkpoint now, but there was one at first, the run has moved another run's checkpoints to earlier/
+    # and died before it saved its own. It must not resume then.
     if [[ -n "$now" && "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
     if ((done == restarts)); then
       echo "$LAUNCHER: the run ended by $cause after $done restarts, as many as --restarts allows" >&2
@@ -156,8 +158,8 @@ run_with_restarts() {
     saved="no checkpoint"
     if [[ -n "$now" ]]; then saved="$(basename "$(dirname "${now#* }")")"; fi
     echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts; on the disk: $saved" >&2
-    # A run that fails again and again is restarted after a pause, which grows with each failure without a new checkpoint on the disk. The
-    # first one is restarted at once, because it may have a checkpoint in memory.
+    # After the first failure the run is restarted at once, because it may have a checkpoint in memory. After further
+    # failures without a new checkpoint on the disk it is restarted after a pause, which grows with each of them.
     sleep "$((idle > 1 ? idle : 0))" &
     wait $! || true
     if [[ -n "${stopping:-}" ]]; then

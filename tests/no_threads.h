@@ -1,4 +1,4 @@
-// A way to test that a process can no longer start threads.
+// Prevents this process from starting threads, to test code that handles this failure.
 #pragma once
 
 #include <pthread.h>

@@ -38,7 +38,7 @@ struct BenchArguments {
 
 // Returns the job with the smallest possible batch: one micro-batch for each rank that has samples of its own. Returns
 // nothing if the job has this batch already, or has pipeline stages, which need several micro-batches. The result fits
-// if `job` does, because it needs no more memory with the same choice. A collective.
+// into memory if `job` does, because it needs no more memory if it saves the same tensors. A collective.
 std::optional<Job> with_one_micro_batch(const Job& job, const Site& site) {
   if (job.micro_batches() == 1 || job.mesh.shape.pipeline > 1) return std::nullopt;
   StageConfig one = job.stated;

@@ -77,8 +77,8 @@ std::string no_such_command(const std::string& written, const std::vector<std::s
   return no_such("command", written, known);
 }
 
-// Returns the name of the argument without an option for which `option` was probably meant, such as config for
-// --config, --config-file or --job.config_file. Empty if there is none.
+// Returns the name of the positional argument that `option` probably stands for, such as config for --config,
+// --config-file or --job.config_file. Empty if there is none.
 std::string argument_meant(const CLI::App& command, const std::string& option) {
   std::string name = without_dashes(option);
   name = name.substr(name.rfind('.') + 1);
@@ -148,7 +148,8 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
-// Returns a rule. `expected` completes the message that refuses a value, and `type` is shown in the help.
+// Returns a rule that accepts the texts for which `allows` is true. `expected` completes the message that refuses a
+// value, and `type` is shown in the help.
 template <typename Allows>
 CLI::Validator value(const Allows& allows, const std::string& expected, const std::string& type) {
   const auto check = [=](const std::string& text) {

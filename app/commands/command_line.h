@@ -22,13 +22,13 @@ namespace octavo {
 // The work of a subcommand, which runs on every rank. Returns the exit code of the process (app/process/exit_codes.h).
 using Command = std::function<int(ProcessGroup&)>;
 
-// Returns a command that only works on files. Under mpirun, rank 0 runs `work`, and the other ranks receive its result.
+// Returns a command for work that needs only one rank: rank 0 runs `work`, and all ranks return its exit code.
 Command on_root(std::function<int()> work);
 
 class CommandLine {
  public:
-  // Adds all subcommands to `app`. `app.parse()` then selects the command. `app`, `timer` and `console` must outlive
-  // the object.
+  // Adds all subcommands to `app`. `app.parse()` then selects the command.
+  // Requires: `app`, `timer` and `console` outlive the object.
   CommandLine(CLI::App& app, StartupTimer& timer, Console& console);
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;

@@ -12,20 +12,20 @@
 
 namespace octavo {
 
-// Converts a Hugging Face directory to a checkpoint of step 0 at `checkpoint_dir` itself. The checkpoint has float32
-// weights, no optimizer states, and the tokenizer if there is one. Logs what is unusual about the weights
-// (WeightSource::notes). The checkpoint is written under a temporary name next to the final one, and then renamed.
-// Throws an InputError if the path exists and is not a checkpoint, or if it is a checkpoint of a run and `overwrite` is
-// false.
 struct ImportReport {
   int64_t parameters = 0;
   bool tokenizer = false;  // Whether the checkpoint contains a tokenizer, or names the byte tokenizer.
 };
+// Converts a Hugging Face directory to a checkpoint of step 0 and makes `checkpoint_dir` the directory of that
+// checkpoint. The checkpoint has float32 weights, no optimizer states, and the tokenizer if there is one. Logs what is
+// unusual about the weights (WeightSource::notes). The checkpoint is written under a temporary name next to the final
+// one, and then renamed. Throws an InputError if the path exists and is not a checkpoint, or if it is a checkpoint of a
+// run and `overwrite` is false.
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
-// Returns the metadata of a checkpoint that is imported from a Hugging Face directory: `hugging_face`
-// (WeightSource::hugging_face), which an export writes back, and the tokenizer for text, whose files `tokenizer` has
-// (read_tokenizer_files in app/text/tokenizer.h).
+// Returns the metadata of a checkpoint that is imported from `hf_dir`: the path of `hf_dir`, `hugging_face`
+// (WeightSource::hugging_face), which an export writes back, and the name of the tokenizer. `tokenizer` has the
+// tokenizer's files (read_tokenizer_files in app/text/tokenizer.h), or is empty.
 nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hugging_face,
                            const std::vector<AttachedFile>& tokenizer);
 

@@ -63,7 +63,7 @@ Plan largest_plan(const Config& config, const PlanTarget& target) {
   return std::move(*largest);
 }
 
-// Writes the page even if the plan does not fit.
+// Writes the page that shows the memory of the plan, also if the plan does not fit.
 void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
   const StepTimeline timeline = step_timeline(plan.job, *target.machine, target.network, target.document_length);
   write_output_file(path, kMemoryPage, memory_page(plan, timeline));

@@ -27,8 +27,8 @@ struct ReportArguments {
   int64_t watch_s = 0;
 };
 
-// Reads the runs in the folders `dirs`, each of them once. A folder that is no run stands for the runs below it. Those
-// that cannot be read or have no step yet are named in `left_out`, with the reason.
+// Reads the runs in the folders `dirs`, each run once. A folder that is no run stands for the runs below it. Runs that
+// cannot be read or have no step yet are named in `left_out`, with the reason.
 std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vector<std::string>& left_out) {
   std::vector<RunRecords> runs;
   std::set<std::filesystem::path> seen;
@@ -50,10 +50,10 @@ std::vector<RunRecords> read_runs(const std::vector<std::string>& dirs, std::vec
   return runs;
 }
 
-// Whether a run has not logged the last step of its config yet.
+// Returns whether a run has not yet logged the last step of its config, or has no config.
 bool goes_on(const RunRecords& run) { return run.total_steps() == 0 || run.last_step < run.total_steps(); }
 
-// Groups runs that differ only in their seeds, unless each run is to be a line.
+// Groups runs that differ only in their seeds. If `each` is true, each run is a group of its own.
 std::vector<RunGroup> groups_of(const std::vector<RunRecords>& runs, bool each) {
   if (!each) return group_runs(runs);
   std::vector<RunGroup> groups;

@@ -56,7 +56,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainArguments {
-  TargetArguments target;  // Only a dry run uses more than the config in it.
+  TargetArguments target;  // Without --dry-run, only target.config is used.
   bool dry_run = false;
 };
 
@@ -78,8 +78,8 @@ void check_data(const Config& config, ProcessGroup& group) {
   check_same_data("data.validation", config.data.validation, group);
 }
 
-// Returns the sentence on the start screen that predicts when `samples` sequences will be trained on, from the rates of
-// the machine.
+// Returns the sentence on the start screen that predicts how long training on `samples` sequences takes, from the rates
+// of the machine.
 std::string predicted_time(const Job& job, const MachineRates& machine, const NetworkRates& network, int64_t samples) {
   try {
     const StepPrediction step = predict_step(job, machine, network);
@@ -112,7 +112,7 @@ void log_start_screen(const StartFacts& facts) {
   for (const std::string& warning : config_warnings(facts.job.config, facts.datasets)) log_warning("{}", warning);
 }
 
-// Predicts when the steps end, if the program contains a machine file for these GPUs.
+// Predicts how long the steps take, if the program contains a machine file for these GPUs.
 std::string describe_time(const Job& job, const Runtime& runtime, int64_t samples) {
   if (!runtime.stream().is_cuda()) return time_on_cpu();
   const std::string gpu = gpu_info(runtime.gpu()).name;
@@ -141,7 +141,7 @@ void log_start(const Job& job, Session& session, Training& training) {
   log_start_screen(facts);
 }
 
-// Ends a run that a former start has finished with `step`.
+// Ends a run that has nothing to do, because an earlier start already completed its last step, `step`.
 Ended nothing_to_do(Session& session, int64_t step) {
   session.memory_checkpoints.free();
   if (session.runtime.group().is_root()) {
@@ -157,8 +157,8 @@ Ended nothing_to_do(Session& session, int64_t step) {
 Ended train(Session& session, StopSignals& signals) {
   ProcessGroup& group = session.runtime.group();
   std::optional<Training> training;
-  Ended last = Ended::kDone;  // How the last job ended, and when.
-  auto last_end = std::chrono::steady_clock::now();
+  Ended last = Ended::kDone;                         // How the last job ended.
+  auto last_end = std::chrono::steady_clock::now();  // Time at which the last job ended.
   for (Start start = session.find_start();;) {
     const bool is_new = !training;
     const Job job = is_new ? resolve(session.config, LiveSite(session.runtime), start.progress)
@@ -194,8 +194,8 @@ Ended train(Session& session, StopSignals& signals) {
   }
 }
 
-// Fails if lines of the run's files are lost, although the training itself has ended well. A run that a signal stops
-// keeps its exit code, by which launchers decide, and only names the loss on standard error.
+// Throws an Error if lines of the run's files are lost, although the training itself has ended well. If a signal
+// stopped the run, only prints the loss of lines, because launchers rely on the exit code kExitStopped.
 void check_lost_lines(Session& session, Ended ended) {
   session.runtime.group().throw_on_all_ranks([&] {
     std::vector<std::string> lost = session.lost_lines;
@@ -290,7 +290,7 @@ std::string describe_ranks(const PlanTarget& target) {
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
-// Makes the checks of a start of the run with its first job, and prints the start screen.
+// Makes the checks that a start of the run would make for its first job, and prints the start screen.
 void start(const Config& run, const Job& job, const Progress& progress, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed) {
   const StageConfig& config = job.config;

@@ -141,7 +141,7 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;
   PrecisionGuardConfig precision_guard;
-  bool compute_given = false;  // Whether precision.compute was given. Otherwise resolve_device sets it.
+  bool compute_given = false;  // Whether precision.compute was given. If not, resolve_device sets precision.compute.
   ParallelConfig parallel;
   ActivationCheckpointing activation_checkpointing;
   CheckpointConfig checkpoint;
@@ -170,7 +170,7 @@ Config config_from_json(const nlohmann::json& json, const std::string& source = 
 
 // Returns every key with its value, nested by section.
 nlohmann::json to_json(const Config& config);
-// Returns the same as text, in the order of docs/config.md.
+// Returns to_json(config) as text, with the keys in the order of docs/config.md.
 std::string to_json_text(const Config& config);
 // Returns every key with its value as a YAML config that load_config can read.
 std::string to_yaml(const Config& config);

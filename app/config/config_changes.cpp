@@ -117,7 +117,7 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   for (const Choice<KeyClass>& one : kAllowedChange) {
     if (needed.erase(one.value) > 0) names += (names.empty() ? "" : ",") + std::string(one.name);
   }
-  // No class allows another type, whose states are others.
+  // No class of checkpoint.allow_changes permits another optimizer.type, because its states would not fit.
   const bool other_states =
       std::ranges::any_of(refused, [](const ConfigChange& change) { return change.key == "optimizer.type"; });
   const std::string remedy =

@@ -21,8 +21,8 @@ namespace {
 
 using namespace config_names;
 
-// Checks that the data-parallel ranks divide every batch, that every pipeline stage has a micro-batch in each step, and
-// equally many ones if its chunks are interleaved.
+// Checks that the data-parallel ranks divide every batch, and that each rank has at least as many micro-batches per
+// step as there are pipeline stages, or a multiple of that number if the schedule is interleaved.
 void check_batch(const StageConfig& config, int64_t ranks) {
   const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
   const int64_t unit = config.training.micro_batch_size * data_ranks;
@@ -168,13 +168,14 @@ void check_division(const Config& config, int64_t ranks) {
   }
 }
 
-// Returns the number of tokens that must lie in one chunk of a context-parallel rank: a block of blockwise scales, so
-// that the scales do not depend on the mesh, or else one token.
+// Returns the number of tokens of which the length of a context-parallel chunk must be a multiple: the block length of
+// blockwise scales, so that the scales do not depend on the mesh, or else 1.
 int64_t chunk_unit(const Config& config) {
   return traits(traits(config.precision.linear).activations).blockwise ? traits(config.precision.linear).alignment : 1;
 }
 
-// Checks that each sequence can be divided into two equal chunks per rank of a context-parallel group.
+// Checks that each sequence can be divided into two equal chunks per context-parallel rank, of a multiple of `unit`
+// tokens each. `who_asks` is the end of the error message.
 void check_chunks(const Config& config, int64_t unit, const std::string& who_asks) {
   const int64_t ranks = config.parallel.context_parallel;
   if (ranks == 1) return;

@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// How a resumed run decides whether a changed key changes its results. Only used for keys that compute().
+// How a resumed run decides whether a changed key changes its results. Only used for keys whose computes() is true.
 enum class Compared : uint8_t {
   kByValue,   // The values are compared.
   kByEffect,  // The effects are compared: the content of the token files, or the schedule's values at each step.
@@ -31,7 +31,7 @@ struct ConfigKey {
   std::vector<std::string> item_keys = {};  // Keys of each map if the value is a list of maps.
 
   bool computes() const { return key_class != KeyClass::kCarriesOut; }
-  // Puts the key into another class than the rest of its section.
+  // Put the key into another class than that of its section, and return the key.
   ConfigKey& carries_out() {
     key_class = KeyClass::kCarriesOut;
     return *this;

@@ -105,14 +105,14 @@ void check_tag(const std::string& tag, const std::string& where) {
               printable(tag, kMaxDescribedText));
 }
 
-// Builds the tree of a YAML document. The tree contains a replica of each alias, so that a short document can expand to
-// any number of nodes; the limits bound them.
+// Builds the tree of a YAML document. The tree repeats the nodes of an anchor for each of its aliases, so a short
+// document could expand to any number of nodes. The limits above bound that number.
 class TreeBuilder {
  public:
   // `text` is the text of the whole document.
   TreeBuilder(const Origin& origin, const std::string& text) : origin_(origin), text_(text) {}
 
-  // Builds the tree. The maps that merge keys merge are known only after the first pass.
+  // Builds the tree. If there are merge keys (<<), builds it twice, because only the first pass finds the merged maps.
   ConfigNode build(const YAML::Node& yaml) {
     ConfigNode root = build(yaml, 0);
     if (merged_.empty()) return root;

@@ -105,8 +105,8 @@ StageConfig changed_config(const Config& run, size_t stage) {
     const bool good = key.read(node_from_json(changes.at(key.name), run.source), changed);
     CHECK(good, "stages: {} does not read what it wrote", key.name);
   }
-  // A later stage starts from trained weights and needs no warm-up. The keys of a decay belong to the schedule that
-  // they were given with.
+  // A later stage starts from trained weights and needs no warm-up. A stage that gives optimizer.schedule
+  // does not inherit optimizer.decay_steps and optimizer.decay_type, which belong to the schedule of the run.
   OptimizerConfig& optimizer = changed.optimizer;
   if (changed.stage.own_schedule && stage > 0 && !states("optimizer.warmup_steps")) optimizer.warmup_steps = 0;
   if (states("optimizer.schedule") && !states("optimizer.decay_steps")) optimizer.decay_steps = 0;

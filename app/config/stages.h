@@ -54,7 +54,7 @@ std::vector<StageConfig> stage_configs(const StageConfig& stage, const std::vect
 // Returns data.skip and the samples that rollbacks skip.
 std::vector<SampleRange> skipped_samples(const DataConfig& data, const std::vector<SampleRange>& rolled_back);
 
-// Makes the key `stages`. Its items may give any of `keys` that a stage may change.
+// Makes the key `stages`, whose items may give all of `keys` that a stage is allowed to change.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);
 
 }  // namespace octavo

@@ -163,7 +163,8 @@ bool is_foreign_section(const ConfigNode& node, const std::string& name, const s
   });
 }
 
-// Returns whether a merge key merges the map `node`, or each map in it, into others, which then have its keys.
+// Returns whether merge keys (<<) merge `node`, or all its children, into other maps. Those maps then have its keys, so
+// unknown keys are reported there.
 bool is_merged(const ConfigNode& node) {
   const auto is_source = [](const ConfigNode& one) { return one.is_merged; };
   return node.is_merged || (!node.children.empty() && std::ranges::all_of(node.children, is_source));

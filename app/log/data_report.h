@@ -21,14 +21,14 @@ struct DatasetUse {
   double epochs_at_end = 0;  // Number of epochs at the end of the run.
 };
 
-// Returns the last epoch, counted from 1, that begins while the number of epochs rises from `before` to `now`, except
-// the first one.
+// Returns the epoch, counted from 1, that begins while the number of completed epochs rises from `before` to `now`, or
+// the last one if several begin. Returns nothing if no epoch, or only the first one, begins.
 std::optional<int64_t> begun_epoch(double before, double now);
 
 class DataReport {
  public:
-  // `loader` must outlive the object. `samples` is the number of samples that remain until the end of the run or of its
-  // current stage.
+  // `samples` is the number of samples that remain until the end of the run or of its current stage.
+  // Requires: `config` and `loader` outlive the object.
   DataReport(const DataConfig& config, const Loader& loader, int64_t samples);
 
   // Throws an InputError if the run would exceed a dataset's max_epochs and data.on_max_epochs is error.
@@ -52,7 +52,7 @@ class DataReport {
   const DataConfig& config_;
   const Loader& loader_;
   int64_t samples_;
-  std::vector<int64_t> windows_;  // Number of windows of each dataset that was reported so far.
+  std::vector<int64_t> windows_;  // Number of windows read from each dataset up to the last batch of log_events().
 };
 
 }  // namespace octavo

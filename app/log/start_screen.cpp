@@ -189,7 +189,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
   if (config.data.resume_from_sample == facts.next_sample) {
     data.push_back(fmt::format("data.resume_from_sample: the data continues at sample {}", facts.next_sample));
   }
-  // Labels, and the texts that follow them, each of which begins a line.
+  // Labels, and the texts that follow each label. Each text begins a new line.
   const std::vector<std::pair<const char*, std::vector<std::string>>> rows = {
       {"octavo", {fmt::format("{}, commit {}", kVersion, build_commit())}},
       {"model", {model_text(config)}},

@@ -1,5 +1,5 @@
-// The start screen: the first lines in the log of a run, which describe what the run will do. Warnings about a config
-// that can be trained with but is probably a mistake follow it.
+// The start screen: the first lines in the log of a run, which describe what the run will do. After it come warnings
+// about values of the config that are valid but probably a mistake.
 #pragma once
 
 #include <cstdint>

@@ -64,16 +64,18 @@ void log_step_warnings(const Step& step);
 // results of the oldest step.
 class StepResults {
  public:
-  // `state`, on whose stream the steps run, must outlive the object.
+  // Requires: `state`, on whose stream the steps run, outlives the object.
   explicit StepResults(TrainingState& state);
 
   // Starts the clock of the next step now instead of at the end of the previous step. Called before the first step, and
   // after work between steps that is not part of a step, such as a validation or a save.
   void start() { mark(); }
 
-  // Queues the copy of the step's results after its work. At most two steps may be in flight.
+  // Queues the copy of the step's results after its work.
+  // Requires: pending() < 2.
   void push(Step step);
-  // Waits for the oldest step and returns it with its results. Requires pending() > 0.
+  // Waits for the oldest step and returns it with its results.
+  // Requires: pending() > 0.
   Step pop();
   int64_t pending() const { return pushed_ - popped_; }
   // Returns whether the device has completed everything that was pushed, and therefore waits for the host.

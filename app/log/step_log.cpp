@@ -98,7 +98,7 @@ StepLog::StepLog(const StageConfig& config, const Runtime& runtime, bool writes,
   if (writes) metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
 }
 
-// A run that fails does not call end().
+// Reports the lost lines of a run that fails, because such a run does not call end().
 StepLog::~StepLog() {
   if (console_ != nullptr) console_->show_progress("");
   if (!metrics_ || has_ended_) return;

@@ -38,9 +38,8 @@ std::string describe_steps(int64_t first, int64_t last);
 
 class StepLog {
  public:
-  // Only the rank with `writes` set reports anything. It has a MetricsWriter, to which `resumes_after` is passed.
-  // `console` shows the progress line if it is a terminal, and may be null. Throws an InputError if a file cannot be
-  // opened.
+  // Only the rank with `writes` set reports anything. `resumes_after` is the argument of MetricsWriter. `console` shows
+  // the progress line if it is a terminal, and may be null. Throws an InputError if a file cannot be opened.
   StepLog(const StageConfig& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
           Console* console);
   ~StepLog();
@@ -52,7 +51,8 @@ class StepLog {
   // Reports a step, with means over the steps since the last reported one. Not a collective; does nothing on ranks that
   // do not write.
   void report(MetricRow row);
-  // Writes the last reported step to the files once more for as long as `add` adds something to its row.
+  // Calls `add` with the row of the last reported step until it returns false. Each time that `add` returns true,
+  // writes the row to the files again.
   void report_again(const std::function<bool(MetricRow&)>& add);
   // Queues `work` for the thread that writes files. Files are written by a thread, because a write can take seconds
   // while a checkpoint fills the disk. If `work` throws, the first error is logged as a warning. Does nothing on ranks

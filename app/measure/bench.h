@@ -23,7 +23,7 @@ struct ProfiledStep {
   std::map<std::string, Profiler::Total> ops;
 };
 
-// Rates and times from which lower bounds of ops are computed.
+// Rates from which lower bounds of op times are computed, and measured times that are compared with such bounds.
 struct Floors {
   DeviceRates rates;
   std::vector<double> forward_backward_times;  // Time of the forward and backward passes of each step, in milliseconds.
@@ -34,8 +34,8 @@ inline constexpr int64_t kBenchDocumentLength = 1024;
 class Bench {
  public:
   // Allocates what training allocates, with weights from model.init_from or random ones. With a document mask, the
-  // synthetic documents have `document_length` tokens on average. A collective. `job` and `runtime` must outlive the
-  // object.
+  // synthetic documents have `document_length` tokens on average. A collective.
+  // Requires: `job` and `runtime` outlive the object.
   Bench(const Job& job, Runtime& runtime, int64_t document_length = kBenchDocumentLength);
 
   // Returns the size of this rank's arena in bytes.
@@ -70,9 +70,10 @@ class Bench {
 
 // Adds profiled_step_ms and ops, a list of {op, calls, ms, share, tflops, gb_s} sorted by time, to the result of a
 // bench. share is relative to profiled_step_ms. If `floors` is not null, also adds the results of --ops: fp8, floor_ms
-// and ratio of each op (null without a floor); rates; ops_ms, floor_ms and unexplained_ms (time of the profiled step
-// outside of ops); and forward_backward_ms, products_and_attention_ms, products_and_attention_floor_ms and
-// forward_backward_ratio (relative to that floor).
+// (a lower bound of ms, or null) and ratio (ms / floor_ms) of each op, the measured rates, the sums ops_ms and floor_ms
+// over all ops, and unexplained_ms, the time of the profiled step outside of ops. products_and_attention_ms and
+// products_and_attention_floor_ms are the sums over ops with FLOPs. forward_backward_ms is the median of
+// floors->forward_backward_times, and forward_backward_ratio its ratio to products_and_attention_floor_ms.
 void add_ops(nlohmann::ordered_json& result, const ProfiledStep& profiled, const Floors* floors);
 
 // Adds exposed_communication_ms: the time of the profiled step minus its ops other than collectives, which includes

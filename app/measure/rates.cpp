@@ -67,7 +67,8 @@ void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_t
 }
 
 // Fills a matrix [rows, columns] in float32 or bfloat16 with normally distributed random values, because multiplying
-// zeros would be faster than real data. Some rows are repeated. rows must be a multiple of 64.
+// zeros would be faster than real data. Some rows are repeated.
+// Requires: the number of rows is a multiple of 64.
 void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   constexpr int64_t kRows = 64;
   std::mt19937_64 random(seed);
@@ -88,7 +89,8 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
 
 // Returns the FLOP/s of d = a b^T with a [m, k] and b [n, k], in the compute dtype if precision.linear is bfloat16,
 // else with quantized operands of the FP8 recipe. Uses fast accumulation unless the config disables it or the recipe
-// does not support it. m, n and k must be multiples of 128. Removes the stream's workspace.
+// does not support it. Removes the stream's workspace.
+// Requires: m, n and k are multiples of 128.
 double measure_matmul(const MatmulSize& size, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
   const MatmulBuffers planned(size, precision, stream, plan);

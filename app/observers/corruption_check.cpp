@@ -214,7 +214,7 @@ CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, Pro
       recomputes_(!stream_.is_cuda() || stream_.deterministic()),
       parts_(replicated_parts(config.model, state)),
       results_({"losses"}) {
-  // All ranks list the units of the whole model, so that the results of all pipeline stages have the same places.
+  // All ranks list the units of the whole model, so that a result has the same index on all pipeline stages.
   const ParameterLayout whole = state.parameters.layout().whole();
   for (const ParameterUnit& unit : whole.units()) results_.push_back("gradients of " + unit.name);
   for (const ParameterUnit& unit : state.parameters.layout().units()) {
@@ -245,9 +245,10 @@ void CorruptionCheck::begin_step(const TrainingStep& step) {
   hash_results(1);
 }
 
-// Queues hashing of the results of the next micro-batch. The losses are hashed when the first gradient is complete on
-// the compute stream: at that time the losses are complete and not yet overwritten. If the stage has several chunks,
-// the gradients of norms are not hashed, because in a step other micro-batches have added to them by then.
+// Makes the next micro-batch hash its results as they become complete. `pass` is 0 for the additional pass and 1 for
+// the step. The losses are hashed when the first gradient is complete on the compute stream: at that time the losses
+// are complete and not yet overwritten. If the stage has several chunks, the gradients of norms are not hashed, because
+// in a step other micro-batches have added to them by then.
 void CorruptionCheck::hash_results(int64_t pass) {
   auto hash = [this, pass, hashed = std::vector<bool>(results_.size())](size_t result, const Tensor& x) mutable {
     if (hashed[result]) return;  // Only the first micro-batch is hashed.

@@ -8,7 +8,8 @@
 //
 // Rank 0 compares the hashes of all ranks (app/observers/corruption_verdict.h).
 //
-//   due(step): begin_step(...); the step; end_step();   once its results are there: finish()
+// For a step with due(step), the caller calls begin_step() before the step, end_step() after the step was queued, and
+// finish() when the results of the step are on the host.
 //
 // All work is queued. Only finish() waits, for work that is usually complete by then. The check does not change the
 // training by a bit, because the first micro-batch of the step overwrites the results of the additional pass.
@@ -24,7 +25,7 @@
 
 namespace octavo {
 
-// A slice of a part. The hash of the part is the sum of its slices' hashes (kernels/math/bit_hash.h).
+// A slice of a HashedPart. The hash of the part is the sum of the hashes of its slices (kernels/math/bit_hash.h).
 struct HashedSlice {
   HashedPart part;
   Tensor data;
@@ -33,8 +34,8 @@ struct HashedSlice {
 
 class CorruptionCheck {
  public:
-  // `state`, which has memory for the hashes, and `group` must outlive the object. `place` names this rank's host and
-  // GPU in messages. A collective.
+  // `state` has memory for the hashes. `place` names this rank's host and GPU in messages. A collective.
+  // Requires: `state` and `group` outlive the object.
   CorruptionCheck(const Config& config, TrainingState& state, ProcessGroup& group, const std::string& place);
   CorruptionCheck(const CorruptionCheck&) = delete;
   CorruptionCheck& operator=(const CorruptionCheck&) = delete;
@@ -43,14 +44,17 @@ class CorruptionCheck {
   // Returns whether a micro-batch is computed twice.
   bool recomputes() const { return recomputes_; }
 
-  // Queues the additional pass before a due step, whose batch was uploaded last. A collective.
+  // Queues the additional pass of the first micro-batch of a due step, before that step. A collective.
+  // Requires: the batch of the step was uploaded last.
   void begin_step(const TrainingStep& step);
-  // Queues the hashes after a due step. At most two steps may be pending.
+  // Queues the hashes after a due step.
+  // Requires: fewer than two steps are pending.
   void end_step();
   // Waits for the oldest pending step and returns the verdict of its check on every rank. Called once per due step, in
   // order. A collective.
   CorruptionVerdict finish();
   // Hashes the current state, waits, and returns the verdict about the state alone on every rank. A collective.
+  // Requires: no step is pending.
   CorruptionVerdict check_state();
 
  private:

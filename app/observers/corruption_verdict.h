@@ -16,8 +16,8 @@ namespace octavo {
 // A part of the state that a rank holds and hashes.
 struct HashedPart {
   std::string what;  // Name of the part, such as "exp_avg of block 3 (shard 1)". Parts of equal names must be equal.
-  // Name of a replica that several ranks share, of which this part is a slice. The hashes of its slices add up to the
-  // hash of the replica. Empty if this rank holds a replica alone.
+  // Name of the replica to which this part belongs if its slices are spread over several ranks. The hashes of the
+  // slices add up to the hash of the replica. Empty if this rank holds the whole replica.
   std::string copy;
 };
 

@@ -23,7 +23,7 @@ class Magnitudes {
   // `scratch` [1] float32 is overwritten by every call.
   Magnitudes(const Tensor& scratch, Stream& stream) : scratch_(scratch), stream_(stream) {}
 
-  // Returns max |x|, in which infinity and NaN win.
+  // Returns max |x|. Infinity is larger than any finite number, and NaN is larger than infinity.
   float of(const Tensor& x) const {
     float magnitude = 0;
     stream_.zero(scratch_);
@@ -111,7 +111,7 @@ class Search : public ResultObserver {
       parts.back() += fmt::format(" ({})", result.parameter);
     }
     parts.push_back(fmt::format("{} in its result", format_magnitude(worst)));
-    // An entry of a forward also computes the backward of the head.
+    // The forward of a micro-batch includes the backward of the head, so the pass of the head is not named.
     const char* pass = layer == num_layers_ ? "" : backward_ ? "backward of " : "forward of ";
     return fmt::format("{} in {}, {}micro-batch {}; largest magnitudes: {}", result.op, part, pass, micro_batch_,
                        fmt::join(parts, ", "));
@@ -135,7 +135,8 @@ class Search : public ResultObserver {
   std::optional<NonfiniteResult> found_;
 };
 
-// Looks for what is not finite although all results of the micro-batches are: sums over the ranks, and the norm.
+// Returns the first sum of gradients over micro-batches and ranks that is not finite, or the gradient norm if only the
+// norm is not finite, or nothing.
 std::optional<NonfiniteResult> find_in_gradients(TrainingState& state, const Magnitudes& magnitudes) {
   Stream& stream = state.mesh.stream();
   const int64_t after = state.batch.num_micro_batches();
@@ -172,7 +173,7 @@ class NonfiniteWatch : public StepObserver {
 
   void on_result(Step& step) override {
     if (step_ && !step.skipped) weights_after_ = step.number;
-    // All ranks know the same loss and norm, as far as being finite is concerned.
+    // Loss and norm are finite on all ranks or on none, so all ranks decide the same.
     if (is_done_ || !step.skipped || (std::isfinite(step.loss()) && std::isfinite(step.grad_norm))) return;
     is_done_ = true;
     step_ = {.number = step.number, .targets = step.num_targets()};
@@ -181,7 +182,8 @@ class NonfiniteWatch : public StepObserver {
 
   bool wants_result(int64_t /*step*/) const override { return step_.has_value(); }
 
-  // The batch is still on the device: it is that of `last_step`, the last step that was queued, or of the one before.
+  // The batch of the skipped step is still on the device, because that step is `last_step` (the last step that was
+  // queued) or the step before it.
   void while_idle(int64_t last_step) override {
     if (!step_) return;
     TrainingState& state = context_.state;
@@ -238,13 +240,13 @@ class NonfiniteWatch : public StepObserver {
   bool is_done_;
   std::optional<TrainingStep> step_;      // Step to compute again.
   SampleRange samples_;                   // Samples of the step.
-  std::optional<int64_t> weights_after_;  // Step that changed the weights since.
+  std::optional<int64_t> weights_after_;  // Last step after step_ that changed the weights.
 };
 
 }  // namespace
 
 std::optional<NonfiniteResult> find_nonfinite(TrainingState& state, const TrainingStep& step) {
-  // The tensor is free until the gradients are measured.
+  // The tensor is not used until the gradients are measured, so it serves as scratch memory.
   const Magnitudes magnitudes(state.optimizer.grad_sum_of_squares(), state.mesh.stream());
   Search search(magnitudes, state.model.config().num_layers);
   state.model.observe_results(&search);

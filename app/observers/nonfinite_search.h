@@ -14,7 +14,7 @@ namespace octavo {
 
 // The first result of a rank that is not finite.
 struct NonfiniteResult {
-  // Place of the result in the step. The smallest one of all ranks is the first result of the step.
+  // Position of the result in the step, compared lexicographically. The smallest one of all ranks is the step's first.
   std::array<int64_t, 4> order = {};
   // Micro-batch of the result. Empty if the result is of the whole step, such as a sum of gradients over the ranks.
   std::optional<int64_t> micro_batch = {};
@@ -27,8 +27,6 @@ struct NonfiniteResult {
 // nothing that a later step reads. A collective. Waits for the stream.
 std::optional<NonfiniteResult> find_nonfinite(TrainingState& state, const TrainingStep& step);
 
-// Returns the samples of a micro-batch of a data-parallel rank. `step` are the samples of a step of `batch_size`
-// sequences. Returns `step` if it has other samples too, because data.skip excludes some of them.
 struct MicroBatchSamples {
   SampleRange step;
   int64_t batch_size = 0;
@@ -37,6 +35,8 @@ struct MicroBatchSamples {
   int64_t micro_batch = 0;
   int64_t micro_batch_size = 1;
 };
+// Returns the samples of one micro-batch of a data-parallel rank. `step` has all samples of a step of `batch_size`
+// sequences. Returns `step` itself if it has more than `batch_size` samples, because data.skip then excludes some.
 SampleRange samples_of(const MicroBatchSamples& args);
 
 }  // namespace octavo

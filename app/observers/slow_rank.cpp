@@ -133,8 +133,8 @@ class SlowRankWatch : public StepObserver {
   const ObserverContext context_;
   int64_t every_;                 // 0 if no slow rank is looked for.
   std::vector<Stream*> streams_;  // Streams that are being recorded.
-  // Measured steps whose results have not arrived, oldest first. A step is queued before the result of the last one
-  // arrives.
+  // Measured steps whose results have not arrived, oldest first. There can be two, because a step is queued before the
+  // result of the previous step arrives.
   std::deque<Measurement> measurements_;
   bool is_first_ = true;  // The first step is not measured, because it differs from the others.
   SlowRanks slow_ranks_;  // Used on rank 0.

@@ -1,5 +1,5 @@
-// Judges the results of steps. A step with a loss or gradient norm that is not finite, or with a loss spike
-// (Spikes), went wrong; the device has already skipped the update of the former by itself
+// Judges the results of steps. A step went wrong if its loss or gradient norm is not finite, or if its loss is a spike
+// (Spikes). If one of them is not finite, the device has already skipped the update by itself
 // (kernels/optimizer/skip_update.h). Spikes of the gradient norm and unusually slow steps are only reported.
 //
 // A step is judged when its result reaches the host, one step late. All ranks see the same skipped steps. Spikes are
@@ -18,11 +18,11 @@
 namespace octavo {
 
 // Detects spikes of a number that each step has: the loss, the gradient norm, or the duration of the step. A spike is a
-// value whose z-score is above a threshold: its distance from the mean of the previous values, in standard deviations.
+// value whose z-score, its distance from the mean of the previous values in standard deviations, exceeds a threshold.
 // The authors of PaLM and OPT looked for such spikes by eye (arXiv 2204.02311, section 5.1).
 //
-// The window of a step ends two steps before it. These values are known on every device when the step is queued, so a
-// run that was stopped and resumed decides like one that was not.
+// The previous values of a step are a window that ends two steps before it. All of them are known when the step is
+// queued, so a run that was stopped and resumed decides like a run that was not.
 class Spikes {
  public:
   // `window` is the number of previous values that are used. No value is a spike until that many are known, and 0
@@ -56,7 +56,7 @@ class Spikes {
   int64_t window_;
   double threshold_;
   double least_spread_;
-  // Pairs of step and value in ascending order, kLag more than the window.
+  // (step, value) pairs in ascending order of steps, at most kLag more than the window.
   std::deque<std::pair<int64_t, double>> values_;
 };
 

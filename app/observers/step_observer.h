@@ -34,7 +34,7 @@ class StepObserver {
   virtual void while_idle(int64_t /*step*/) {}
   // Returns whether the state after the step may be saved. Called after on_result().
   virtual bool allows_save(int64_t /*step*/) { return true; }
-  // Called after the state was laid out again or rolled back, while no step is in flight.
+  // Called after the state was rolled back, or moved to another memory layout, while no step is in flight.
   virtual void on_new_state() {}
 };
 

@@ -22,7 +22,8 @@ struct Core {
   int core = 0;  // Number of the core within the socket. Hyper-threads of a core have equal numbers.
 };
 
-// Returns the processors that a process may use, 0 for this thread. Empty if the system does not report them.
+// Returns the processors that the process `pid` may use, or this thread if `pid` is 0. Empty if the system does not
+// report them.
 std::vector<Core> cores_of(pid_t pid);
 
 // Returns the processors of rank `local_rank` among the `local_size` ranks of this machine. Each rank gets the same

@@ -31,17 +31,18 @@ class Runtime {
   const Stream& stream() const { return stream_; }
   const ParallelConfig& parallel() const { return parallel_; }
   const MeshChoice& mesh_choice() const { return mesh_choice_; }
-  // Returns where the run is, with the memory that is free on this rank now.
+  // Returns the ranks and devices of the run, with the memory that is free on this rank now.
   Place place() const;
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
 
-  // Returns the sum of `value` over the ranks. Of the ranks that work on the same tokens, counts only one of the last
-  // pipeline stage, which has the losses. A collective.
+  // Returns the sum of `value` over the ranks of the last pipeline stage, which have the losses. Counts only one rank
+  // of each group of tensor-parallel ranks, which process the same tokens. A collective.
   double sum_over_tokens(double value);
 
-  // Allocates memory on this rank's device. `planned` returns the size in bytes. `planned` and the allocation may throw
-  // on any rank; all ranks then throw. A collective. The runtime must outlive the memory.
+  // Allocates memory on this rank's device. `planned` returns the size in bytes. If `planned` or the allocation throws
+  // on one rank, all ranks throw. A collective.
+  // Requires: the runtime outlives the memory.
   RunMemory allocate(const std::function<int64_t()>& planned);
 
   // On a GPU, calls `work`, which queues every kind of matmul, and makes all ranks use the same algorithms for them
@@ -57,7 +58,7 @@ class Runtime {
 
  private:
   ProcessGroup& group_;
-  ParallelConfig parallel_;  // With the sizes of the mesh.
+  ParallelConfig parallel_;  // Config in which the actual sizes of the mesh's axes replace -1.
   const Place place_;
   const MeshChoice mesh_choice_;
   const int gpu_;

@@ -72,7 +72,7 @@ int choose_threads(ProcessGroup& group) {
   const std::vector<uint64_t> all = group.all_gather(mine);
   const auto sharing = static_cast<int>(std::ranges::count(all, mine));
   if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
-  // Limit, because OpenMP keeps its table of threads on the stack, and a larger one may not fit.
+  // OpenMP keeps its table of threads on the stack, where a larger table may not fit.
   constexpr int kMaxThreads = 4096;
   const int threads = omp_get_max_threads();
   group.throw_on_all_ranks([&] {

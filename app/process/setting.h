@@ -12,11 +12,11 @@ namespace octavo {
 
 struct Setting {
   Config run;       // The config of the whole run, with the defaults of the device.
-  Place place;      // Where the run is, with the memory that is free on this rank.
-  MeshChoice mesh;  // The mesh of the config. With one replica if the config leaves their number open and nobody chose.
+  Place place;      // The ranks and devices, with the memory that is free on this rank.
+  MeshChoice mesh;  // The mesh of the config. One replica until with_chosen_mesh(), if the run chooses their number.
 };
 
-// Picks the device: config.device, or with auto the GPU if there is one that has kernels. Completes the config with the
+// Picks the device: config.device, or with auto a GPU if the program has kernels for it. Completes the config with the
 // defaults of the device, and sets the number of CPU threads and the time limit of collectives. A collective. Throws
 // the same InputError on every rank if a rank has no GPU of its own or has another config than rank 0.
 Setting observe_setting(Config config, ProcessGroup& group);
@@ -25,9 +25,9 @@ Setting observe_setting(Config config, ProcessGroup& group);
 std::string host_name();
 // Returns CUDA's number of the GPU that this rank uses. Throws an InputError if there is none.
 int choose_gpu(const ProcessGroup& group);
-// Returns the number of CPU threads of this rank. Widens a binding to cores that the launcher made by default
-// (app/process/cores.h), which rank 0 logs. Ranks that are bound to the same cores share them. OMP_NUM_THREADS takes
-// precedence. A collective.
+// Returns the number of CPU threads of this rank. If the launcher bound the ranks to cores by default, widens the
+// binding (app/process/cores.h), and rank 0 logs this. Ranks that are bound to the same cores share them.
+// OMP_NUM_THREADS takes precedence. A collective.
 int choose_threads(ProcessGroup& group);
 // Returns this rank's share of the machine's host memory, also if the device is a GPU.
 HostMemory share_of_host_memory(const ProcessGroup& group);

@@ -15,10 +15,11 @@ namespace octavo {
 
 class TuningFile {
  public:
-  // Gives `stream` the stored choices. `stream` and `group` must outlive the object. `on` describes the GPU and the
-  // versions of the libraries. An empty `path` disables the file. A collective.
+  // Gives `stream` the stored choices. `on` describes the GPU and the versions of the libraries. An empty `path`
+  // disables the file. A collective.
+  // Requires: `stream` and `group` outlive the object.
   TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path);
-  // Writes new choices like keep().
+  // Calls keep().
   ~TuningFile();
   TuningFile(const TuningFile&) = delete;
   TuningFile& operator=(const TuningFile&) = delete;

@@ -6,9 +6,9 @@
 //   OCTAVO_STEP      step of the event. 0 if it belongs to none.
 //   OCTAVO_RUN       absolute path of the run's folder, which is also the working directory
 //
-// One command runs at a time, at the earliest kAlertDelay after its first event and kAlertInterval after the end of the
-// command before it. Events of the meantime are joined in one alert. An error does not wait, nor does the end of the
-// run. Output goes to RUN/alert_command.log. A failure is logged once.
+// One command runs at a time. It starts kAlertDelay after its first event, but not before kAlertInterval has passed
+// since the previous command ended. All events that arrive until it starts are joined in one alert. An error and the
+// end of the run end the wait. Output goes to RUN/alert_command.log. A failure is logged once.
 #pragma once
 
 #include <chrono>
@@ -43,9 +43,10 @@ struct Alert {
 // Returns whether an event causes an alert. Failures of the alert command cause none.
 bool causes_alert(const RunEvent& event);
 
-// Joins events, at least one, to an alert with a line per event. Its kind is that of all events, or else "warning", or
-// "error" if the last event ended the run with an error. Its step is that of the last event that has one. `left_out`
-// is the number of further events, which the last line tells.
+// Joins events to one alert with a line per event. Alert::event is "error" if `is_error`, or else the kind that all
+// events share, or else "warning". Alert::step is that of the last event that has a step. If `left_out` is not 0, a
+// last line tells that number of further events.
+// Requires: `events` is not empty.
 Alert join_events(std::span<const RunEvent> events, size_t left_out, bool is_error);
 
 // Thread-safe.
@@ -61,8 +62,8 @@ class AlertCommand {
   void start();
   // Adds an event, if it causes an alert. `is_error` marks the error that ends the run. Never waits for a command.
   void add(const RunEvent& event, bool is_error);
-  // Waits until all added events are told, at most for the time limit of a command. What runs then is killed. Later
-  // events are not told.
+  // Waits until the commands for all added events have ended, but at most logging.alert_command_timeout_s. Then kills a
+  // command that still runs. Events that are added later are ignored.
   void end();
 
  private:

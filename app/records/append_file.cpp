@@ -112,7 +112,7 @@ void AppendFile::follow_path() {
     return;
   }
   ::close(std::exchange(descriptor_, again));
-  if (first_is_partial_) {  // The rest of the record alone would be a torn line.
+  if (first_is_partial_) {  // Drops the record, because the new file would get only the end of its line.
     kept_bytes_ -= std::ssize(kept_.front());
     kept_.pop_front();
     first_is_partial_ = false;

@@ -58,7 +58,7 @@ class MetricsWriter {
   bool is_repeated(const MetricRow& row);
 
   std::vector<std::unique_ptr<MetricSink>> sinks_;
-  std::map<int64_t, nlohmann::json> repeated_;  // Distinguishing values of the lines after resumes_after, by step.
+  std::map<int64_t, nlohmann::json> repeated_;  // Losses, norm and tokens of the lines after resumes_after, by step.
 };
 
 // A line of metrics.jsonl.

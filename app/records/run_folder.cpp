@@ -171,7 +171,7 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
     if (alerts_) alerts_->start();
   }
 
-  // Not called while the sink is locked, because a failed alert is logged.
+  // Requires: the caller does not hold the sink's lock, because a failed alert is logged to this sink.
   void end_alerts() {
     if (alerts_) alerts_->end();
   }

@@ -32,7 +32,7 @@ struct FolderFacts {
   bool resumes_its_checkpoint = false;  // Whether that checkpoint belongs to the folder's run.
   // Whether the folder's run has checkpoints, at the path in its config or in the folder.
   bool has_checkpoints = false;
-  // Whether the folder's run has saved a checkpoint on disk, or its events do not tell.
+  // Whether the folder's run has no checkpoint left, although its events name one or cannot be read.
   bool has_saved = false;
   bool begins_again = false;  // Whether checkpoint.resume is never.
 };
@@ -52,7 +52,8 @@ FolderUse find_use_of_folder(const Config& config, const std::filesystem::path& 
 class RunFolder {
  public:
   // From construction to destruction, lines of the console also go to log.txt. They are kept in memory until open(), so
-  // that a start that is refused leaves nothing behind. `config` and `runtime` must outlive the object.
+  // that a start that is refused leaves nothing behind.
+  // Requires: `config` and `runtime` outlive the object.
   RunFolder(const Config& config, Runtime& runtime);
   // Waits for the last alert, if end_alerts() was not called.
   ~RunFolder();
@@ -69,10 +70,10 @@ class RunFolder {
   // Writes the files of the locked folder on rank 0. A thread writes log.txt, so that the run never waits for a disk
   // and survives a full one (app/records/append_file.h). A collective. Throws an InputError if a file cannot be opened.
   void open();
-  // Writes a line to log.txt, and tells it as an alert, but not on the console. Used for the error that ends the run,
-  // which the program itself prints to the console.
+  // Writes the error that ends the run to log.txt and adds it to the alerts. Does not write to the console, where the
+  // program itself prints the error.
   void note(const std::string& line);
-  // Waits until all alerts are sent, or their time is over. A collective, whose other ranks wait without a time limit.
+  // Waits on all ranks until rank 0 has sent all alerts (AlertCommand::end). A collective without a time limit.
   void end_alerts();
   // Waits until log.txt and events.jsonl are written. Returns a sentence for each file whose lines are lost
   // (AppendFile::add_lost_lines). Not a collective; empty on ranks other than 0.

@@ -38,9 +38,9 @@ inline constexpr size_t kMaxEvents = 200;
 std::string report_page(std::span<const RunRecords> runs, std::span<const RunGroup> groups, int64_t reload_s = 0);
 
 // Returns the data of the page: {charts, runs, lines, reload_s}. kMetrics determines which metrics have charts. Each
-// run has its tokens and seconds of wall time by step as x axes. Each line has a name, the places of its runs, the
-// decimated points of its metrics, the smoothed values of some, and the band of several runs. Each line after the first
-// also has the relative difference of its losses from those of the first line.
+// run has its tokens and seconds of wall time by step as x axes. Each line has a name, the indices of its runs and the
+// decimated points of its metrics. Some metrics also have smoothed values. A line of several runs also has their band
+// (band_of). Each line after the first has the relative difference of its losses from those of the first line.
 nlohmann::json report_document(std::span<const RunRecords> runs, std::span<const RunGroup> groups,
                                int64_t reload_s = 0);
 

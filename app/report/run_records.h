@@ -31,15 +31,15 @@ struct RunRecords {
   int64_t total_steps() const;
 };
 
-// Reads the folder of a run. If a restart repeats a step, its later line counts; if that line differs from the earlier
-// one, no earlier line of a later step counts (MetricsHistory). Lines that are not JSON, such as one
-// that a crash cut short, and values that are not finite are skipped. Throws an InputError if `dir` has no
+// Reads the folder of a run. If a restart repeats a step, the newest line of the step counts. If that line differs from
+// the earlier line, the earlier lines of later steps do not count (MetricsHistory). Lines that are not JSON, such as
+// one that a crash cut short, and values that are not finite are skipped. Throws an InputError if `dir` has no
 // metrics.jsonl or a file cannot be read.
 RunRecords read_run(const std::string& dir);
 
-// Returns `dir` if it is the folder of a run, or else the folders below it that are, sorted by path. Folders in the
-// folder of a run do not count, and symbolic links only if they lead to the folder of a run. Throws an InputError if
-// there are none.
+// Returns `dir` if it is the folder of a run, or else all folders of runs below it, sorted by path. Folders inside the
+// folder of a run are ignored, and so are symbolic links that do not lead to the folder of a run. Throws an InputError
+// if there are no runs.
 std::vector<std::string> run_folders(const std::string& dir);
 
 // Returns the JSON that `octavo inspect RUN` prints. run is the folder, and total_steps is training.steps, if known.

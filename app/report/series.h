@@ -14,8 +14,9 @@ struct Point {
 // Points sorted by x. All values are finite.
 using Series = std::vector<Point>;
 
-// Returns at most `points` points, an even number: the minimum and the maximum in each of points / 2 equal intervals of
-// x, so that no spike is lost. The result includes the first and the last point.
+// Returns at most `points` points: the minimum and the maximum in each of points / 2 equal intervals of x, so that no
+// spike is lost. The result includes the first and the last point.
+// Requires: `points` is even.
 Series decimate(const Series& series, size_t points);
 
 // Returns an exponentially weighted mean over about `window` points on both sides, which therefore has no lag:
@@ -31,9 +32,9 @@ Series relative_gap(const Series& series, const Series& base);
 
 double median_of(Series series);
 
-// Returns the number of points in the last tenth of a series that is not empty, at least 1 and at most 20.
+// Returns the number of points in the last tenth of a series, at least 1 and at most 20.
 inline size_t tail_points(const Series& series) { return std::clamp<size_t>(series.size() / 10, 1, 20); }
-// Returns the mean of these points. 0 if there are none.
+// Returns the mean of the last tail_points() values. 0 if the series is empty.
 double tail_mean(const Series& series);
 
 }  // namespace octavo

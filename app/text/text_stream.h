@@ -13,7 +13,8 @@ namespace octavo {
 class TextStream {
  public:
   // Starts the text that follows `prompt`. The last tokens of the prompt are decoded too, because tokenizers decode a
-  // token differently at the beginning of a text. `tokenizer` must outlive the stream.
+  // token differently at the beginning of a text.
+  // Requires: `tokenizer` outlives the stream.
   TextStream(TextTokenizer& tokenizer, const std::vector<int32_t>& prompt, std::vector<std::string> stop_strings);
 
   // Adds a token and returns the text that has become complete, often an empty one. If the text contains a stop string,
@@ -29,11 +30,11 @@ class TextStream {
 
   TextTokenizer& tokenizer_;
   std::vector<std::string> stop_strings_;
-  // Tokens whose text was not added to pending_ yet, after taken_ tokens whose text, taken_text_, was added.
+  // The last tokens whose text was added to pending_, as context, then the tokens whose text was not added yet.
   std::vector<int32_t> tokens_;
-  size_t taken_;
-  std::string taken_text_;
-  std::string pending_;  // Text that was not returned yet.
+  size_t taken_;            // Number of context tokens at the beginning of tokens_.
+  std::string taken_text_;  // Text of the context tokens.
+  std::string pending_;     // Text that was not returned yet.
   bool stopped_ = false;
 };
 

@@ -221,7 +221,7 @@ TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const Tex
     const HfMetadata metadata = parse_hf_metadata(meta.at(kHfMetaKey));
     add(token_ids(metadata.eos_token_id));
     const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
-    // The byte tokenizer has no files that say what transformers does. Octavo trains its models with bos.
+    // The byte tokenizer has no files that name a bos, so the bos is the one of the model's metadata.
     if (!is_trained && tokenizer.is_byte() && !bos.empty()) ends.bos = bos.front();
   }
   return ends;

@@ -42,9 +42,9 @@ bool is_tokenizer_file(std::string_view name);
 // cannot be used.
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name);
 
-// Returns the tokens at the beginning and the end of a text of the model with this metadata. `data` is its config. A
-// text of a trained model begins with the bos of the run's documents, if they have one. A text of another model begins
-// with the token that transformers puts there. The eos of the run and all ids that the files of the model name end it.
+// Returns the tokens that begin and end a text of a model with the metadata `meta`, whose config has the section
+// `data`. A text of a model that Octavo trained begins with data.bos_id, if there is one, and a text of another model
+// with the token that transformers puts there. data.eos_id and all ids that the files of the model name end a text.
 TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data, const TextTokenizer& tokenizer);
 
 }  // namespace octavo

@@ -11,10 +11,10 @@ namespace octavo {
 
 inline constexpr const char* kTokenizerConfigName = "tokenizer_config.json";
 
-// Returns tokenizer_config.json, from which transformers reads the names of the special tokens, for `tokenizer`, a
-// tokenizer.json. `bos_id` and `eos_id` are an id, or a list whose
-// first id is used; any other JSON means that there is no such token. The padding token is the special token whose name
-// contains "pad", or else the eos token. Returns nothing if `tokenizer` is not a tokenizer.json.
+// Returns a tokenizer_config.json, from which transformers reads the names of the special tokens. `tokenizer` is the
+// tokenizer.json. `bos_id` and `eos_id` are an id, or a list whose first id is used. Any other JSON means that there is
+// no such token. The padding token is the special token whose name contains "pad", or else the eos token. Returns
+// nothing if `tokenizer` is not a tokenizer.json.
 std::optional<AttachedFile> make_tokenizer_config(const AttachedFile& tokenizer, const nlohmann::json& bos_id,
                                                   const nlohmann::json& eos_id);
 

@@ -21,8 +21,9 @@ std::string sampled_file_identity(const std::string& path);
 // Adds the bytes [begin, end) of a file to `checksum`.
 void add_file_bytes(Checksum& checksum, const InputFile& file, int64_t begin, int64_t end);
 
-// Returns the offset of block `i` of `count` (at least 2) blocks of `block_bytes`, spread evenly over `bytes` from the
-// beginning to the end. `bytes` is at least block_bytes.
+// Returns the offset of block `i` of `count` blocks of `block_bytes`, spread evenly over `bytes` from the beginning to
+// the end.
+// Requires: count >= 2 and bytes >= block_bytes.
 int64_t spread_block_begin(int64_t bytes, int64_t block_bytes, int64_t count, int64_t i);
 
 }  // namespace octavo

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names of version control, which hold old versions, the addresses of people, and passwords of remotes.
+// Folders and files of version control. They hold old versions, addresses of people and passwords of remotes.
 constexpr std::array<std::string_view, 5> kVersionControl = {".bzr", ".git", ".hg", ".jj", ".svn"};
 
 constexpr std::array kKernelFolders = {"/proc", "/sys", "/sys/fs/cgroup", "/sys/kernel/debug", "/sys/kernel/tracing"};

@@ -21,8 +21,8 @@ struct FilePlace {
 // Returns the place of the file or folder to which `path` leads, or nothing if it leads nowhere.
 std::optional<FilePlace> place_of(const std::string& path);
 
-// Returns whether the place lies in a file system in which the kernel shows its state as files (/proc, /sys), which
-// have no end or no text.
+// Returns whether the place lies in a file system whose files show the state of the kernel (/proc, /sys). Such files
+// may have no end or no text.
 bool is_of_kernel(const FilePlace& place);
 
 struct FileInTree {
@@ -41,7 +41,7 @@ struct FileTree {
 
 // Lists the regular files in `folder` and below. Symbolic links are followed. Each folder is listed once, under its own
 // path rather than that of a link, so that cycles of links end. Folders and files of version control (.git) are left
-// out. Never throws because of what is found.
+// out. Folders that cannot be listed are reported in `unreadable` and cause no exception.
 FileTree list_tree(const std::string& folder);
 
 }  // namespace octavo

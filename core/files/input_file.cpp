@@ -44,7 +44,7 @@ InputFile::InputFile(const std::string& path)
       // O_NONBLOCK, because opening a FIFO would wait for a writer, and reading some files of /proc would wait for new
       // data.
       descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-  // A socket, or a device without a driver, cannot be opened.
+  // stat() tells the kind of a file that cannot be opened, such as a socket or a device without a driver.
   int error = errno;
   struct stat status {};
   const bool is_known = descriptor_ >= 0 ? ::fstat(descriptor_, &status) == 0 : ::stat(path.c_str(), &status) == 0;

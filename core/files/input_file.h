@@ -19,7 +19,7 @@ class UnreadableFile : public InputError {
   using InputError::InputError;
 };
 
-// A file that is open for reading. Used by one thread. Throws UnreadableFile.
+// A file that is open for reading. Used by one thread. The constructor and all reads throw UnreadableFile.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -32,14 +32,15 @@ class InputFile {
   // Returns the size when the file was opened; 0 for files of /proc.
   int64_t size_bytes() const { return size_bytes_; }
 
-  // Reads bytes from `offset` on into `bytes`, as many as there are, and returns their number. The methods below
-  // continue where they were.
+  // Reads bytes from `offset` on into `bytes`, as many as there are, and returns their number. Does not affect where
+  // the methods below continue.
   int64_t read_at(int64_t offset, std::span<std::byte> bytes) const;
   // Appends up to `bytes` bytes to `text` and returns their number, which is 0 only at the end of the file.
   int64_t read_some(std::string& text, int64_t bytes);
   // Returns all remaining bytes. Throws an InputError if there are more than `max_bytes`.
   std::string read_all(int64_t max_bytes = std::numeric_limits<int64_t>::max());
-  // Reads the next line without its end. Returns false at the end of the file. Do not mix with read_all().
+  // Reads the next line without its end. Returns false at the end of the file.
+  // Requires: read_some() and read_all() are not called on this object.
   bool read_line(std::string& line);
 
  private:
@@ -61,7 +62,7 @@ std::string read_system_file(const std::string& path);
 bool path_exists(const std::string& path);
 bool is_directory_at(const std::string& path);
 
-// Returns the absolute path without links that ends with a slash, by which two paths of a directory are compared.
+// Returns the absolute path without links and with a slash at the end. All paths of a directory give the same result.
 std::string absolute_path(const std::string& path);
 // Returns whether `path` is the directory `dir` or lies inside it.
 bool is_inside(const std::string& path, const std::string& dir);

@@ -40,7 +40,7 @@ std::string printable_json(const nlohmann::ordered_json& json, int indent = -1);
 // `most`.
 int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t least = 0,
                    int64_t most = std::numeric_limits<int64_t>::max());
-// Returns json[key] as an integer. The key must exist; `where` names the object in messages.
+// Returns json[key] as an integer. Throws an InputError also if the key is missing. `where` names `json` in messages.
 int64_t integer_at(const nlohmann::json& json, const char* key, const std::string& where, int64_t least = 0,
                    int64_t most = std::numeric_limits<int64_t>::max());
 

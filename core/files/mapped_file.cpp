@@ -16,8 +16,8 @@
 namespace octavo {
 namespace {
 
-// Reads of mapped files whose bytes are gone, because the file was truncated or its disk failed, are answered by the
-// kernel with SIGBUS, which would end the process without a message.
+// The kernel answers a read of a mapped file with SIGBUS if the bytes are gone, because the file was truncated or its
+// disk failed. Without a handler the signal ends the process without a message.
 //
 // Handling the signal costs nothing as long as the files are intact. Reading with pread instead would take one system
 // call per document or slice of a weight, and every rank would need a copy of the index in memory. A process cannot
@@ -87,7 +87,8 @@ void watch_mapping(const void* begin, size_t bytes, const std::string& path) {
   watched_mappings.store(entry);
 }
 
-// Must be called before the range is unmapped.
+// Ends the watch of the mapping at `begin`.
+// Requires: the range is still mapped.
 void forget_mapping(const void* begin) {
   const std::lock_guard lock(entries_mutex());
   for (Watched* entry = watched_mappings.load(); entry != nullptr; entry = entry->next) {

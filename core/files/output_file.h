@@ -68,7 +68,7 @@ class OutputFile {
 void rename_together(std::span<OutputFile* const> files);
 
 // Writes a whole file to the device, replacing an older one. The caller must sync the directory to make the rename
-// durable (sync_directory). Throws like OutputFile.
+// durable (sync_directory of checkpoint/checkpoint_files.h). Throws like OutputFile.
 void write_output_file(const std::string& path, std::string_view content);
 // Replaces only what check_output() allows.
 void write_output_file(const std::string& path, const OutputKind& kind, std::string_view content);

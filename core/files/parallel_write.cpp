@@ -64,7 +64,7 @@ class ParallelWrite {
     check(errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
   }
 
-  // Writes a block through the buffer of a thread, which its first block allocates.
+  // Writes a block through the buffer of its thread, which is allocated for the thread's first block.
   void write_block(size_t block, Buffer& buffer) {
     CHECK(stop_ == nullptr || !*stop_, "{}: writing was stopped", path_);
     if (buffer.data() == nullptr) {

@@ -15,7 +15,7 @@ namespace octavo {
 // is bounded by kMaxWindowBytes.
 class Decoder {
  public:
-  // Largest window of earlier text that a frame may refer to. `zstd --long=31` needs it.
+  // Largest window of earlier text that a frame may refer to, 2^31 bytes, as `zstd --long=31` needs.
   static constexpr int kMaxWindowLog = 31;
   static constexpr int64_t kMaxWindowBytes = int64_t{1} << kMaxWindowLog;
 

@@ -27,7 +27,7 @@ struct FileKind {
   std::string suffix = {};                   // Suffixes in lower case, such as ".jsonl.gz". Empty if there is none.
 };
 
-// Returns the kind of the file at `path`, whose letters may be upper or lower case.
+// Returns the kind of a file according to the suffixes of its name, in upper or lower case.
 FileKind kind_of_file(const std::string& path);
 
 // Returns `path` without the suffix of a compression that is unpacked.

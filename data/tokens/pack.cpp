@@ -48,7 +48,7 @@ std::string content_of(const Source& source) {
   }
 }
 
-// Returns the numbers of the sources to read, in order, one for each file on disk. Of several names of a file the first
+// Returns the indices of the sources to read, in order, one for each file on disk. Of several names of a file the first
 // with a known suffix is taken, because in a cache of the Hugging Face hub only the links have suffixes.
 std::vector<size_t> one_name_each(std::vector<Source>& sources) {
   std::map<FilePlace, size_t> chosen;
@@ -154,7 +154,7 @@ class Packer {
     return each_once(std::move(files));
   }
 
-  // Leaves out sources whose file or content another source has.
+  // Returns the sources with each file and each content once, and records the others as repeated.
   std::vector<Source> each_once(std::vector<Source> sources) {
     const std::vector<size_t> order = one_name_each(sources);
     std::map<std::string, std::vector<size_t>> versions;  // Plain and compressed versions of a file.
@@ -239,7 +239,7 @@ class Packer {
     if (kind.content == Content::kText) {
       try {
         return read_text(file, source, take);
-      } catch (const DamagedFile& error) {  // A JSON line before the damage would be in the corpus already.
+      } catch (const DamagedFile& error) {  // JSON lines before the damage would already be written.
         if (source.named) throw;
         summary_.unreadable.emplace_back(error.what());
         return;

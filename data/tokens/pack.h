@@ -22,8 +22,8 @@ struct PackOptions {
   std::string output = {};
   // Field of JSON lines that has the text.
   std::string text_field = "text";
-  // Every n-th document goes to hold_out_output instead, and every document with the text of one of these. 0 disables
-  // it.
+  // Every n-th document, and every document with the same text as one of these, goes to hold_out_output instead. 0
+  // holds out nothing.
   int64_t hold_out_every = 0;
   // PREFIX of the held-out token file. Empty means OUTPUT_held_out.
   std::string hold_out_output = {};
@@ -37,8 +37,8 @@ struct PackSummary {
   int64_t files = 0;                                    // Number of files read.
   // Files and directories below the given directories that could not be read completely, each with the reason.
   std::vector<std::string> unreadable;
-  // Number of files below the given directories that are not text, by suffix, and of what else FileTree::left_out
-  // counts.
+  // Number of skipped entries below the given directories: files that are not text, by suffix, and the entries of
+  // FileTree::left_out, by kind.
   std::map<std::string, int64_t> skipped_files;
   // Files with the content of a file that was taken already: the same file under another name, or the compressed
   // version next to it.

@@ -108,8 +108,7 @@ struct MegatronHeader {
   int64_t entries = 0;  // Number of entries of the document index.
 };
 
-// Parses a header. `header` has the first bytes of a file of `size`, as many as a header has if the file is long
-// enough.
+// Parses the header of a file of `size` bytes. Throws an InputError if it is invalid.
 MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, const std::string& path) {
   CHECK_INPUT(size >= kMegatronHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
               kMegatronHeaderBytes);
@@ -417,7 +416,7 @@ std::vector<int64_t> spread_documents(int64_t begin, int64_t end) {
   return documents;
 }
 
-// Documents whose entries in the index are invalid are omitted; they are refused when the file is opened completely.
+// Returns the edges of a sample of documents, without those whose entries in the index are invalid.
 DocumentEdges edges_of(const TokenFile& file) {
   DocumentEdges edges;
   const auto read = [&](int64_t document, bool is_last, std::vector<int32_t>& out) {

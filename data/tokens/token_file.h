@@ -17,9 +17,9 @@
 //   llm.c shard: one .bin file, a header of 256 int32 (magic, version, token count, rest unused), then the tokens:
 //       magic 20240520, version 1: uint16 GPT-2 tokens, each document led by 50256
 //       magic 20240801, version 7: uint32 Llama 3 tokens, each document led by 128000
-//     The documents are divided at the first of these tokens that the shard has: the bos and the eos of the reader, and
-//     the token above. Bos, the token above, and an eos with which the shard begins are the first token of their
-//     document; any other eos is the last one. Tokens before the first division are a document too.
+//     The documents are divided at the first of these tokens that can divide the shard: the reader's bos, the
+//     reader's eos, the token above. Bos, the token above, and an eos with which the shard begins are the first tokens
+//     of their documents. Any other eos is the last one. Tokens before the first division are a document too.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ struct StoredTokens {
   bool eos = false;  // Whether the documents end, or begin, with the eos.
 };
 
-// Facts about a token file that its sizes and header tell before it is opened.
+// Facts that the header and the sizes of a token file tell, without a TokenFile.
 struct TokenFileCounts {
   int64_t tokens = 0;
   // Number of documents. Empty if it is known only after reading the tokens (llm.c).
@@ -67,7 +67,8 @@ struct TokenFileCounts {
 // `path` is as for TokenFile. Throws the same InputErrors, as far as the header tells.
 TokenFileCounts count_tokens(const std::string& path);
 // Returns `count` tokens of a file in the order in which they are stored, without reading its index or other tokens.
-// Requires that the file has them (count_tokens). Throws like count_tokens.
+// Throws like count_tokens.
+// Requires: 0 <= begin and begin + count <= count_tokens(path).tokens.
 std::vector<int32_t> read_stored_tokens(const std::string& path, int64_t begin, int64_t count);
 
 // Returns the position in `ids` of the first id outside [0, vocab_size), or -1. Reads the ids once at memory speed if
@@ -85,7 +86,8 @@ class TokenFile {
   // document index rises from 0 to N. Throws an InputError with the file, what was found and what was expected. Zero
   // tokens and empty documents are valid.
   // `tokens` only divides the documents of an llm.c shard. If `checks_index` is false, only the headers of a Megatron
-  // dataset are read and checked, and num_tokens(), document_begin() and find_document() must not be called.
+  // dataset are read and checked.
+  // Requires: num_tokens(), document_begin() and find_document() are called only if `checks_index` is true.
   explicit TokenFile(const std::string& path, const DocumentTokens& tokens = {}, bool checks_index = true);
 
   // Returns the path of the file with the tokens.
@@ -97,8 +99,8 @@ class TokenFile {
   int64_t num_sequences() const { return num_sequences_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  // Returns the number of tokens of a document, in time proportional to its sequences. Requires 0 <= document <
-  // num_documents().
+  // Returns the number of tokens of a document, in time proportional to its sequences.
+  // Requires: 0 <= document < num_documents().
   int64_t document_length(int64_t document) const;
 
   // Returns the number of tokens before a document in the order of the documents; num_tokens() for num_documents().
@@ -166,10 +168,10 @@ class TokenFile {
   std::vector<int64_t> sparse_begins_;
 };
 
-// Returns the tokens of `tokens` that the documents of a file contain already, from a sample of the documents: bos if
-// all begin with it, and eos if all end or all begin with it. Reads a few documents of `file`, the opened file, or null
-// for a Megatron dataset that is not open, of which it reads a few pages. The first and the last document of a shard
-// may be cut, so they do not count.
+// Returns which of `tokens` the documents of a file contain already, judged by a sample of documents: bos if all begin
+// with it, and eos if all end or all begin with it. Reads a few documents of `file`. If a Megatron dataset is not open,
+// `file` is null, and a few pages of the dataset are read. The first and the last document of a shard may be cut, so
+// they do not count.
 StoredTokens find_stored_tokens(const std::string& path, const TokenFile* file, const DocumentTokens& tokens);
 
 // Returns a text that identifies this version of the file (core/files/file_identity.h), from its whole index, if there

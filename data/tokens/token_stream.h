@@ -13,8 +13,8 @@
 namespace octavo {
 
 // Returns the token files that `path` names: the path itself, or all token files in a folder and below
-// (core/files/file_tree.h), in bytewise order of their paths and each once. Adds the other names of files that have
-// several to `repeated` (optional). Throws an InputError if a folder has none or cannot be listed.
+// (core/files/file_tree.h), in bytewise order of their paths and each once. If a file has several names, adds all but
+// the first to `repeated` (optional). Throws an InputError if a folder has none or cannot be listed.
 std::vector<std::string> find_token_files(const std::string& path, std::vector<std::string>* repeated = nullptr);
 
 // One stream of tokens. Movable. read() is safe to call from several threads.
@@ -38,7 +38,7 @@ class TokenStream {
   // Return the number of files whose documents contain the bos or eos already.
   int64_t files_with_bos() const { return files_with_bos_; }
   int64_t files_with_eos() const { return files_with_eos_; }
-  // Returns whether all files that were opened are llm.c shards of a single document, in which nothing divides
+  // Returns whether llm.c shards were opened and each of them is a single document. Then no token divides their
   // documents.
   bool is_undivided() const { return is_undivided_; }
 
@@ -52,7 +52,7 @@ class TokenStream {
 
  private:
   struct File;
-  // The part of a read that is still to be filled.
+  // The buffers of a read, and the number of tokens that are filled.
   struct Target {
     std::span<int32_t> tokens;
     std::span<int32_t> document_start;

@@ -41,11 +41,12 @@ __device__ float rstd_of(float squares, int head_dim, float eps) {
   return rsqrtf(squares / static_cast<float>(head_dim) + eps);
 }
 
-// Work of the kThreadsPerToken threads of a token. A group of `lanes` neighbouring threads, a power of two, processes
-// one head. Each active thread has one vector of the head's lower half, starting at element i, and the vector of the
-// upper half that forms pairs with it. The last threads of a group are inactive if half a head is not a power of two of
-// vectors. They add zeros to the sums, and their i is 0. Each group processes every `slots`-th head. All threads of a
-// warp must call sum().
+// A thread's part of the work of its token's kThreadsPerToken threads. A group of `lanes` neighbouring threads
+// processes one head at a time: group `slot` takes heads slot, slot + slots, and so on. An active thread has the vector
+// of the head's lower half that starts at element i, and the paired vector of the upper half. `lanes` is a power of
+// two. If half a head has fewer vectors, the last threads of a group are inactive, add zeros to the sums, and have i =
+// 0.
+// Requires: all threads of a warp call sum().
 struct Lanes {
   int half, lanes, slots, slot, i;
   bool active;

@@ -5,10 +5,10 @@
 //   rstd = 1 / sqrt(mean(x^2) + eps)
 //   out = rotated(x * rstd * w)
 //
-// Value heads are copied. Rows are packed [q heads | k heads | v heads]. Row t has the position of row t mod seq_len of
-// the table. Compute dtype is float32 or bfloat16, arithmetic is float32, and nothing is rounded between norm and
+// Value heads are copied. Rows are packed [q heads | k heads | v heads]. Token t is rotated by row t mod seq_len of
+// `table`. Compute dtype is float32 or bfloat16, arithmetic is float32, and nothing is rounded between norm and
 // rotation. Queued on `stream`; deterministic.
-// Requires: on GPUs, rows and weights are aligned to 16 bytes, and half a head is 1 to 32 times 16 bytes.
+// Requires: on GPUs, rows and weights are aligned to 16 bytes, and half a head is a multiple of 16 bytes, at most 512.
 #pragma once
 
 #include "core/stream.h"
@@ -34,10 +34,10 @@ void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream);
 //   d_x = rstd * (d * w - x * rstd^2 * mean(d * w * x))
 //   d_w += sum over tokens and heads of d * x * rstd
 //
-// rstd is recomputed from x. If `cast` is given, the result is quantized instead of written: the operands of the cast
-// have the bits that quantize would compute from d_qkv, and the content of d_qkv is undefined afterwards. On the GPU
-// the cast is a second kernel, because its tiles need whole heads. Scratch:
-// qk_norm_rope_backward_workspace_bytes(head_dim, stream).
+// rstd is recomputed from x. If `cast` is given, the op writes its FP8 operands instead of d_qkv, with the bits that
+// quantize would compute from d_qkv. The content of d_qkv is then undefined. On the GPU the cast is a second kernel,
+// because its tiles need whole heads. Uses qk_norm_rope_backward_workspace_bytes(head_dim, stream) bytes of the
+// stream's workspace.
 struct QkNormRopeBackward {
   // In place [tokens, (num_heads + 2 * num_kv_heads) * head_dim]: d_out before, d_x after.
   Tensor d_qkv;

@@ -22,8 +22,8 @@ struct RopeSizes {
   float direction;  // Factor of the angles; -1 for the inverse rotation.
 };
 
-// Each thread loads N angles of its token and rotates the pairs that they belong to in every `slots`-th head. With
-// kAmax it also reads the value heads. Without kStore the result is only measured, not stored.
+// Each thread loads N angles of its token and rotates their pairs in every `slots`-th head. Returns the amax of the
+// thread's results, with kAmax including the value heads. Without kStore the results are not written.
 template <typename T, int N, bool kAmax, bool kStore>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
   constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // Number of heads whose loads are in flight at once.
@@ -125,8 +125,8 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // No head spans two tiles, and half a head is a power of two of thread tiles (rope_casts_heads_of). The other halves
-  // of the pairs are in the thread tile of another thread of the warp.
+  // No head spans two tiles, and half a head is 1, 2, 4 or 8 thread tiles (rope_casts_heads_of). The other elements of
+  // the pairs are in the thread tile of another thread of the warp.
   __device__ void make(ThreadTile<Element> (&parts)[kParts], int64_t m, int64_t n, const ThreadPosition& at) const {
     ThreadTile<Element>& thread_tile = parts[0];
     const int64_t column = at.column + at.thread_column * kThreadTile;
@@ -201,7 +201,7 @@ void rope(const Rope& args, Stream& stream) {
                                             args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
   }
   with_element(args.qkv.dtype(), [&]<typename T>() {
-    // Half a head must be aligned, because a row is a whole number of heads.
+    // Checking half a head suffices, because a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
     auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;
     auto* with_amax = aligned ? rope_kernel<T, kVector<T>, true> : rope_kernel<T, 1, true>;

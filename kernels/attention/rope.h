@@ -1,7 +1,8 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention. Within a head of
 // size D, elements i and i + D/2 form a pair that is rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
 //
-// Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils), with wavelength w = 2 pi / inv_freq:
+// Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils), with wavelength w = 2 pi / inv_freq and
+// original = original_max_position_embeddings:
 //   if w < original / high_freq_factor: inv_freq is unchanged
 //   if w > original / low_freq_factor: inv_freq / factor
 //   otherwise: (1 - s) * inv_freq / factor + s * inv_freq,
@@ -26,15 +27,14 @@ struct RopeScaling {
 };
 
 // Fills `host_table` [seq_len, head_dim] float32 in host memory. Row t holds the cosines of the head_dim/2 angles of
-// position(t), then their sines. Without `position`, row t has position t. Computed in float64.
+// position(t), then their sines. Without `position`, row t has position t. Computed in float64 and then rounded.
 void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling,
                 const std::function<int64_t(int64_t)>& position = {});
 
-// Rotates the query and key heads of packed rows [q heads | k heads | v heads] in place. Value heads are unchanged. Row
-// t has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
-// pass. Arithmetic is float32. If `cast` is given, the result is quantized instead of written: the operands of the cast
-// have the bits that quantize would compute from the rotated qkv, and the content of qkv is undefined afterwards.
-// Queued on `stream`; deterministic.
+// Rotates the query and key heads of packed rows [q heads | k heads | v heads] in place. Value heads are unchanged.
+// Token t is rotated by row t mod seq_len of `table`. `inverse` rotates by the negative angle, which is the backward
+// pass. Arithmetic is float32. If `cast` is given, the op writes its FP8 operands instead of qkv, with the bits that
+// quantize would compute from the rotated qkv. The content of qkv is then undefined. Queued on `stream`; deterministic.
 struct Rope {
   Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
   Tensor table;  // [seq_len, head_dim] float32, from rope_table

@@ -100,7 +100,7 @@ Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stri
 // same keys, so all runs of such a sequence are one task.
 class Tasks {
  public:
-  // Range of the rows of all keys.
+  // Rows [first, first + count) of the keys and values.
   struct Keys {
     int64_t first, count;
   };

@@ -26,7 +26,7 @@ struct Chunk {
 
   bool last() const { return index == shape.context.chunks() - 1; }
   int64_t num_keys() const { return (shape.context.chunk(index) + 1) * shape.chunk_length(); }
-  // Returns the number of tokens per sequence for which the gradient of the keys has memory. The earlier of two chunks
+  // Returns the number of tokens per sequence in the memory for this chunk's key gradients. The earlier of two chunks
   // attends to at most half of the sequence.
   int64_t d_kv_tokens() const { return last() ? shape.whole_seq_len() : shape.whole_seq_len() / 2; }
   SdpaGeometry geometry() const {

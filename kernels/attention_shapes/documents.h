@@ -24,7 +24,7 @@ struct Document {
 };
 
 struct Documents {
-  // On the host, in the order of their tokens. Empty: every sequence is one document.
+  // Documents on the host, in the order of their tokens. If empty, every sequence is one document.
   std::span<const Document> list;
   // [count, 3] int32: begin, length and before of each document. Read by GPUs.
   Tensor device;

@@ -44,7 +44,7 @@ struct SdpaForward {
   SdpaShape shape;
   Tensor out;  // = [batch * seq_len, out_width]
   // = [chunks * batch, num_heads, seq_len / chunks] float32: natural logarithm of the sum of exp(s). FlashAttention
-  // within documents has another order of its elements (kernels/flash_attention/flash_documents.h).
+  // orders the elements differently within documents (kernels/flash_attention/flash_documents.h).
   Tensor lse;
   Tensor qkv;  // [batch * seq_len, qkv_width], with rotary embedding applied.
   // [batch * whole_seq_len, kv_width], for shared sequences only. K heads precede v heads; rows are ordered by

@@ -16,8 +16,8 @@ struct Strides {
   auto operator<=>(const Strides&) const = default;
 };
 
-// Shape and strides of an attention. shape.seq_len is the number of queries per sequence. For a chunk, queries attend
-// to `keys` keys, the last of which belong to the queries themselves.
+// Shape and strides of an attention. shape.seq_len is the number of queries per sequence, which attend to `keys` keys.
+// The last of these keys are those of the queries' own tokens.
 struct SdpaGeometry {
   SdpaShape shape;
   int64_t keys = 0;

@@ -17,7 +17,7 @@ namespace octavo::cuda {
 constexpr int kFlatThreads = 256;
 
 struct FlatShape {
-  // Whether the kernel for M elements per thread can run, or only the one for single elements.
+  // Whether a thread can process M elements at a time. Otherwise it processes single elements.
   bool aligned;
   int64_t head;  // Number of elements before the first aligned element.
   LaunchShape launch;
@@ -42,7 +42,7 @@ FlatShape flat_shape(int64_t n, const T*... arrays) {
           .launch = {grid_dim(ceil_div(n, kFlatThreads * (aligned ? M : 1))), kFlatThreads}};
 }
 
-// Applies `op` to the calling thread's share of n elements.
+// Applies `op` to the calling thread's share of n elements. The first `head` elements are processed one by one.
 template <int M, typename Op>
 __device__ void for_flat_elements(int64_t head, int64_t n, const Op& op) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x;

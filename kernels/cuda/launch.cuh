@@ -31,7 +31,7 @@ struct LaunchShape {
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, const Stream& stream, Args... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  // Leaves 16 of the 48 KiB that a kernel may use by default to static arrays.
+  // Dynamic shared memory that needs no attribute. The other 16 of the default 48 KiB are left to static arrays.
   constexpr size_t kSharedBytesWithoutAsking = 32 * 1024;
   if (shape.shared_bytes > kSharedBytesWithoutAsking) {
     const auto bytes = static_cast<int>(shape.shared_bytes);

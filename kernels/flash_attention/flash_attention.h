@@ -31,7 +31,7 @@ struct FlashBackwardSize {
   // Number of queries and of keys of all sequences, where each sequence is rounded up to whole tiles.
   int64_t query_rows = 0;
   int64_t key_rows = 0;
-  // Number of tiles of the longest sequence times the number of sequences.
+  // Number of counters per head: tiles of the longest sequence times the number of sequences.
   int64_t query_turns = 0;
   int64_t key_turns = 0;
 };
@@ -39,7 +39,7 @@ struct FlashBackwardSize {
 FlashBackwardSize flash_backward_size(const SdpaShape& shape, int64_t keys);
 
 struct FlashBackwardTensors {
-  // Uses the numbers and the size of the heads of `shape`.
+  // Reads only the numbers of heads and the head size from `shape`.
   FlashBackwardTensors(const SdpaShape& shape, const FlashBackwardSize& size, void* memory);
 
   // [num_heads * query_rows, head_dim] float32: accumulates over the keys.
@@ -49,7 +49,7 @@ struct FlashBackwardTensors {
   Tensor lse;
   // [query_turns, num_heads] int32: counters by which the deterministic kernels add to d_q in a fixed order.
   Tensor turns_of_queries;
-  // The following tensors are adjacent and must be zero at the start. `zeros` covers all of them as bytes.
+  // The bytes of all following tensors, which are adjacent and must be zero when backward starts.
   Tensor zeros;  // [any] uint8
   // [num_kv_heads * key_rows, head_dim] float32: sums over the query heads.
   Tensor d_k, d_v;
@@ -65,8 +65,8 @@ struct FlashBackwardTensors {
 int64_t flash_workspace_bytes(const SdpaShape& shape, int64_t keys);
 
 namespace cuda {
-// Queue attention of full sequences in bfloat16. The stream's workspace is used from byte `begin` on. `pointers` has
-// the address of every tensor of the pass.
+// Queue attention without documents in bfloat16. The stream's workspace is used from byte `begin` on.
+// Requires: `pointers` has the address of every tensor of the pass.
 void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream);
 }  // namespace cuda

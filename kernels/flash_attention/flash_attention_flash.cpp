@@ -14,7 +14,7 @@
 #include "kernels/math/sum_terms.h"
 
 // FlashAttention calls this function before forward within documents, unless the parameters of forward say that the
-// schedule exists. flash_forward_within_documents() passes such parameters.
+// schedule exists. flash_forward_within_documents() passes such parameters, so this function is never called.
 void prepare_varlen_num_blocks(Flash_fwd_params& /*params*/, cudaStream_t /*stream*/, bool /*packgqa*/, int /*blockM*/,
                                int /*blockN*/, bool /*enable_pdl*/) {
   throw octavo::Error("sdpa: forward within documents has no schedule; please report this as a bug");
@@ -110,7 +110,7 @@ void check_sizes(const SdpaShape& s, int64_t elements) {
       s.batch, s.seq_len, s.num_heads, s.head_dim);
 }
 
-// Checks sequences of equal length. Only for several sequences FlashAttention uses the number of elements of one.
+// Checks sequences of equal length. FlashAttention uses the number of elements per sequence only if there are several.
 void check_sequences(const SdpaGeometry& g) {
   const SdpaShape& s = g.shape;
   constexpr int64_t kTile = 128;

@@ -7,11 +7,11 @@
 // many whole sequences as have about 16,384 tokens together, which keep a GPU busy.
 //
 // Backward adds up gradients in float32 tiles of 64 or 128 rows, and no two documents share a tile. So a launch of
-// backward has at most 32 documents, or one for every 512 tokens of a longer window, which bounds its scratch by the
-// shape alone. Backward takes at most a launch for every window and one for every 32 documents.
+// backward has at most 32 documents, or in a longer window one for every 512 tokens, which bounds its scratch by the
+// shape alone. The number of launches of backward is at most the number of windows plus one for every 32 documents.
 //
-// The log-sum-exp has the shape [num_heads, tokens of the window] in each window. Windows follow each other like the
-// chunks in kernels/attention/sdpa.h. If a window is a chunk, this is the layout that sdpa.h describes.
+// In each window the log-sum-exp has the shape [num_heads, tokens of the window]. Windows follow each other like the
+// chunks in kernels/attention_shapes/sdpa_args.h. If a window is a chunk, the layout is the one described there.
 //
 // The two chunks of a rank may attend to the same keys. The gradients of the late chunk are written first. The
 // gradients of the early chunk, which attends to keys of the first half of the sequence only, are written to scratch
@@ -84,7 +84,7 @@ struct DocumentBackwardTensors {
   Tensor tiles;
   // [whole_seq_len / 2, kv_width]: gradients of the keys of an early chunk. Only for shared sequences.
   Tensor early_d_kv;
-  int64_t bytes = 0;  // Size of these tensors. The accumulated gradients of a launch follow them.
+  int64_t bytes = 0;  // Size of these tensors. The FlashBackwardTensors of a launch follow them in memory.
 };
 
 // Returns the size of the scratch that forward or backward needs, whichever is larger.

@@ -1,5 +1,5 @@
-// Includes FlashAttention-3's templates for the files that compile its kernels. Errors throw. Without these macros
-// FlashAttention would end the program, or continue without a kernel that could not be launched.
+// Includes FlashAttention-3's templates for the files that compile its kernels. The macros make its errors exceptions.
+// FlashAttention itself would end the program, or continue after a failed launch.
 #pragma once
 
 #include <cuda_check.h>  // FlashAttention's

@@ -5,8 +5,7 @@
 
 namespace octavo {
 
-// Returns the number of query rows per tile of forward and of backward. Kernel launches and schedules need both, and
-// the layout of backward's scratch the second.
+// Return the number of query rows per tile of forward and of backward.
 constexpr int flash_forward_tile(int64_t head_dim) { return head_dim == 64 ? 192 : 128; }
 constexpr int flash_query_tile(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 // Number of key rows per tile of backward.

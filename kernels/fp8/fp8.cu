@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
   }
   uint32_t bits = block_max(largest.float_bits());
-  // The product does not decrease with the amax, so the largest product is that of the largest amax.
+  // The factor is not negative, so the largest amax gives the largest product.
   if (factor != nullptr) bits = __float_as_uint(__fmul_rn(*factor, __uint_as_float(bits))) & 0x7fffffffu;
   // All blocks end at about the same time. If they read the amax first, to skip the atomic, they would only wait
   // longer.

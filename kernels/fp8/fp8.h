@@ -11,8 +11,9 @@
 // An amax is the maximum of |x|. NaN and infinity count as the largest values in it and make q NaN, so a broken tensor
 // stays visible.
 //
-// All ops are queued on `stream` and are deterministic. On GPUs a matrix that is cast has multiples of 16 columns, and
-// of 16 rows if its columns are an operand, and all matrices start at multiples of 16 bytes. An op throws otherwise.
+// All ops are queued on `stream` and are deterministic.
+// Requires: on GPUs, a matrix to cast has a multiple of 16 columns, and of 16 rows if `columns` is an operand. All
+// matrices start at multiples of 16 bytes. An op throws otherwise.
 #pragma once
 
 #include <optional>
@@ -58,10 +59,10 @@ struct Fp8Cast {
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }
 };
 
-// Passes of a cast of x. A cast reads x once, or with kRow twice, in the passes kMeasure and kCast. Ranks that hold
-// parts of a matrix run these passes separately, and between them replace amaxes by their maxima over the ranks: those
-// in rows.scale_inv if each rank has some columns of the matrix, and those in columns.scale_inv if each rank has some
-// rows. Each rank then has its part of the operands of the whole matrix, bit by bit.
+// Passes of a cast of x. With kRow a cast reads x twice, in the passes kMeasure and kCast, otherwise once. Ranks that
+// hold parts of a matrix run these two passes separately. In between they reduce amaxes to the maxima over the ranks:
+// those in rows.scale_inv if each rank has some columns of the matrix, those in columns.scale_inv if each rank has some
+// rows. The operands of a rank then have the bits of its part of the whole matrix's operands.
 enum class QuantizePasses : uint8_t {
   kAll,
   kMeasure,  // kRow: writes only the amaxes, into scale_inv of the operands

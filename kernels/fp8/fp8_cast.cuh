@@ -87,8 +87,8 @@ __device__ float tile_amax(const ThreadTile<T>& thread_tile, uint32_t (&shared)[
   return __uint_as_float(largest);
 }
 
-// Writes the scale of the tile at (row, column) of an operand [rows, k]. The last tile of a row of tiles also writes
-// the padding, as scales of zeros.
+// Writes the inverse of the scale of the tile at (row, column) of an operand [rows, k]. The last tile of a row of tiles
+// also writes the padding, as if its elements were zeros.
 template <Scaling kScaling, Format kFormat>
 __device__ void store_tile_scale(float* scale_inv, float scale, int64_t rows, int64_t k, int64_t row, int64_t column) {
   const auto index = [&](int64_t i) { return scale_index(kScaling, rows, k, row, i); };

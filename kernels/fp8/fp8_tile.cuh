@@ -1,7 +1,7 @@
 // The tiles in which CUDA kernels cast to FP8 and transpose FP8. A block has a tile of 128 x 128 elements, and each of
 // its threads has a thread tile of 8 x 8 elements in registers. Rows are stored from registers, columns through a
 // transposed tile in shared memory. All memory is read and written 16 bytes at a time, so the rows of matrices must
-// start at multiples of 16 bytes (expect_aligned). The config requires multiples of 16 elements.
+// start at multiples of 16 bytes (expect_aligned). The config requires sizes that are multiples of 16.
 #pragma once
 
 #include <cuda_fp8.h>

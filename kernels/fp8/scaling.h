@@ -23,7 +23,7 @@ struct ScalingTraits {
   bool casts_results;   // whether an op can cast its own result (Fp8Cast)
   bool one_per_tile;    // whether the elements of a tile of 128 x 128 share one scale
   bool scales_first;    // whether the first operand of a matmul can have this scaling
-  bool blockwise;       // whether a matmul has no fast accumulation, and operands whose scalings may differ
+  bool blockwise;       // whether blocks share scales: a matmul may mix such scalings, without fast accumulation
 };
 
 // clang-format off

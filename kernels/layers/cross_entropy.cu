@@ -48,7 +48,8 @@ struct Exchange {
   uint64_t arrived[2];
 };
 
-// Initializes the exchange. All threads of the cluster must call it, even if the cluster has one block.
+// Initializes the exchange.
+// Requires: all threads of the cluster call this function, even if the cluster has one block.
 template <int kThreads>
 __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group& cluster) {
   if (threadIdx.x == 0) {
@@ -59,8 +60,9 @@ __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group
   cluster.sync();
 }
 
-// Returns the softmax of the whole row. All lanes of a warp pass the same value, the part of the warp. All warps
-// combine the parts in the same order. `turn` is the number of calls before this one.
+// Returns the softmax of the whole row. All warps combine the parts in the same order. `turn` is the number of calls
+// before this one.
+// Requires: all lanes of a warp pass the part of their warp.
 template <int kThreads>
 __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::cluster_group& cluster, SoftmaxPart part,
                                    unsigned turn) {

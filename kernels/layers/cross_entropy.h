@@ -28,7 +28,7 @@ struct CrossEntropy {
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 
-// Sets the logits of the columns from `vocab` on, which are padding, = -infinity. So the ops of cross entropy give them
+// Sets the logits of the padding, the columns from `vocab` on, to -infinity. So the ops of cross entropy give them
 // probability and gradient zero.
 struct MaskPadding {
   Tensor logits;      // [tokens, columns], compute dtype

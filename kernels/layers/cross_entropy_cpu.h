@@ -9,7 +9,7 @@
 
 namespace octavo::cpu {
 
-// The largest logit of a row and the sum of e^(logit - max) over it.
+// The largest logit of a row and the sum of e^(logit - max) over the row.
 struct SoftmaxRow {
   float max;
   float sum;
@@ -68,7 +68,7 @@ void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, 
 }
 
 // Computes the loss, the z-loss and the gradient of token t for a CrossEntropy or CrossEntropyParallel. The first
-// column of the logits is the entry `vocab_begin` of the vocabulary. `find_row` returns the whole row of token t.
+// column of the logits is the entry `vocab_begin` of the vocabulary. `find_row` returns the WholeRow of token t.
 template <typename T, typename Args, typename FindRow>
 void cross_entropy_row(const Args& args, int64_t t, int64_t vocab_begin, const FindRow& find_row) {
   const int64_t vocab = args.logits.dim(1);

@@ -16,8 +16,8 @@ struct EmbeddingForward {
   Tensor ids;    // [tokens] int32, in the whole vocabulary
   Tensor table;  // [rows, hidden], compute dtype
   int64_t vocab_begin = 0;
-  // Approximate share of the tokens that have a row here. The profile uses this share, and names the op
-  // embedding_part_* if the share is less than 1.
+  // Approximate share of the tokens whose ids have a row in `table`. The bytes in the profile depend on it, and the op
+  // is named embedding_part_* if it is less than 1.
   double share = 1;
 };
 void embedding_forward(const EmbeddingForward& args, Stream& stream);

@@ -5,11 +5,11 @@
 //   out = h * rstd * weight
 //
 // h is rounded to the compute dtype before it is normalized, because backward reads the stored h. Compute dtype is
-// float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, where NaN and infinity count as the
-// largest. A cast (kernels/fp8/fp8.h) replaces `out`, whose content is then undefined. On GPUs the cast is a second
-// kernel, because its tiles need the rstd of whole rows. It reads h again, but `out` is neither written nor read. In
-// bfloat16 with a residual and a cast to rows and columns, this moves 10 bytes per element instead of 12. Queued on
-// `stream`; deterministic.
+// float32 or bfloat16, arithmetic is float32. An amax is the maximum of |x| over the stored values x, where NaN and
+// infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces `out`, whose content is then undefined. On GPUs
+// the cast is a second kernel, because its tiles need the rstd of whole rows. It reads h instead of `out`, which moves
+// 10 bytes per element instead of 12 in bfloat16 with a residual and a cast to rows and columns. Queued on `stream`;
+// deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -39,7 +39,7 @@ struct RmsNormBackward {
   Tensor d_weight;    // += [hidden] float32
   Tensor d_out;       // [tokens, hidden]
   Tensor d_residual;  // optional [tokens, hidden]: gradient of h from the residual connection
-  Tensor h;           // [tokens, hidden]: residual_out of the forward (x without a residual)
+  Tensor h;           // [tokens, hidden]: residual_out of forward, or x without a residual
   Tensor rstd;        // [tokens] float32
   Tensor weight;      // [hidden], compute dtype
   Tensor amax = {};   // optional [1] float32: = max(itself, max |d_h|)

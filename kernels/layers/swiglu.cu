@@ -366,11 +366,11 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
 
 // Queues the kernels of backward, which depend on the casts. The casts of the gradient and of `out` have one scaling.
 //
-//   gradient   out      scale of the cast           kernels
-//   stored     stored   none                        rows
-//   any        any      tensor                      tiles
-//   cast       any      blocks                      blocks
-//   stored     cast     blocks                      rows; quantize of `out`
+//   gradient   out      scale of the cast   queued
+//   stored     stored   none                backward_by_rows
+//   any        any      tensor              backward_by_tiles
+//   cast       any      blocks              backward_by_blocks
+//   stored     cast     blocks              backward_by_rows, then quantize of `out`
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   using T = __nv_bfloat16;
   if (!args.cast.defined() && !args.out_cast.defined()) {

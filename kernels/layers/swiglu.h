@@ -6,9 +6,9 @@
 // Backward reads everything that `out` is computed from, so it can recompute `out` for the weight gradient. Then `out`
 // need not be saved.
 //
-// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the stored values, where NaN and
-// infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces a result, and the content of the tensor for the
-// result is then undefined.
+// Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is the maximum of |x| over the stored values x,
+// where NaN and infinity count as the largest. A cast (kernels/fp8/fp8.h) replaces a result, whose tensor then has
+// undefined content.
 //
 // The gradient bound factor limits how much larger than d_out a gradient can be: |d_up| <= |d_out| * |gate|, because
 // |silu(x)| <= |x|, and |d_gate| <= |d_out| * 1.1 * |up|, because |silu'(x)| < 1.1. Rounding may exceed the bound by
@@ -31,7 +31,8 @@ struct SwigluForward {
   Tensor gate_up;     // [tokens, 2 * intermediate]
   Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
   Fp8Cast cast = {};  // optional, replaces out
-  // Optional [1] float32: = max(itself, max |gate|, 1.1 * max |up|). Requires `amax`, and excludes `cast`.
+  // Optional [1] float32: = max(itself, max |gate|, 1.1 * max |up|).
+  // Requires: `amax` is given, and `cast` is not.
   Tensor gradient_bound_factor = {};
 };
 void swiglu_forward(const SwigluForward& args, Stream& stream);
@@ -41,7 +42,8 @@ struct SwigluBackward {
   Tensor d_out;      // [tokens, intermediate]
   Tensor gate_up;    // [tokens, 2 * intermediate]
   Tensor amax = {};  // optional [1] float32: = max(itself, max |d_gate_up|)
-  // Optional, replaces d_gate_up; must not use `amax`. With kBlock1x128 `intermediate` must be a multiple of 128.
+  // Optional, replaces d_gate_up.
+  // Requires: the cast does not use `amax`. With kBlock1x128 `intermediate` is a multiple of 128.
   Fp8Cast cast = {};
   Tensor out = {};        // optional = [tokens, intermediate], the bits of the result of forward; may alias d_out
   Fp8Cast out_cast = {};  // optional, replaces out; has columns only, and the scaling of `cast`

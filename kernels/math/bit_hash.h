@@ -1,4 +1,4 @@
-// Hash of the bits of a tensor, used to compare tensors that must be equal without transferring them:
+// Hash of the bits of a tensor. Ranks compare hashes instead of sending tensors that must be equal:
 //
 //   out += sum over i of bits(x[i]) * key(begin + i)   modulo 2^64
 //   key(i) = (mix_bits(i / g) ^ mix_bits(~(i % g))) | 1

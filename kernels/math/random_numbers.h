@@ -15,7 +15,7 @@ namespace octavo {
 constexpr uint64_t random_bits(uint64_t key, uint64_t index) { return mix_bits(key ^ mix_bits(index)); }
 
 // Returns ln x for a positive normal x, with a relative error of about 2^-23 where ln x is below -1/2. With x = 2^e m,
-// sqrt(1/2) <= m < sqrt(2), it is e ln 2 plus the polynomial in m - 1 of the Cephes library (Moshier, logf.c).
+// sqrt(1/2) <= m < sqrt(2), ln x is e ln 2 plus the polynomial in m - 1 of the Cephes library (Moshier, logf.c).
 template <typename Math>
 constexpr float natural_logarithm(float x) {
   constexpr uint32_t kSqrtHalf = 0x3f3504f3u;
@@ -38,8 +38,8 @@ constexpr float natural_logarithm(float x) {
 
 // Returns a standard normal number for 64 random bits by the inverse of its distribution function. The upper 32 bits h
 // are the tail probability p = (h + 1/2) / 2^33, and one other bit is the sign. So the largest magnitude is 6.44.
-// Wichura, algorithm AS 241 (Applied Statistics 37, 1988), PPND7, within 5e-7 of the exact number for p. The
-// algorithm's branch for p < e^-25 is never needed.
+// Computed by PPND7 (Wichura, algorithm AS 241, Applied Statistics 37, 1988), within 5e-7 of the exact number for p. p
+// is never below e^-25, so that branch of the algorithm is left out.
 template <typename Math>
 constexpr float standard_normal(uint64_t bits) {
   const auto high = static_cast<uint32_t>(bits >> 32);

@@ -25,7 +25,7 @@ constexpr int kCandidates = 32;
 constexpr int kRounds = 3;
 // With split-K, partial sums are added in float32. The other schemes add in the output's dtype.
 constexpr cublasLtReductionScheme_t kSplitKReduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-// The first candidate is replaced only by one with less than this fraction of its time. A smaller gain is noise.
+// Another candidate replaces the first only below this fraction of the first one's time. A smaller gain is noise.
 constexpr double kClearlyFaster = 0.99;
 // Multiples of the fastest candidate's time above which a candidate is dropped: after single runs, and after a burst.
 constexpr double kNotWorthABurst = 2;

@@ -86,7 +86,7 @@ struct MatmulPlan {
   size_t workspace_bytes = 0;
 };
 
-// The limits of the choice of an algorithm.
+// Constraints on the algorithms that may be chosen.
 struct MatmulLimits {
   uint32_t alignment = 0;  // bytes that the addresses of a, b and d are multiples of
   int64_t workspace_bytes = 0;
@@ -97,13 +97,13 @@ struct MatmulLimits {
 //   - With deterministic limits, this is the first candidate without split-K.
 //   - If the stream's TunedAlgorithms have an algorithm for the problem, it is taken.
 //   - Otherwise the candidates are timed on random operands of the real size, and the fastest is taken and added to the
-//     TunedAlgorithms. Operands for which there is no memory are sliced to part of their rows. If even those do not
+//     TunedAlgorithms. Operands for which there is no memory are shortened to part of their rows. If even those do not
 //     fit, the first candidate is taken, and TunedAlgorithms record that.
-//   - While TunedAlgorithms defer, the first candidate is taken for now. `plan` must keep its address until the
-//     deferred choice is made.
+//   - While TunedAlgorithms defer, the first candidate is taken until choose_deferred().
 // No algorithm adds partial sums in less than float32. Waits for the GPU and allocates memory while it times.
 // `description` contains everything that decides how fast the algorithms are and is not in plan.shape or the limits.
 // Throws an error with the description if the library has no algorithm.
+// Requires: `plan` keeps its address until a deferred choice is made.
 void choose_algorithm(MatmulPlan& plan, const MatmulLimits& limits, const std::string& description, Stream& stream);
 
 // Queues the matmul on `stream`.

@@ -1,8 +1,8 @@
 // The float32 matmul that the CPU references use, row-major: d = alpha op(a) op(b)  (+ d when accumulating).
 //
 // OCTAVO_CPU_PRODUCTS chooses the library at build time: oneDNN on x86-64, which chooses kernels for the processor at
-// run time, or OpenBLAS on other processors. Runs on OpenMP's threads, or inside a parallel region on the calling
-// thread only. Equal sizes and numbers of threads give equal bits. d may not alias a or b, and is read only when
+// run time, or OpenBLAS on other processors. Uses OpenMP's threads, but inside a parallel region only the calling
+// thread. Equal sizes and numbers of threads give equal bits. d may not alias a or b, and is read only when
 // accumulating.
 #pragma once
 

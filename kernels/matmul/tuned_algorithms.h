@@ -33,8 +33,8 @@ class TunedAlgorithms {
   const std::string* find(const std::string& problem) const;
   // Records the algorithm that was the fastest when the problem was timed.
   void keep(const std::string& problem, const std::string& algorithm);
-  // Sets whether new problems are timed later. A deferred problem runs with the library's first candidate until
-  // choose_deferred(), because kernels of other ranks' collectives may run at its first use.
+  // Sets whether the timing of new problems is deferred, because collectives may run when a problem is first used. A
+  // deferred problem runs with the library's first candidate until choose_deferred().
   void set_deferring(bool deferring) { deferring_ = deferring; }
   bool deferring() const { return deferring_; }
   // Adds a function that chooses the algorithm of a problem. The function times candidates if the problem is new, and

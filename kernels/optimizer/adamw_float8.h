@@ -9,11 +9,11 @@
 //
 //   |m| / sqrt(v) <= (1 - beta1) / sqrt(1 - beta2) / sqrt(1 - beta1^2 / beta2)   if beta1^2 < beta2
 //
-// This is 1.17 for betas of 0.9 and 0.95 and 7.3 for 0.9 and 0.999, and codes reach 14. m and v are rounded up or down
-// at random so that they are unbiased on average. With rounding to nearest, a moment would not change if a step moves
-// it by less than half the distance to the next code, which is the usual case for m. The random bits of an element are
-// a function of the key of the step and of the element's index in the whole model (kernels/math/random_numbers.h,
-// kernels/math/matrix_range.h).
+// This is 1.17 for betas of 0.9 and 0.95 and 7.3 for 0.9 and 0.999. The largest code stands for a ratio of 14. m and v
+// are rounded up or down at random so that they are unbiased on average. With rounding to nearest, a moment would not
+// change if a step moves it by less than half the distance to the next code, which is the usual case for m. The random
+// bits of an element are a function of the key of the step and of the element's index in the whole model
+// (kernels/math/random_numbers.h, kernels/math/matrix_range.h).
 //
 // The CPU and the GPU compile this header. `Math` names each operation (kernels/math/rounded_math.h), so both devices
 // compute the same bits of moments and weights.
@@ -45,9 +45,9 @@ constexpr float e4m3_value(uint8_t code) {
   return (code & 0x80u) != 0 ? -value : value;
 }
 
-// Returns one of the two codes next to `value`: the upper one with a probability equal to the distance from the lower
-// one, in units of the distance of the two and rounded to 2^-16. `random` has 16 bits. Values beyond the largest code,
-// infinity and NaN give the codes of core/float8.h.
+// Returns one of the two codes next to `value`, chosen by the 16 bits of `random` so that the mean is `value`. The
+// probabilities are rounded to 2^-16. Values beyond the largest code, infinity and NaN are converted as in
+// core/float8.h.
 constexpr uint8_t random_e4m3(float value, uint32_t random) {
   const auto word = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = word & 0x7fffffffu;

@@ -10,7 +10,7 @@
 //
 // All modes recompute two inputs of linears that backward gets almost for free: the output of swiglu, which the kernel
 // of its backward also computes, and the cast of attention's output. As an exception, mode none under fp8_rowwise saves
-// the cast of swiglu's output. kActivationPasses is the table.
+// the cast of swiglu's output. kActivationPasses lists which pass makes each activation.
 //
 // Activations that are not saved lie in memory that all blocks share (SharedActivations).
 //

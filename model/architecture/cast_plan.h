@@ -14,8 +14,8 @@
 //                         - whole, own scale kTwice the producer            the producer           no
 //                         - otherwise               the linear              producer, else linear  yes
 //
-// An observer of results and the FP8 statistics need the tensors themselves. For them the linear, instead of the
-// producer, casts the gradient, and in the forward the input.
+// An observer of results and the FP8 statistics need the tensors themselves. While one of them is active, the linear
+// instead of the producer casts d_y, and in the forward also x.
 #pragma once
 
 #include <array>

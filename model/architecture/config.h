@@ -42,7 +42,8 @@ struct ModelConfig {
   int64_t num_parameters() const;
   // Returns the number of parameters that matmuls read: all except the input embedding. A tied table counts as lm_head.
   int64_t num_matmul_parameters() const;
-  // Returns the training FLOPs per token that `mfu` counts: 6 N + 12 L H Q T with N = num_matmul_parameters().
+  // Returns the training FLOPs per token that `mfu` counts:
+  // 6 num_matmul_parameters() + 12 num_layers num_heads head_dim seq_len.
   double flops_per_token(int64_t seq_len) const;
 
   // Checks the shape. Configs, checkpoints and Hugging Face models all use this check. Throws InputError with the field

@@ -58,7 +58,7 @@ constexpr bool casts_in_one_pass(LinearPrecision recipe) { return !traits(traits
 constexpr bool can_accumulate_fast(LinearPrecision recipe) {
   return is_fp8(recipe) && !traits(traits(recipe).activations).blockwise;
 }
-// Returns the name, in machine files, of matmuls that have the same rate.
+// Returns the name under which machine files list the rate of this recipe's matmuls. Recipes of equal rate share it.
 constexpr const char* matmul_name(LinearPrecision recipe) {
   return is_fp8(recipe) ? traits(traits(recipe).activations).matmul : "bfloat16";
 }

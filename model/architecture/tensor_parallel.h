@@ -31,8 +31,8 @@ enum class Divided : uint8_t {
   kInputs,   // columns of W
 };
 
-// Columns [begin, end) of a tensor of two dimensions, such as those of the weight of a row-parallel linear that a rank
-// has. The range (0, 0) means a whole tensor of any dimensions.
+// Columns [begin, end) of a matrix, such as a rank's part of the weight of a row-parallel linear. (0, 0) means a whole
+// tensor with any number of dimensions.
 struct ColumnRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -41,8 +41,8 @@ struct ColumnRange {
   bool operator==(const ColumnRange& other) const = default;
 };
 
-// Multiple of the rows of the embedding and of lm_head on each rank. FP8 matmuls need it, and with it kernels read rows
-// of logits as vectors of 16 bytes.
+// The number of rows of the embedding and of lm_head on each rank is a multiple of this number. FP8 matmuls require
+// this, and it lets kernels read rows of logits as vectors of 16 bytes.
 inline constexpr int64_t kVocabAlignment = 16;
 
 struct DividedSize {
@@ -62,9 +62,9 @@ struct KvHead {
   int64_t head = 0;    // Index in the whole model.
   bool counts = true;  // Whether this is the first copy of the head, ordered by rank and then by position.
 };
-// Returns the kv heads of a rank in order. Each is read by equally many of the rank's query heads. A rank has a head
-// twice if the number of its query heads and the number of query heads per kv head do not divide each other (6 query
-// heads, 2 kv heads, 3 ranks).
+// Returns the kv heads of a rank in order. Each is read by equally many of the rank's query heads. A rank may have a
+// head twice if neither the number of its query heads nor the number of query heads per kv head divides the other (6
+// query heads, 2 kv heads, 3 ranks).
 std::vector<KvHead> local_kv_heads(const ModelConfig& config, TensorRank tensor);
 // Returns whether any kv head has copies.
 bool has_kv_copies(const ModelConfig& config, int64_t size);

@@ -19,7 +19,7 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   projected = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
   qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
                        : projected;
-  // Backward no longer reads `projected` when it computes the gradient of qkv.
+  // The gradient of qkv may overwrite `projected`, which backward no longer needs at that time.
   norm.linear = memory.of_linear(
       "qkv", {.x = memory.norm_if_kept(norm.out), .d_y = memory.if_kept(Activation::kOutput, projected)});
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});

@@ -53,9 +53,9 @@ class Attention {
   // the input. `delta` [local_tokens, hidden] is added to the residual, and is then overwritten with the output of o.
   void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
                BlockPass pass) const;
-  // Queues what can run during the MLP's backward: computes `a.qkv` again if a.recomputes_rotation, and starts the
-  // gather of keys and values. Called before the backward of a block that is not recomputed. Recomputing a block
-  // includes it.
+  // Queues work that can overlap with the MLP's backward: computes `a.qkv` again if a.recomputes_rotation, and starts
+  // the gather of keys and values. Called before the backward of a block that is not recomputed. In a recomputed block,
+  // forward() has done both.
   void start_backward(const BlockContext& context, const AttentionActivations& a) const;
   void backward(const BlockContext& context, const AttentionActivations& a, const SublayerBackward& args) const;
   // Computes the weight gradients of the linears from operands that backward saved (WeightGradient::kSave).

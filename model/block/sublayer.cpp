@@ -12,7 +12,7 @@ Tensor ActivationMemory::norm(const char* name, const char* linear, std::initial
   if (keeps_norms()) {
     return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
   }
-  // All norms share one tensor, unless the recomputation of a block makes both before backward reads them.
+  // All norms share one tensor, unless a block recomputes the outputs of both its norms before backward reads them.
   const bool makes_all = reads_norms && recompute == Recompute::kBlock;
   return shared.get(makes_all ? name : "norm", compute, shape, arena);
 }

@@ -68,7 +68,7 @@ struct NormActivations {
   Tensor h;                  // [local_tokens, hidden] input of the sublayer
   Tensor rstd;               // [local_tokens] float32
   Tensor out;                // [local_tokens, hidden] output of the norm, input of a linear
-  LinearActivations linear;  // tensors of this linear
+  LinearActivations linear;  // tensors of the linear that reads `out`
 };
 
 struct SublayerBackward {

@@ -89,7 +89,8 @@ void AmaxTable::find_history(Stream& stream) {
   if (!uses_history_) stream.zero(history_);
 }
 
-// Returns whether the history has amaxes of all tensors of each linear that took part in a step, and any linear did.
+// Returns whether any linear has an amax of its input or output gradient in the history, and whether each such linear
+// has amaxes of all three tensors.
 bool AmaxTable::knows_all(std::span<const float> history) const {
   const int64_t width = kKinds * linears_;
   const auto has = [&](int64_t linear, Kind kind) {

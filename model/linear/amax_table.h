@@ -3,10 +3,10 @@
 //
 //   tensorwise  The scale comes from current(), which the producer of the tensor has filled in this micro-batch.
 //   delayed     The scale comes from the largest current() of the last amax_history steps over all micro-batches and
-//               ranks. A tensor without an amax above zero in the history has no known scale. Until all tensors have
-//               one, scales are made as in tensorwise and the history is zero: before the first step, as long as steps
-//               are skipped or have no gradients, and while weights are zero. A linear whose input and output gradient
-//               are both zero does not count, like one that is not in FP8.
+//               ranks. Until every tensor has an amax above zero in the history, all scales are made as in tensorwise,
+//               and the history is reset to zero. This happens before the first step, as long as steps are skipped or
+//               have no gradients, and while weights are zero. Linears whose input and output gradient are both zero
+//               are ignored in this condition, and so are linears that are not in FP8.
 //
 // All slots lie contiguously in memory, [kKinds, linears], so clearing them, reducing them over ranks and updating the
 // history are one op each. Each micro-batch in flight has its own slots. The slots of number 0 also hold the amaxes of
@@ -27,7 +27,7 @@ class AmaxTable {
  public:
   enum Kind : int64_t { kInput, kOutputGradient, kWeight, kKinds };
 
-  // `in_flight` is the maximum number of micro-batches that have activations at a time, each in a chunk of the model.
+  // `in_flight` is the maximum number of micro-batches that have activations at a time, summed over the chunks.
   AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight = 1);
 
   // Returns [1] float32, the amax of a tensor of the micro-batch in flight with number `in_flight`. Producers write
@@ -58,8 +58,8 @@ class AmaxTable {
   }
 
   // Clears the amaxes of inputs and output gradients, and the gradient bound factors, of the micro-batch in flight with
-  // number `in_flight`. `first` says whether it is the step's first micro-batch with this number. For later ones,
-  // delayed scaling first adds the amaxes to the history, or does not clear them while uses_history().
+  // number `in_flight`. `first` says whether it is the step's first micro-batch with this number. If not, delayed
+  // scaling keeps the amaxes while uses_history(), and otherwise adds them to the history before it clears them.
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
   // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the

@@ -34,7 +34,7 @@ class Fp8StatsTable {
 
   void begin(Stream& stream);
   bool measuring() const { return measuring_; }
-  // Returns the number of begun steps, by which a caller that adds a tensor once per step detects a new step.
+  // Returns how often begin() was called. A caller that adds a tensor once per step sees a new step by this number.
   int64_t steps_begun() const { return steps_begun_; }
   // Ends measuring. Collective: values() cover all ranks when the work queued on the stream is done.
   void end(Communicator& communicator, Stream& stream);

@@ -18,7 +18,7 @@ Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scali
 
 namespace {
 
-// Returns an operand that lies at the beginning of shared memory.
+// Returns an operand [rows, k] that lies at the beginning of `bytes` and `scales`.
 Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format, Scaling scaling, int64_t rows,
                         int64_t k) {
   return {.data = Tensor(bytes.raw(), format, {rows, k}),

@@ -66,8 +66,8 @@ struct LinearScratch {
   std::vector<Columns> columns;  // Indexed by LinearSpec::gradient_slot.
   Tensor share_bytes;            // [elements] uint8. Cast of this rank's share of the tokens.
   Tensor exchange;               // [elements] compute dtype. All tokens: gathered, or terms of a sum over the ranks.
-  // Borrowed. Null except while results are observed. Producers then write x and d_y instead of casting them, except in
-  // recomputation, so that there are results to observe. The operands have the same bits.
+  // Borrowed. Null unless results are observed. With an observer, producers write x and d_y instead of casts of them,
+  // except in recomputation, so that there are results to observe. The operands have the same bits.
   ResultObserver* observer = nullptr;
 };
 
@@ -102,8 +102,8 @@ enum class WeightGradient : uint8_t {
 };
 
 // Existing tensors of a micro-batch in flight that hold x and d_y without FP8 until backward_weights() has read them,
-// so that WeightGradient::kSave allocates no memory for them. No op after backward() overwrites `x`. No op after
-// backward() needs the old content of `d_y`, which d_y is written or copied to. Both may be undefined.
+// so that WeightGradient::kSave allocates no memory for them. `x` is not overwritten after backward(). `d_y` is memory
+// that d_y is written or copied to. Its old content is not needed after backward(). Both may be undefined.
 struct KeptOperands {
   Tensor x;    // [tokens, in]
   Tensor d_y;  // [tokens, out]
@@ -162,8 +162,8 @@ struct LinearBackward {
   Tensor x;    // [tokens, in]. Read only without FP8.
   WeightGradient weight_gradient = WeightGradient::kWrite;
   // Optional function that queues work between the matmul that computes d_x and the weight gradient. The work may write
-  // x. It may read d_x if the layer is not divided over the tensor-parallel ranks or its inputs are. If its outputs are
-  // divided, d_x is not yet summed over these ranks.
+  // x. It may read d_x unless the layer's outputs are divided over the tensor-parallel ranks, because d_x is then not
+  // yet summed over these ranks.
   std::function<void()> between = {};
 };
 

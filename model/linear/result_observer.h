@@ -24,7 +24,7 @@ struct OpInput {
 struct OpResult {
   const char* op = "";                         // Name of the operation, as in profiles. String literal.
   std::initializer_list<Tensor> results = {};  // Tensors that the operation wrote, float32 or bfloat16.
-  // Activations and gradients. An operation may have written a result over one.
+  // Activations and gradients. A result may have overwritten one of them.
   std::initializer_list<OpInput> inputs = {};
   std::initializer_list<OpInput> weights = {};  // Weights, or this rank's part of them.
   const char* parameter = "";         // Name of the weight, if the name of the operation does not tell. String literal.

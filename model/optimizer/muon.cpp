@@ -20,7 +20,7 @@ Tensor as_matrix(const Tensor& flat, int64_t rows, int64_t columns) {
   return flat.rows(0, rows * columns).view({rows, columns});
 }
 
-// Returns the factor of an orthogonal matrix of this shape that gives the update the RMS kMuonRms.
+// Returns the factor that scales an orthogonal matrix of this shape to the RMS kMuonRms.
 double update_scale(const std::vector<int64_t>& shape) {
   return kMuonRms * std::sqrt(static_cast<double>(std::max(shape[0], shape[1])));
 }
@@ -61,8 +61,8 @@ class MuonOptimizer : public ParameterUpdate {
   std::vector<MatrixRound> rounds_;
   std::vector<std::vector<const ParameterSlice*>> slices_;  // indexed by unit
   std::vector<Tensor> blocks_;  // buffers of the full blocks of a round, in precision.compute
-  Tensor x_, next_x_;           // room for the largest matrix
-  Tensor gram_, square_;        // room for the largest A and A^2
+  Tensor x_, next_x_;           // memory for the largest matrix
+  Tensor gram_, square_;        // memory for the largest A and A^2
   Tensor sum_of_squares_;
 };
 

@@ -90,10 +90,10 @@ void Optimizer::measure_gradients(Stream& stream) {
   mesh->shard().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   mesh->pipeline().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
-  // Weights of which several ranks have copies diverge if these ranks clip by norms that differ in the last bits. The
-  // ranks of a group get one sum, but other groups of the axis may add in another order, so the largest sum is taken.
-  // Tensor-parallel ranks have copies of the norms, which the last sum over stages may treat differently, and of kv
-  // heads, which may lie on other shards.
+  // Weights of which several ranks have copies diverge if these ranks clip by norms that differ in the last bits. Ranks
+  // of one group get the same sum, but two groups of an axis may add in different orders, so the largest sum is taken.
+  // Copies of RMSNorm weights on tensor-parallel ranks are in different pipeline groups. Copies of a kv head may lie on
+  // different shards, and then are in different tensor-parallel groups.
   const ParameterLayout& layout = parameters_->layout();
   const bool tensor_copies =
       layout.tensor().size > 1 && (mesh->shape().pipeline > 1 || has_kv_copies(layout.config(), layout.tensor().size));

@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// A number for each parameter of some units that is kept from step to step, such as a moment.
+// A state with one value per element of the parameters of some units, such as a moment. It lasts from step to step.
 struct OptimizerState {
   const char* name;                         // in plans, and in checkpoints before the parameter's name
   Tensor shards;                            // this rank's shards of the units, in the order of shard buffers

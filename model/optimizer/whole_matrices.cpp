@@ -9,7 +9,7 @@ namespace octavo {
 
 namespace {
 
-// Number of ranks that the matrices of one block keep busy. Only k and v are small, and three are equally large.
+// Number of ranks that the matrices of one block keep busy: three with gate, up and down, and one with q, k, v and o.
 constexpr int64_t kRanksOfABlock = 4;
 // Maximum number of blocks of a round, whose matrices need memory on every rank.
 constexpr int64_t kMostBlocks = 4;

@@ -18,7 +18,7 @@ struct MatrixPart {
   int64_t rows = 0;
   int64_t column_begin = 0;
   int64_t columns = 0;
-  bool counts = true;  // false if another rank has the same part
+  bool counts = true;  // false for all but the first of several equal parts
 
   int64_t numel() const { return rows * columns; }
 };
@@ -44,7 +44,7 @@ struct MatrixRound {
   std::vector<WholeMatrix> matrices;
 };
 
-// Returns whether a unit has such matrices.
+// Returns whether a unit is a block. Only blocks have a WholeMatrix.
 inline bool has_matrices(const ParameterUnit& unit) { return unit.layer >= 0; }
 
 // Returns the rounds of all blocks. The matrices of a round are divided over `ranks` ranks: in the order of falling

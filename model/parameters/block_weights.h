@@ -56,7 +56,7 @@ class BlockWeights {
   struct Linear {
     LinearWeight weight;
     Tensor gathered;
-    // [1] float32, for per-tensor recipes.
+    // [1] float32: AmaxTable::weight_scaling(), for per-tensor recipes.
     Tensor scaling;
     Divided divided;
   };

@@ -159,7 +159,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, S
   }
   const bool tied = config.tie_word_embeddings;
   add_norms(config);
-  // The last stage also has a tied table. Only the first stage's counts.
+  // If the table is tied, the last stage has a replica of it, which does not count (ParameterSpec::counts).
   if (has_embedding() || (has_head() && tied)) add_table("embedding", "model.embed_tokens.weight", has_embedding());
   first_block_unit_ = units_.size();
   const std::vector<LinearSpec> linears = block_linears(config);

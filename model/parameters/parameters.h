@@ -32,7 +32,7 @@ struct ParameterSpec {
   // Standard deviation of the normal distribution of initial values. 0: all ones (norm weights).
   double init_std = 0;
   size_t unit = 0;
-  // Index of the FP8 linear that has the parameter, counted over the blocks of the model. -1: none.
+  // Index of the linear that has the parameter, counted over all linears of the model's blocks. -1: none.
   int64_t linear = -1;
 
   // Shape of the whole parameter, and the row and column where the part begins.
@@ -47,10 +47,10 @@ struct ParameterSpec {
   bool counts = true;
 
   int64_t numel() const { return numel_of(shape); }
-  // Returns the indices in the flattened whole parameter of the elements of the flattened part, starting with element
-  // `begin`.
+  // Maps the elements of this part, flattened and counted from element `begin`, to their indices in the flattened whole
+  // parameter.
   MatrixRange range(int64_t begin) const;
-  // Returns the index of element i in the flattened whole parameter.
+  // Returns the index in the flattened whole parameter of element i of this part.
   int64_t whole_index(int64_t i) const { return static_cast<int64_t>(range(i).index(0)); }
   // Returns the range of columns of the whole parameter that the part has. Returns (0, 0) if the part has all columns.
   // Element i of the part is element column_offset() + i of these columns, flattened row by row.

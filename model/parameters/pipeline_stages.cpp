@@ -14,7 +14,7 @@ namespace octavo {
 
 namespace {
 
-// Returns the weights of lm_head divided by those of the matrices of a block.
+// Returns the number of weights of lm_head divided by the number of weights of a block's matrices.
 double blocks_of_head(const ModelConfig& m) {
   const auto block =
       static_cast<double>(m.hidden_size * (m.qkv_width() + m.attention_width() + 3 * m.intermediate_size));

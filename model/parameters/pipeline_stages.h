@@ -12,7 +12,7 @@ namespace octavo {
 
 // Returns the blocks of each of `stages` pipeline stages. The blocks are divided into consecutive parts, of which part
 // i is chunk i / stages of stage i mod stages. parallel.pipeline_layers has the sizes of the parts if it is given.
-// Otherwise the largest work of a stage is as small as possible, and then the largest work of a chunk of each stage.
+// Otherwise the division minimizes the largest work of a stage, and then the largest work of a chunk in each stage.
 // The work of lm_head counts as that of blocks with as many weights, and the embedding, which only reads rows of its
 // table, counts nothing. Blocks that do not divide evenly go to later stages and chunks, because earlier ones hold the
 // activations of more micro-batches. Throws InputError if the division does not fit the model.

@@ -30,8 +30,8 @@ int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
   return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
 }
 
-// Returns the pools for `all` units. Two slots for blocks and one for tables suffice to gather the next unit while one
-// is in use. Kept units have a slot each.
+// Returns the pools for `all` units. Kept units have a slot each. Otherwise two slots for blocks and one for tables
+// suffice to gather the next unit while one is in use.
 std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
   const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
   const bool keep_weights = !sharding.reshard_after_forward;

@@ -71,7 +71,7 @@ class ShardedParameters {
   const ParameterLayout& layout() const { return *layout_; }
   // Returns the mesh. Null for one rank.
   const Mesh* mesh() const { return mesh_; }
-  // [elements of all shards] float32.
+  // Returns this rank's shards of the master weights, [elements of all shards] float32.
   const Tensor& master() const { return master_; }
   const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // Returns this rank's gradients. Training only.
   Tensor master(const ParameterSlice& slice) const { return rows_of(master_, slice); }
@@ -82,7 +82,7 @@ class ShardedParameters {
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
     return shards.rows(unit_begin(unit), unit_begin(unit + 1));
   }
-  // Returns the index of a unit's first element in shard buffers. The number of units gives the end of the last unit.
+  // Returns the index of a unit's first element in shard buffers. unit_begin(number of units) is their size.
   int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }
   // Returns the dtype of the weights that matmuls read, except FP8 weights.
   DType compute_dtype() const { return compute_; }

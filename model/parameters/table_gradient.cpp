@@ -10,9 +10,9 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kColumnMultiple = 8;   // Multiple that lets kernels read 16 bytes at a time.
-constexpr int64_t kByteMultiple = 1024;  // Alignment of the tensors in the memory.
-constexpr int kMostRanks = 64;           // Each rank's tokens are added by a kernel of their own.
+constexpr int64_t kColumnMultiple = 8;   // width() is a multiple of this, so that kernels read 16 bytes at a time.
+constexpr int64_t kByteMultiple = 1024;  // Alignment in bytes of the tensors in ReducedUnit::gradient.
+constexpr int kMostRanks = 64;           // Limit for is_better(), because each rank's tokens need a kernel launch.
 
 // Offsets of the tensors in the memory, in bytes:
 //

@@ -47,7 +47,7 @@ class Comm {
   MPI_Comm handle_ = MPI_COMM_NULL;
 };
 
-// MPI datatype of `bytes` bytes whose next element starts `stride` bytes after it. Not copyable or movable.
+// MPI datatype of `bytes` contiguous bytes. Successive elements start `stride` bytes apart. Not copyable or movable.
 class StridedBytes {
  public:
   StridedBytes(int bytes, MPI_Aint stride) {

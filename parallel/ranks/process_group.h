@@ -51,8 +51,8 @@ class ProcessGroup {
   void barrier();
   // Returns root's text on every rank. The text may have any length.
   std::string broadcast(std::string text, int root = 0);
-  // Returns, on every rank, the non-empty text of the lowest rank that has one. Empty if all texts are empty. Texts are
-  // transferred only if one is not empty. `what` names the collective in messages.
+  // Returns, on every rank, the non-empty text of the lowest rank that has one. Empty if all texts are empty. Then
+  // only one number per rank is transferred. `what` names the collective in messages.
   std::string broadcast_first(std::string text, const char* what = "broadcast_first");
   // Returns every rank's text on rank 0, and an empty list on other ranks. Texts may have any length.
   std::vector<std::string> gather(const std::string& text);
@@ -90,7 +90,8 @@ class ProcessGroup {
 
  private:
   void start_mpi();
-  // Throws the error of the lowest rank whose work in throw_on_all_ranks() failed. `outcome` is empty for success.
+  // Throws the error of the lowest rank whose work in throw_on_all_ranks() failed. `outcome`, of this rank, is empty
+  // for success.
   void throw_error_of_lowest_rank(std::string outcome);
 
   bool initialised_ = false;

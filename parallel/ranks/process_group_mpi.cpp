@@ -125,7 +125,7 @@ void ProcessGroup::start_mpi() {
   check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
   RankBoard board = share_board(local, local_rank_, local_size_);
   board.sign_in(local_rank_, rank_);
-  // MPI may have been initialised without support for other threads, but this process makes no further calls.
+  // The watchdog's thread may call MPI_Abort even if MPI supports only one thread, because no MPI call follows.
   watchdog_ = std::make_unique<Watchdog>(rank_, std::move(board), [] { MPI_Abort(MPI_COMM_WORLD, 1); });
 }
 

@@ -1,8 +1,8 @@
 // RankBoard is a page of memory, shared by the ranks of one machine, in which each rank writes how many collectives it
 // has entered. A rank that waits too long for a collective reads there which other ranks have not entered it, without
 // their help. All ranks enter the same collectives in the same order, so equal counts mean the same collective. Ranks
-// of different pipeline stages enter different collectives. Their counts are therefore compared by intervals of
-// kInterval numbers, and every rank begins the next interval at the same points of a step.
+// of different pipeline stages enter different collectives. At certain points of a step every rank therefore raises its
+// count to the next multiple of kInterval, and ranks of different stages compare only count / kInterval.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class RankBoard {
   void set_entered(int64_t number);
   // Sets the pipeline stage of this rank, which messages then name.
   void set_stage(int64_t stage);
-  // Length of an interval of the numbers of collectives.
+  // Unit in which the counts of ranks of different pipeline stages are compared.
   static constexpr int64_t kInterval = int64_t{1} << 20;
 
   // Returns one sentence about the ranks of this machine that have entered fewer than `number` collectives. Empty if

@@ -11,7 +11,7 @@ namespace octavo {
 
 namespace {
 
-// Returns the line of `text` that contains position `at`.
+// Returns the line of `text` that contains position `at`, or "nothing more" if `at` is the end of the text.
 std::string line_at(const std::string& text, size_t at) {
   const size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
   return at == text.size() ? "nothing more" : text.substr(begin, text.find('\n', at) - begin);

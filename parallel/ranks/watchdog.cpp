@@ -18,7 +18,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 constexpr const char* kGoneEnds = " (killed, or it crashed), so the run ends without saving a checkpoint";
-// Time to end the other ranks before this process exits in any case.
+// Maximum time that ending the other ranks may take. This process then exits in any case.
 constexpr Seconds kGrace{5};
 
 // Blocks all signals in the calling thread, and in threads that it starts, during the lifetime of the object.
@@ -37,7 +37,7 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-// Signals must reach the main thread, because they interrupt its system calls.
+// Starts a thread that receives no signals. They must reach the main thread, because they interrupt its system calls.
 std::thread start_without_signals(std::function<void()> work) {
   const BlockedSignals blocked;
   return start_thread("the time limit of collectives", std::move(work));

@@ -78,9 +78,10 @@ class Watchdog {
   void leave() { board_.sign_out(); }
   // Sets the pipeline stage of this rank. Ranks of different stages enter different collectives.
   void set_stage(int64_t stage) { board_.set_stage(stage); }
-  // Begins the next interval of the numbers of collectives (RankBoard). All ranks call it at the same points.
+  // Raises this rank's count of collectives to the next multiple of RankBoard::kInterval. All ranks call this method at
+  // the same points of a step.
   void begin_interval();
-  // Claims the final message, because this rank prints the reason for the end itself.
+  // Makes the watchdogs of this machine print no final message, because this rank prints the reason for the end itself.
   void claim_report() { board_.claim_report(); }
 
   // Start and stop watching a queue. remove() waits until the thread no longer uses the queue.

@@ -28,7 +28,8 @@ from comparing.settings import PEERS, Settings, Variant  # noqa: E402
 
 RESHARD = {"always": "true", "never": "false", "auto": "auto"}  # Values of parallel.reshard_after_forward.
 WORTHWHILE = 1.005  # Settings found by the search replace the equal settings only if they are faster by this factor.
-# Largest differences of equal models in bfloat16: of a token's loss on average, and of the mean loss after a step, relative to that loss.
+# Largest accepted differences between two programs with equal models in bfloat16: mean difference of a token's loss,
+# and difference of the mean loss after a step relative to that loss.
 TOKEN_PARITY, STEP_PARITY = 0.05, 0.005
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
@@ -67,7 +68,7 @@ class Comparison:
         self.say(found)
 
     def check_parity(self):
-        """Stops unless a peer has the losses of the peer torch. A test compares the losses of torch with those of Octavo."""
+        """Ends the program unless the peer gives the losses of the peer torch, which a test compares with Octavo's."""
         if self.module is training:
             return
         reference = partial(training.Trainer, mesh=self.mesh, compiles=False)

@@ -26,7 +26,8 @@ def local_part(parameter):
 
 @torch.no_grad()
 def init_weights(model, settings):
-    """Norms are ones, all else is normal with a standard deviation of 0.02. Each rank fills what it holds."""
+    """Sets norms to 1 and draws all other weights from a normal distribution with a standard deviation of 0.02. Each
+    rank fills its own part."""
     torch.manual_seed(settings.seed + dist.get_rank())
     for parameter in model.parameters():
         local = local_part(parameter)
@@ -68,7 +69,7 @@ class Batch:
 
 
 def random_batches(settings, micro_batch, kind, device):
-    """Returns random tokens for one step. Ranks of a tensor-parallel group have the same."""
+    """Returns random micro-batches for one step. Ranks of a tensor-parallel group get equal ones."""
     data_rank = dist.get_rank() // settings.tensor
     generator = torch.Generator(device=device).manual_seed(settings.seed + data_rank)
     lengths = random.Random(settings.seed + data_rank)
@@ -139,8 +140,8 @@ def free_memory(device):
 
 
 def measure(make_trainer, settings, variant, kind, warmup, steps):
-    """Times steps of the trainer that make_trainer(settings, variant, kind) returns. Returns step_ms (the median) and memory_gib, or
-    `failed`, a reason. Frees all memory afterwards."""
+    """Times steps of the trainer that make_trainer(settings, variant, kind) returns. Returns a dict of times, memory
+    and loss, where step_ms is the median, or {"failed": reason}. Frees all memory afterwards."""
     trainer = batches = None
     try:
         trainer = make_trainer(settings, variant, kind)

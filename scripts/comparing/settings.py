@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 
-RECOMPUTE_MODES = ("none", "selective", "full")  # From the fastest to the one that needs the least memory.
+RECOMPUTE_MODES = ("none", "selective", "full")  # Fastest first. Each mode needs less memory than the one before it.
 
 
 class Refused(Exception):
@@ -18,9 +18,9 @@ class Peer:
 
     title: str
     module: str  # Module of this package that trains with it.
-    recompute: tuple  # Modes of recomputation, from the fastest to the one that needs the least memory.
+    recompute: tuple  # Modes of recomputation that the peer has, in the order of RECOMPUTE_MODES.
     substitutes: dict = field(default_factory=dict)  # Values of precision.linear that it lacks, and what it runs instead.
-    only: dict = field(default_factory=dict)  # Config keys of which its model has one value.
+    only: dict = field(default_factory=dict)  # Config keys for which the peer supports a single value, with that value.
     one_gpu: bool = False  # Whether its training step is for one GPU, in bfloat16.
 
 

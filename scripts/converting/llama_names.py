@@ -89,7 +89,8 @@ def fused_shape(model):
 
 
 def split_fused(model, tensor):
-    """Splits a fused matrix into queries, keys and values. It has the query heads of a key head, the key head and the value head, and so on."""
+    """Splits a fused matrix into queries, keys and values. Its rows are, for each key head in turn: the query heads
+    that use this key head, the key head, and the value head."""
     group = model["num_heads"] // model["num_kv_heads"]
     heads = tensor.view(model["num_kv_heads"], group + 2, model["head_dim"], model["hidden_size"])
     parts = {QUERY: heads[:, :group], KEY: heads[:, group], VALUE: heads[:, group + 1]}

@@ -16,12 +16,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def canonical(manifest):
-    """Returns the text of which a manifest has the checksum."""
+    """Returns the bytes over which the checksum of a manifest is computed."""
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class OctavoCheckpoint:
-    """A checkpoint that is open for reading. tensor() compares the checksums of what it reads."""
+    """A checkpoint that is open for reading. tensor() verifies the checksums of what it reads."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -54,7 +54,7 @@ class OctavoCheckpoint:
                 tensor.view(-1)[piece["begin"]:piece["end"]].copy_(part)
                 continue
             begin, end = piece["columns"]
-            # A piece of columns begins and ends anywhere in its rows.
+            # A piece of a range of columns may begin and end in the middle of a row.
             columns = tensor[:, begin:end].reshape(-1)
             columns[piece["begin"]:piece["end"]].copy_(part)
             tensor[:, begin:end] = columns.view(-1, end - begin)

@@ -28,8 +28,9 @@ def gzip_blocks(file, path, block_bytes):
 
 
 def frame_blocks(name, begin, input_bytes):
-    """Returns a function that reads a format frame by frame. The streams of Python's modules accept a file that ends within a frame, or
-    with other bytes after a frame. begin(path) returns a function that makes a decoder, and the error that the decoder raises."""
+    """Returns a function that reads a format frame by frame. It refuses a file that ends within a frame or has other
+    bytes after a frame, which the streams of Python's modules accept. begin(path) returns a function that makes a
+    decoder, and the error that the decoder raises."""
 
     def blocks(file, path, block_bytes):
         decoder_of, broken = begin(path)

@@ -128,8 +128,8 @@ def named(fields):
 
 
 def parse_line(line, fields):
-    """Returns the document of a JSON line, which is in the first of the fields that the line has, or None for a blank line, which has only
-    the blanks that JSON has. Raises NoText if there is no text."""
+    """Returns the document of a JSON line: the text in the first of `fields` that the line has. Returns None for a
+    blank line (spaces and tabs only). Raises NoText if there is no text."""
     if not line.strip(b" \t\r"):
         return None
     found = parse_json(line)
@@ -159,7 +159,7 @@ def read_lines(blocks, source, fields, sources, lines_before):
 
 
 def first_line_fault(source, fields):
-    """Returns why the first line of a file is no document, or None if it is one or there is none."""
+    """Returns why the first line that is not blank is no document. Returns None if it is one, or if there is none."""
     for number, line in enumerate(split_lines(read_blocks(source), source.path), 1):
         try:
             if parse_line(line, fields) is not None:
@@ -171,7 +171,7 @@ def first_line_fault(source, fields):
 
 @contextlib.contextmanager
 def open_parquet(source, fields):
-    """Provides the file and the name of its column with the text, the first of the fields that the file has."""
+    """Opens a file in a `with` block, and gives the file and its text column: the first of `fields` that it has."""
     try:
         import pyarrow
         import pyarrow.parquet

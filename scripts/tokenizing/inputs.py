@@ -220,7 +220,7 @@ def content_of(source):
 
 
 def without_repeated_contents(taken, sources):
-    """Returns `taken` without compressed versions of a file that are equal to the file."""
+    """Returns `taken` with only the first of the versions of a file (plain, .gz, ...) that have equal contents."""
     versions = collections.defaultdict(list)
     for source in taken:
         folder, name = os.path.split(source.path)

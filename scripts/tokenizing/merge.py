@@ -19,7 +19,7 @@ RECORD_BYTES = 200  # Bytes of the Python objects of a document while it is sort
 MAX_FANOUT_BITS = 8  # Limit on the number of files that are written at once. If it is not enough, the files are divided again.
 
 
-FEW_TIMES = 40  # With fewer than this many times hold_out_every documents, the hash might hold out none, or all.
+FEW_TIMES = 40  # With fewer than FEW_TIMES * hold_out_every documents, the hash might hold out none, or all.
 
 
 def digest_of(packed):
@@ -27,17 +27,17 @@ def digest_of(packed):
 
 
 class Merger:
-    """Adds documents to the file or to the held-out file. A hash of its tokens decides whether a document is
-    held out, one in `hold_out_every` on average. So documents with equal tokens are on one side, and runs that share the inputs (--part)
-    hold out the documents that one run would."""
+    """Adds documents to the training file or to the held-out file. A hash of a document's tokens decides whether it is
+    held out, on average one document in `hold_out_every`. So documents with equal tokens go to the same file, and runs
+    that share the inputs (--part) hold out the same documents as a single run."""
 
     def __init__(self, writers, hold_out_every, progress):
         self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
         self.moved = set()  # Digests of documents for which choose_both() decides otherwise than the hash.
 
     def choose_both(self, parts):
-        """Makes sure that a document is held out, and one not, if there are few documents. A run with --part has no such choice, because
-        it does not know the documents of the others."""
+        """If there are few documents, makes sure that at least one is held out and at least one is not. A run with
+        --part must not call this, because it does not know the documents of the other runs."""
         if not 0 < sum(part.summary["documents"] for part in parts) < FEW_TIMES * self.hold_out_every:
             return
         digests = {digest_of(packed) for part in parts for packed in part.documents()}

@@ -31,8 +31,8 @@ class Piece:
     source: Source
     bytes: tuple = None  # Byte range (first, last). The piece has the lines that begin in it.
     rows: tuple = None  # Row range: (row group, first row, last row).
-    lines: bytes = None  # Unpacked lines. Other lines follow after first_line.
-    first_line: int = 0
+    lines: bytes = None  # Unpacked lines of a compressed file, so that the worker need not read the file.
+    first_line: int = 0  # Number of lines in the file before `lines`.
     block: tuple = None  # Block of lines of the file: (number, whether it is the last).
 
 
@@ -154,7 +154,7 @@ class Planner:
             return
         finished = turn
         while (last := is_last_block(self.part([Piece(source, block=(finished, False))], 0).name)) is not None:
-            if last:  # The file need not be unpacked.
+            if last:  # All blocks of this run are finished, so the file need not be unpacked.
                 for number in range(turn, finished + 1, turns):
                     yield self.part([Piece(source, block=(number, number == finished))], source.size_bytes // (finished + 1))
                 return
@@ -175,7 +175,7 @@ def blocks_of_lines(source, block_bytes):
         nonlocal position
         position = new
 
-    ready = None  # Held until it is known whether more follows.
+    ready = None  # Newest complete block, held back until it is known whether more lines follow.
     for block in read_blocks(source, min(block_bytes, BLOCK_BYTES), on_position):
         held.append(block)
         held_bytes += len(block)

@@ -5,10 +5,10 @@
 //
 // A call launches a kernel, copies, sets memory, starts a collective, records an event or makes a stream wait for one.
 // A delay is a kernel that spins on the stream of the call: for 1 us to 4 ms, and at copies to 66 ms, because a copy
-// may last longer than a step. For every 1024 calls a quarter of the streams is delayed eight times as often, and
-// another quarter is not delayed, so that any stream can run ahead of any other. The matmuls of cuBLASLt and cuDNN are
-// not intercepted, but the calls before and after them delay their streams. When a process ends that had delays,
-// standard error gets their number.
+// may last longer than a step. After every 1024 calls the streams are chosen again: a quarter is delayed eight times as
+// often, and another quarter is not delayed, so that any stream can run ahead of any other. The matmuls of cuBLASLt and
+// cuDNN are not intercepted, but the calls before and after them delay their streams. A process that had delays prints
+// their number to standard error when it ends.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>

@@ -1,4 +1,4 @@
-// Fuzzes a YAML config. After each zero byte of the input follows an override on the command line.
+// Fuzzes a YAML config. Each zero byte of the input begins an override of the command line.
 #include "app/config/config.h"
 
 #include "core/printable.h"

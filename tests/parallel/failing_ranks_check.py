@@ -3,7 +3,7 @@
 
     failing_ranks_check.py OCTAVO_FAILING_RANKS
 
-mpirun itself ends all ranks when it notices that one has died. The tests of the watchdog prevent this with the options LOOK_ON.
+mpirun ends all ranks when it notices that one has died. The options in LOOK_ON prevent this in tests of the watchdog.
 """
 
 import os

@@ -1,6 +1,9 @@
 // A program whose last rank fails. failing_ranks_check.py starts it under mpirun and checks what the other ranks do.
 //
 //   octavo_failing_ranks FAILURE COLLECTIVE PACE_S TIMEOUT_S
+//
+// FAILURE is how the last rank fails, and COLLECTIVE is what the other ranks call then. PACE_S scales the pauses
+// between collectives, in seconds. TIMEOUT_S is the time limit of a collective.
 #include <unistd.h>
 
 #include <cmath>

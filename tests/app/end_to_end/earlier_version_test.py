@@ -1,7 +1,8 @@
 """Tests that this version reads and resumes a run of version 0.1.0 (commit ffe5568), which is in the folder earlier_version.
 
-The run was killed while it saved step 8, so its last checkpoint is that of step 4. Its checkpoints are in ./checkpoints, which a command
-must name, because the default was another one. reference_metrics.jsonl has the metrics of the same run without the kill.
+The run was killed while it saved step 8, so its last checkpoint is that of step 4. Its checkpoints are in
+./checkpoints, the default of that version. The default has changed since, so a command must name this directory.
+reference_metrics.jsonl has the metrics of the same run without the kill.
 """
 
 import json

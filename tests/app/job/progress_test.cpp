@@ -1,4 +1,4 @@
-// Tests that a checkpoint's metadata and the progress of a run determine each other.
+// Tests that the progress of a run survives the conversion to a checkpoint's metadata and back.
 #include "app/job/progress.h"
 
 #include "core/error.h"

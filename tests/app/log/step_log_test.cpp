@@ -1,4 +1,4 @@
-// Tests of the numbers that are reported of a step, and of the progress line.
+// Tests of the numbers that are reported for a step, and of the progress line.
 #include "app/log/step_log.h"
 
 #include <gtest/gtest.h>

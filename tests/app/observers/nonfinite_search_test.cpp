@@ -1,5 +1,5 @@
-// Tests on every available device and with every recipe that a broken weight is found, that the search changes nothing,
-// and of the samples of a micro-batch.
+// Tests on every available device and with every recipe that a broken weight is found and that the search changes
+// nothing. Also tests the computation of a micro-batch's samples.
 #include "app/observers/nonfinite_search.h"
 
 #include <gtest/gtest.h>

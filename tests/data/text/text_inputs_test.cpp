@@ -1,4 +1,4 @@
-// Tests the rule of what a file is on the cases that tests/scripts/tokenizing_test.py tests for tokenize_hf.py.
+// Tests the rule that decides how an input file is read, on the cases that tests/scripts/tokenizing_test.py also uses.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

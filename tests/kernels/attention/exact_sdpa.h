@@ -1,6 +1,6 @@
 // Attention in float64 (kernels/attention/sdpa.h has the formulas), and error bounds for an implementation that rounds
 // probabilities and their gradients to bfloat16 before it multiplies them, as tensor cores require. The CPU does not
-// round them; its bounds have no terms with r, e_i is larger by 16 u, and 4 u is 16 u.
+// round them. For the CPU the bounds have no terms with r, e_i is larger by 16 u, and 16 u takes the place of 4 u.
 //
 //   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
 //

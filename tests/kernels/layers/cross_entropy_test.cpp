@@ -1,4 +1,4 @@
-// The loss over whole rows of logits, and over rows whose columns several ranks have.
+// Tests of the loss over whole rows of logits, and over rows whose columns are divided among several ranks.
 #include "kernels/layers/cross_entropy.h"
 
 #include "kernels/layers/cross_entropy_parallel.h"
