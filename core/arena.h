@@ -75,7 +75,8 @@ class Arena {
     int64_t block_;
   };
 
-  // Makes a planning arena. The addresses of its tensors must not be used; used() returns the bytes that they need.
+  // Makes a planning arena. used() returns the bytes that its tensors need.
+  // Requires: the addresses of its tensors are not used.
   explicit Arena(Device device) : device_(device) {}
   // Allocates and zeroes an arena of `capacity` bytes.
   Arena(Device device, int64_t capacity);
@@ -90,8 +91,8 @@ class Arena {
   Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
                   Lifetime lifetime = Lifetime::kRun);
 
-  // Lets several parts share memory, because their tensors are never needed at the same time. Each part is called twice
-  // and must allocate the same tensors both times. The tensors of the second call are the ones to use.
+  // Lets several parts share memory, because their tensors are never needed at the same time. Each part is called
+  // twice. The tensors of the second call are the ones to use. Requires: a part allocates the same tensors both times.
   using Part = std::function<void(Arena&)>;
   void overlay(std::initializer_list<Part> parts);
 

@@ -112,7 +112,8 @@ class OpTimer {
 };
 
 // Names the work that is queued on `stream` in the enclosing scope. With kHostRange it names what the host does, such
-// as waiting. `name` must outlive the timeline.
+// as waiting.
+// Requires: `name` outlives the timeline.
 class ProfilerRange {
  public:
   ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind = Profiler::Kind::kRange);

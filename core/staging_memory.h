@@ -14,7 +14,8 @@ namespace octavo {
 
 class StagingMemory {
  public:
-  // Makes staging memory for copies from the device of `stream`, which must outlive the object.
+  // Makes staging memory for copies from the device of `stream`.
+  // Requires: `stream` outlives the object.
   explicit StagingMemory(const Stream& stream) : stream_(stream) {}
   ~StagingMemory() { release(); }
 

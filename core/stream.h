@@ -45,8 +45,8 @@ class Stream {
   void* native() const { return native_.get(); }  // Returns the cudaStream_t, or null on the CPU.
   int multiprocessors() const { return multiprocessors_; }
 
-  // Makes this stream's GPU the calling thread's current device. A new thread must call it before it uses the stream or
-  // its events, because its current device is GPU 0, and any CUDA call would create a context there.
+  // Makes this stream's GPU the calling thread's current device. A new thread calls it before it uses the stream or its
+  // events, because its current device is GPU 0, and any CUDA call would create a context there.
   void bind_thread() const;
 
   // Waits until everything queued so far is done.
@@ -55,8 +55,8 @@ class Stream {
   // pinned.
   void copy(void* dst, const void* src, int64_t bytes);
   void copy(const Tensor& dst, const Tensor& src);
-  // Queues a copy of `count` rows of `row_bytes` each, dst_stride and src_stride bytes apart. Source and destination
-  // must not overlap.
+  // Queues a copy of `count` rows of `row_bytes` each, dst_stride and src_stride bytes apart.
+  // Requires: source and destination do not overlap.
   struct Rows {
     void* dst;
     int64_t dst_stride;
@@ -129,7 +129,8 @@ class Event {
   void synchronize() const;               // Makes the host wait.
   // Returns whether the event is reached, without waiting. Also returns false if the GPU has failed.
   bool is_reached() const;
-  // Returns the milliseconds from `start` to this event. Both must be timing events that are reached.
+  // Returns the milliseconds from `start` to this event.
+  // Requires: both are timing events that are reached.
   double milliseconds_since(const Event& start) const;
 
  private:

@@ -1,6 +1,6 @@
 // Tensor: a view of dense row-major memory with a dtype and a shape. It owns nothing. The memory belongs to an Arena,
-// or to staging memory on the host, and must outlive the view. Copying a Tensor copies the view. Constness is shallow,
-// as in std::span.
+// or to staging memory on the host. Copying a Tensor copies the view. Constness is shallow, as in std::span.
+// Requires: the memory outlives the view.
 #pragma once
 
 #include <array>

@@ -11,8 +11,9 @@
 
 namespace octavo {
 
-// Starts a thread that runs `work`, which must not throw. Debuggers and `top -H` show the first 15 bytes of `purpose`
-// ("writing a checkpoint"). Throws an Error that names the purpose if the system refuses.
+// Starts a thread that runs `work`. Debuggers and `top -H` show the first 15 bytes of `purpose` ("writing a
+// checkpoint"). Throws an Error that names the purpose if the system refuses.
+// Requires: `work` does not throw.
 std::thread start_thread(const char* purpose, std::function<void()> work);
 
 // Starts a thread for work that the caller can do itself or omit. If the system refuses, the returned thread is not
@@ -26,7 +27,7 @@ class WorkQueue {
   // Waits until all work is done.
   ~WorkQueue();
 
-  // `work` must not throw.
+  // Requires: `work` does not throw.
   void post(std::function<void()> work);
   // Waits until all earlier work is done.
   void wait();

@@ -27,8 +27,8 @@
 namespace octavo {
 
 // Returns the weights as the smallest integers with the same ratio. They are exact for decimals of up to nine digits,
-// and otherwise rounded to 2^-32 of the sum, but never to 0. A weight of 0 stays 0. All weights must be at least 0 and
-// one above 0.
+// and otherwise rounded to 2^-32 of the sum, but never to 0. A weight of 0 stays 0.
+// Requires: no weight is negative, and one is above 0.
 std::vector<int64_t> integer_weights(std::span<const double> weights);
 
 class Mixture {

@@ -51,11 +51,12 @@ struct StreamState {
 // a time.
 class SampleStream {
  public:
-  // Opens `sources` (config.train or config.validation) and reads them as `config` says. Every token must lie in [0,
-  // vocab_size); 0 disables the check. config.origin applies to config.train. Throws an InputError that names the
-  // config key or file if an option is impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id
-  // outside the vocabulary), a dataset has no tokens, a sidecar contradicts the config (data/sidecar.h; not checked if
-  // vocab_size is 0), or data.document_mask is set and nothing divides the documents of a dataset.
+  // Opens `sources` (config.train or config.validation) and reads them as `config` says. A token outside [0,
+  // vocab_size) is refused when it is read; 0 disables this check. config.origin applies to config.train. Throws an
+  // InputError that names the config key or file if an option is impossible (seq_len below 1, negative or all-zero
+  // weights, bos_id or eos_id outside the vocabulary), a dataset has no tokens, a sidecar contradicts the config
+  // (data/sidecar.h; not checked if vocab_size is 0), or data.document_mask is set and nothing divides the documents of
+  // a dataset.
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }

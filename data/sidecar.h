@@ -25,7 +25,7 @@ struct SidecarTokenizer {
 
 class SidecarCheck {
  public:
-  // `config` must outlive the check.
+  // Requires: `config` outlives the check.
   SidecarCheck(const DataConfig& config, int64_t vocab_size);
 
   // Throws an InputError that names both sides if the sidecar of `token_file` has a larger vocab_size than the model,

@@ -61,9 +61,11 @@ struct LlamaOptions {
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
   bool fp8_stats = false;  // Whether to allocate statistics of the FP8 casts.
-  // Borrowed. shape.context must be this rank's position in it. Null: one rank.
+  // Borrowed. Null: one rank.
+  // Requires: shape.context is this rank's position in the mesh.
   const Mesh* mesh = nullptr;
-  // Activation checkpointing in training. The mode must not be auto.
+  // Activation checkpointing in training.
+  // Requires: the mode is not auto.
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   float z_loss = 0;  // Coefficient of the z-loss (CrossEntropy) in training.
   // Training only. For each chunk of the stage, the maximum number of micro-batches that have activations at a time.
@@ -120,12 +122,13 @@ class Llama {
   // Sets the observer that sees the results of all operations from now on. Borrowed; null removes it.
   void observe_results(ResultObserver* observer);
 
-  // Forgets micro-batches that belong to no step, and must be called after them. Keeps their amaxes out of the history,
-  // finishes the reductions of their gradients, and makes the next step gather, cast and measure all weights.
+  // Forgets micro-batches that belong to no step. Keeps their amaxes out of the history, finishes the reductions of
+  // their gradients, and makes the next step gather, cast and measure all weights.
+  // Requires: called after the last of these micro-batches.
   void forget_micro_batches();
 
-  // Ends a step, and must be called after its last micro-batch. Delayed scaling adds the amaxes of the step to its
-  // history, unless `skip` says that the step is skipped (AmaxTable::end_step).
+  // Ends a step. Delayed scaling adds the amaxes of the step to its history, unless `skip` says that the step is
+  // skipped (AmaxTable::end_step). Requires: called after the last micro-batch of the step.
   void end_step(const Tensor& skip);
 
   // Returns the streams of the transfers between pipeline stages.

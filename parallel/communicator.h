@@ -5,9 +5,9 @@
 // collective is complete on return. Tensors may have any number of elements. Methods throw Error when shapes, dtypes or
 // addresses do not fit together, or when MPI or NCCL reports a failure.
 //
-// `what` names the tensor in messages ("gradients of block 3"). The string is borrowed and must outlive the
-// communicator. The watchdog (parallel/ranks/watchdog.h) ends the run with a message that names the collective if the
-// collective takes longer than parallel.timeout_s.
+// `what` names the tensor in messages ("gradients of block 3"). The watchdog (parallel/ranks/watchdog.h) ends the run
+// with a message that names the collective if the collective takes longer than parallel.timeout_s.
+// Requires: `what`, which is borrowed, outlives the communicator.
 //
 // Each of n ranks sends, and also receives, (n-1)/n of the large tensor in an all_gather or a reduce_scatter, (n-1)/n
 // of `out` in an all_to_all, 2 (n-1)/n of the tensor in an all_reduce, and the whole tensor in an exchange.
@@ -30,8 +30,8 @@
 
 namespace octavo {
 
-// Memory that stays registered with a communicator until this object is destroyed. The communicator must outlive the
-// object.
+// Memory that stays registered with a communicator until this object is destroyed.
+// Requires: the communicator outlives the object.
 using Registration = std::unique_ptr<void, std::function<void(void* handle)>>;
 
 // Group of ranks, as one of its members sees the group. Ranks with equal `color` form a group, in which this rank has

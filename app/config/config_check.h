@@ -15,8 +15,8 @@ namespace octavo {
 enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 
 // Checks the keys against each other for a run on `ranks` ranks, stage by stage, and reports the errors of the first
-// invalid stage. Checks the model too if its shape is complete. Otherwise init_from must be given, and the caller calls
-// validate again after adopt_model.
+// invalid stage. Checks the model too if its shape is complete. Otherwise reports an error unless init_from is given,
+// and the caller calls validate again after adopt_model.
 void validate(const Config& run, int64_t ranks, Purpose purpose = Purpose::kTrain);
 void validate(const StageConfig& stage, int64_t ranks, Purpose purpose = Purpose::kTrain) = delete;
 void validate_stage(const StageConfig& config, int64_t ranks, Purpose purpose = Purpose::kTrain);

@@ -23,8 +23,8 @@ class TokenStream {
   // Opens `paths` (each as TokenFile takes it). Files are opened and checked completely as long as that reads at most
   // kOpenedIndexBytes of their indexes. Only the headers of later files are read; the rest is checked when a file is
   // first read. `inserted` is inserted around each document, except for tokens that the documents of a file have
-  // already (find_stored_tokens). Every token must lie in [0, vocab_size); 0 disables the check. Throws an InputError
-  // like TokenFile, and if no file has a token.
+  // already (find_stored_tokens). A token outside [0, vocab_size) is refused when it is read; 0 disables this check.
+  // Throws an InputError like TokenFile, and if no file has a token.
   TokenStream(const std::vector<std::string>& paths, const DocumentTokens& inserted, int64_t vocab_size = 0);
   TokenStream(TokenStream&&) noexcept;
   TokenStream& operator=(TokenStream&&) noexcept;

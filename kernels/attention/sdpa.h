@@ -56,7 +56,7 @@ int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool 
 // chunk of each shared sequence attends to, at most half of the sequence. 0 for whole sequences.
 int64_t early_d_kv_bytes(const SdpaShape& shape, DType dtype);
 
-// The length of the chunks of shared sequences must be a multiple of this number of tokens on GPUs.
+// On GPUs the length of the chunks of shared sequences is a multiple of this number of tokens.
 inline constexpr int64_t kContextChunkUnit = 128;
 
 // The head sizes that GPUs have kernels for. Those that FlashAttention has no kernels for are computed by cuDNN.

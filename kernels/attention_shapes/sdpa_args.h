@@ -55,8 +55,8 @@ struct SdpaForward {
 
 struct SdpaBackward {
   SdpaShape shape;
-  // = [batch * seq_len, qkv_width], must not alias qkv. For shared sequences only the columns of the queries are
-  // written.
+  // = [batch * seq_len, qkv_width]. For shared sequences only the columns of the queries are written.
+  // Requires: does not share memory with qkv.
   Tensor d_qkv;
   // = [batch * whole_seq_len, kv_width], for shared sequences only: this rank's term of the gradient, which is a sum
   // over ranks. Zero for keys that no query of this rank attends to.

@@ -120,7 +120,8 @@ struct ActivationCheckpointing {
 };
 
 // Activations that all blocks share, because each block needs them only for a short time. The first call of get() with
-// a name allocates the tensor. Later calls must have the same dtype and shape.
+// a name allocates the tensor, which later calls return.
+// Requires: all calls with a name have the same dtype and shape.
 class SharedActivations {
  public:
   Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena) {

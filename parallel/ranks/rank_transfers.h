@@ -11,9 +11,9 @@
 
 namespace octavo {
 
-// Messages from one rank to another arrive in the order in which they were sent. Two threads of a rank must not send to
-// the same rank, or receive from the same rank, at the same time. Lost ranks are not detected here; the watchdog and
-// the launcher detect them.
+// Messages from one rank to another arrive in the order in which they were sent. Lost ranks are not detected here. The
+// watchdog and the launcher detect them.
+// Requires: no two threads of a rank send to the same rank, or receive from the same rank, at the same time.
 class RankTransfers {
  public:
   // Creates the channel. Constructor and destructor are collectives. Throws InputError if this MPI does not support
