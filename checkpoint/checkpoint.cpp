@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
 
-// Opens a file after checking its length against the manifest, so that errors in its header are damage.
+// Opens a shard. Errors in its header are damage.
+// Requires: the file has the length that the manifest lists.
 SafetensorsFile open_shard(const std::string& path) {
   try {
     return SafetensorsFile(path);

@@ -46,7 +46,8 @@ inline constexpr size_t kReadingThreads = 8;
 // Compares the bytes of a piece, in a mapped file, with the piece's checksum. Move-only.
 class PieceCheck {
  public:
-  // `shard` is the path of the file for messages. The piece must outlive the object.
+  // `shard` is the path of the file for messages.
+  // Requires: `piece` outlives the object.
   PieceCheck(const CheckpointPiece& piece, std::string shard, std::span<const std::byte> bytes)
       : piece_(&piece), shard_(std::move(shard)), bytes_(bytes) {}
 
@@ -63,19 +64,19 @@ class PieceCheck {
   std::span<const std::byte> bytes_;
   std::unique_ptr<Checksum> checksum_;  // Checksum of the bytes up to added_. Null before the first ones.
   int64_t added_ = 0;
-  int64_t read_ahead_ = 0;  // Bytes that the system was asked to read.
+  int64_t read_ahead_ = 0;  // End of the bytes that the system was asked to read ahead.
 };
 
 // Reads a part of a tensor and compares its checksums in the same read: each range of elements is read from the disk,
 // added to the checksum of its piece, copied, and checked for values that are not finite, before the next range is
-// read. Checkpoint::reader() makes one. Different threads may use different readers at the same time. The checkpoint
-// must outlive its readers.
+// read. Checkpoint::reader() makes one. Different threads may use different readers at the same time.
+// Requires: the checkpoint outlives its readers.
 class TensorReader {
  public:
   // Reads elements [begin, end) into host memory as the dtype of `out` (float32, bfloat16, or the stored dtype). The
-  // ranges of several calls must follow each other from the beginning to the end of the reader's part. The last call
-  // throws a DamagedCheckpoint if a piece that the part touches is damaged anywhere, and otherwise an InputError that
-  // names the first element of the part that is NaN or infinite. Values are not verified before.
+  // last call throws a DamagedCheckpoint if a piece that the part touches is damaged anywhere, and otherwise an
+  // InputError that names the first element of the part that is NaN or infinite. Values are verified only then.
+  // Requires: the ranges of several calls follow each other from the beginning to the end of the reader's part.
   void read(int64_t begin, int64_t end, const Tensor& out);
 
  private:
@@ -136,9 +137,9 @@ class Checkpoint {
 
   // Reads elements [begin, end) of some columns of a 2-dimensional tensor, flattened row by row, or of a whole tensor
   // if there are no columns, into host memory as the dtype of `out` (float32, bfloat16, or the stored dtype). The
-  // tensor may be stored in other columns; each row is then copied separately from each stored range of columns. Every
-  // piece that the range touches is compared with its checksum, completely and once. Throws an InputError that names
-  // the element if one is NaN or infinite.
+  // tensor may be stored in other columns, which takes one copy per row and range. Every piece that the range touches
+  // is compared with its checksum, completely and once. Throws an InputError that names the element if one is NaN or
+  // infinite.
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
     read(name, columns, begin, end, Tensor(out, DType::kFloat32, {end - begin}));

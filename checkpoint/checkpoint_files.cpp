@@ -199,7 +199,7 @@ fs::path create_earlier(const fs::path& dir) {
 
 fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>& checkpoints) {
   const fs::path earlier = create_earlier(dir);
-  // Moves the newest first, so that at any moment the rest is what an older run would have left.
+  // Moves the newest first, so that at any moment the remaining checkpoints are the oldest ones.
   for (size_t i = checkpoints.size(); i > 0; --i) {
     rename_path(checkpoints[i - 1].path, earlier / step_directory_name(checkpoints[i - 1].step));
   }

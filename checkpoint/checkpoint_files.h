@@ -24,16 +24,16 @@ struct FoundCheckpoint {
   std::filesystem::path path;
   bool is_complete = true;  // Whether it has a manifest.
 };
-// Returns the complete checkpoints in `dir` by step, and none if `dir` does not exist. `with_incomplete` adds the
-// directories step_N that have no manifest, because something removed it or copied the checkpoint in part. A replaced
-// checkpoint (kReplacedPrefix), which a crash leaves on a file system that cannot exchange directories, counts only if
-// its step has no other complete one. Throws an InputError if a checkpoint cannot be accessed.
+// Returns the complete checkpoints in `dir` in the order of their steps, and none if `dir` does not exist.
+// `with_incomplete` adds the directories step_N without a manifest, such as partial copies. A replaced checkpoint
+// (kReplacedPrefix), which a crash leaves on a file system that cannot exchange directories, counts only if its step
+// has no other complete checkpoint. Throws an InputError if a checkpoint cannot be accessed.
 std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir, bool with_incomplete = false);
 
 // Removes a directory and its contents if it exists. Throws an Error that names it if the system refuses.
 void remove_directory(const std::filesystem::path& dir);
 
-// Removes a checkpoint. Its name goes first, so that a crash leaves no incomplete checkpoint under it. Throws an Error
+// Renames a checkpoint and removes it, so that a crash leaves no incomplete checkpoint under its name. Throws an Error
 // that names it if the system refuses.
 void remove_checkpoint(const FoundCheckpoint& checkpoint);
 
@@ -55,10 +55,11 @@ std::optional<int64_t> free_bytes(const std::filesystem::path& dir);
 // Makes a directory's entries (created or renamed files) durable. Throws an Error that names it if the system refuses.
 void sync_directory(const std::filesystem::path& dir);
 
-// Renames the complete directory `fresh` to `final`, replacing an existing one. They are exchanged in one step if the
-// file system can. Otherwise the old one first moves to a name with kReplacedPrefix, so that one of both is complete at
-// any moment. Both must have the same parent, which is synced. The replaced directory stays under its temporary name if
-// it cannot be removed.
+// Renames the complete directory `fresh` to `final`, replacing an existing one, and syncs their parent. The two are
+// exchanged in one step if the file system can. Otherwise the old one first moves to a name with kReplacedPrefix, so
+// that a complete directory exists at any moment. The replaced directory stays under its temporary name if it cannot be
+// removed.
+// Requires: both paths have the same parent.
 void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
 
 // Writes a file into `dir` and returns its description for the manifest.
@@ -78,12 +79,12 @@ std::string manifest_mark(const std::filesystem::path& checkpoint);
 // Returns the same text for a manifest in memory.
 std::string manifest_mark(const ManifestFile& manifest);
 
-// Writes manifest.json into `dir`, syncs both and reads the file back. Throws an Error if it differs from what was
-// written.
+// Writes manifest.json into `dir`, syncs the file and `dir`, and reads the file back. Throws an Error if it differs
+// from what was written.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
 
-// Completes or undoes an interrupted replacement. Returns what else crashed runs left in `dir`, which the caller should
-// remove.
+// Restores replaced checkpoints (kReplacedPrefix) whose replacement a crash interrupted. Returns the paths of other
+// remains of crashed runs in `dir`, which the caller should remove.
 std::vector<std::filesystem::path> put_interrupted_back(const std::filesystem::path& dir);
 
 }  // namespace octavo

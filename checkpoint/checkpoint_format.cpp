@@ -42,7 +42,7 @@ Json files_to_json(const std::vector<ListedFile>& files, const char* checksum) {
   return json;
 }
 
-// Reads such a list. `what` names one of the files in messages.
+// Reads a list that files_to_json() wrote. `what` names one of the files in messages.
 std::vector<ListedFile> files_from_json(const Json& list, const char* what, const char* checksum) {
   std::vector<ListedFile> files;
   for (const Json& json : list) {
@@ -83,7 +83,7 @@ CheckpointPiece piece_from_json(const Json& json) {
   return piece;
 }
 
-// Returns a shape whose size in bytes fits 64 bits.
+// Returns the shape in `json`. Throws if it has more than kMaxParameters elements, so that its bytes fit in 64 bits.
 std::vector<int64_t> shape_from_json(const Json& json, const std::string& tensor) {
   CHECK(json.is_array(), "the shape of tensor {} is {}, expected a list", tensor, json.dump());
   std::vector<int64_t> shape;
@@ -105,7 +105,7 @@ CheckpointTensorInfo tensor_from_json(const Json& json) {
   return tensor;
 }
 
-// Sorts by columns, then by elements.
+// Sorts the pieces of a tensor by columns, then by elements. Pieces of all columns get empty `columns`.
 void sort_pieces(CheckpointTensorInfo& tensor) {
   for (CheckpointPiece& piece : tensor.pieces) {
     check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
@@ -116,7 +116,7 @@ void sort_pieces(CheckpointTensorInfo& tensor) {
   });
 }
 
-// Checks the pieces of one range of columns, in order.
+// Checks that the sorted pieces of one range of columns contain each of its elements once.
 void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std::span<const CheckpointPiece> pieces) {
   int64_t next = 0;
   for (const CheckpointPiece& piece : pieces) {
@@ -177,7 +177,8 @@ void read_fields(const Json& json, const char* where, Struct& fields) {
   });
 }
 
-// The JSON of a manifest, member by member in the order of the keys, and the checksum of it without white space.
+// Writes the JSON of a manifest, member by member in the order of the keys, and computes its checksum without white
+// space.
 class ManifestText {
  public:
   // `keeps` says whether the text is wanted in addition to its checksum.

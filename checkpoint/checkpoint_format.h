@@ -85,9 +85,9 @@ struct CheckpointManifest {
   std::string checksum = {};  // Checksum of the manifest that was read.
 };
 
-// Converts a manifest to JSON text. It contains a checksum of itself, so that a damaged manifest is never used: of its
-// JSON without white space, keys in order, and without the checksum. With thousands of ranks it has hundreds of
-// megabytes, and a JSON tree would need ten times as much memory, so it is written and read tensor by tensor.
+// Converts a manifest to JSON text. The text contains a checksum of its other content (without white space, with sorted
+// keys), so that a damaged manifest is never used. The text is written and read tensor by tensor, because with
+// thousands of ranks it has hundreds of megabytes, and a JSON tree would need ten times as much memory.
 std::string manifest_to_text(const CheckpointManifest& manifest);
 // Returns whether the JSON claims to be a manifest, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
@@ -101,7 +101,7 @@ nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
 // Combines the parts of the manifest that the ranks wrote.
 class ManifestParts {
  public:
-  // `manifest` must outlive the object.
+  // Requires: `manifest` outlives the object.
   explicit ManifestParts(CheckpointManifest& manifest);
   // Adds a rank's shards and pieces. Throws if a tensor's shape or dtype differs between ranks.
   void add(const nlohmann::json& part);
@@ -112,7 +112,7 @@ class ManifestParts {
   std::unordered_map<std::string, size_t> index_;  // Index in the manifest's tensors by name.
 };
 // Sorts the pieces. Throws an Error unless they cover each tensor exactly once with columns that exist, and each has a
-// checksum and lies in a listed shard with a checksum. Ranges that contain all columns of a tensor become empty. Every
+// checksum and lies in a listed shard with a checksum. A piece of all columns of a tensor gets empty `columns`. Every
 // manifest is checked before it is written and after it is read.
 void check_complete(CheckpointManifest& manifest);
 

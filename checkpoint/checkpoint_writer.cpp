@@ -34,7 +34,8 @@ bool is_whole(const CheckpointTensor& piece) {
 
 using Clock = std::chrono::steady_clock;
 
-// Network file systems show what another machine wrote with a delay: NFS looks again after at most a minute.
+// Longest delay after which a network file system shows what another machine wrote. NFS looks again after at most a
+// minute.
 constexpr std::chrono::seconds kLongestLag{60};
 
 // Returns the size of a file that another rank wrote, after waiting until it is as expected or time is up. Does not
@@ -58,7 +59,7 @@ std::string piece_key(const CheckpointTensor& piece) {
   return fmt::format("{}{}[{}:{}]", piece.name, slice, piece.begin, piece.end);
 }
 
-// Returns the piece with empty columns if they are all columns of the tensor.
+// Checks a piece, and returns it with empty columns if they are all columns of the tensor.
 CheckpointTensor checked_piece(CheckpointTensor piece) {
   const std::string where = "checkpoint piece of " + piece.name;
   checked_slice(where, piece.shape, piece.columns, piece.begin, piece.end);
@@ -98,7 +99,7 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
   CHECK(0 <= index && index < count, "part {} of {}", index, count);
   int64_t total_bytes = 0;
   for (const CheckpointTensor& tensor : tensors) total_bytes += tensor.data.bytes();
-  // Dividing first keeps the numbers small even for petabytes.
+  // Divides before it multiplies, so that the numbers fit in 64 bits even for petabytes.
   const auto boundary = [&](int64_t i) { return total_bytes / count * i + total_bytes % count * i / count; };
   const int64_t first = boundary(index), last = boundary(index + 1);
 
@@ -142,8 +143,8 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
   });
 }
 
-// Runs in the background, because removing a large checkpoint takes seconds. If no thread can be started,
-// wait_for_removals() does the work.
+// Runs `work` in the background, because removing a large checkpoint takes seconds. If no thread can be started,
+// wait_for_removals() runs it.
 void CheckpointWriter::remove_in_background(const std::function<void()>& work) {
   wait_for_removals();
   // `work` is copied, because a thread that fails to start would destroy what was moved to it.
@@ -209,7 +210,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
 }
 
 // Fills host_pieces_ with places in staging memory and copies the pieces there, on a GPU only those that are not
-// stable. If the pieces are written before save() returns, host_pieces_ are the pieces themselves.
+// stable. If nothing is staged (stages()), host_pieces_ are the pieces themselves.
 void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   pieces_.assign(pieces.begin(), pieces.end());
   std::erase_if(pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
@@ -229,8 +230,8 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   if (!stream_.is_cuda()) copy_stable_pieces();
 }
 
-// Waits for each piece. A GPU holds a limited number of copies, and a call that waits until it can hold more would also
-// keep the calls of other threads waiting.
+// Copies one piece at a time. A GPU queues a limited number of copies, and a call that waits for space in the queue
+// would also block calls of other threads.
 void CheckpointWriter::copy_stable_pieces() {
   begun_.synchronize();
   for (size_t i = 0; i < pieces_.size() && !stop_; ++i) {
@@ -243,7 +244,7 @@ void CheckpointWriter::copy_stable_pieces() {
 
 // The writing thread. It uses only what save() prepared, and only those parts of MPI that threads may use.
 void CheckpointWriter::run_write() noexcept {
-  // Turns any exception into an Error, because the failure shows only while running.
+  // Turns any exception into an Error, even an InputError, because the failure occurs while the run is in progress.
   const auto attempt = [this](const auto& work) {
     try {
       work();
@@ -385,7 +386,8 @@ void CheckpointWriter::gather_parts() {
   part_ = std::move(manifest);
 }
 
-// Turns the temporary directory into the checkpoint. part_ must be the whole manifest.
+// Turns the temporary directory into the checkpoint.
+// Requires: part_ is the whole manifest.
 void CheckpointWriter::install() {
   std::set<std::string> elsewhere;
   for (int rank = 0; options_.memory != nullptr && rank < group_.size(); ++rank) {

@@ -1,6 +1,6 @@
-// Writes checkpoints (checkpoint/checkpoint_format.h) while training continues. save() copies into staging memory what
-// training may change at once. A thread copies the other pieces from the GPU and writes all of them. poll() completes
-// the checkpoint when the threads of all ranks are done.
+// Writes checkpoints (checkpoint/checkpoint_format.h) while training continues. save() copies the pieces that are not
+// stable (CheckpointTensor) to staging memory. A thread copies the stable pieces from the GPU and writes all pieces.
+// poll() completes the checkpoint when the threads of all ranks are done.
 //
 //   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
 //   every step:  writer.poll();
@@ -53,7 +53,7 @@ struct CheckpointTensor {
   int64_t end = 0;
   Tensor data;               // The elements [begin, end), on the stream's device. Borrowed until staged() is reached.
   ColumnRange columns = {};  // Columns of a 2-dimensional tensor. Empty means all.
-  bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
+  bool stable = false;       // Whether the data stays unchanged until CheckpointWriter::staged() is reached.
 };
 
 // Point at which the last save has read its stable pieces. On a GPU the writing thread copies them.
@@ -78,9 +78,10 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 // checkpoint cannot be removed, rank 0 only warns. If no thread can be started, save() itself writes.
 class CheckpointWriter {
  public:
-  // Creates options.dir, locks it (checkpoint/directory_lock.h) and removes what crashed runs left there. Throws an
-  // InputError if that is not possible, or if another run holds the lock. `group` and `stream` must outlive the writer.
-  // Look for a checkpoint to resume after this call, because it repairs interrupted replacements.
+  // Creates options.dir, locks it (checkpoint/directory_lock.h), repairs interrupted replacements and removes what
+  // crashed runs left there. So look for a checkpoint to resume after this call. Throws an InputError if that is not
+  // possible, or if another run holds the lock.
+  // Requires: `group` and `stream` outlive the writer.
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
   // Waits for background work. A checkpoint that poll() or finish() has not completed is lost.
   ~CheckpointWriter();
@@ -94,11 +95,11 @@ class CheckpointWriter {
   void reserve(int64_t bytes);
   static int64_t staging_bytes(std::span<const CheckpointTensor> pieces);
 
-  // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
-  // pass the same step, model and meta, and each rank the pieces that it writes. Together the pieces cover every tensor
-  // once. Pieces are read in stream order, so work queued afterwards may change them. Stable pieces are the exception:
-  // a GPU copies them concurrently with that work. On a GPU the host does not wait if ready(). Otherwise an earlier
-  // pending save is completed first, and the host waits for staging memory and removals.
+  // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. `pieces` are
+  // those that this rank writes. Pieces are read in stream order, so work queued afterwards may change them. Stable
+  // pieces are the exception: a GPU copies them concurrently with that work. On a GPU the host does not wait if
+  // ready(). Otherwise an earlier pending save is completed first, and the host waits for staging memory and removals.
+  // Requires: all ranks pass the same step, model and meta, and their pieces together cover every tensor once.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
   // Returns the point after which stable pieces may be changed: the last save has read its pieces.
@@ -160,11 +161,10 @@ class CheckpointWriter {
   // done_ or join.
   bool pending_ = false;
   bool ready_ = false;
-  CheckpointManifest part_;  // Step, model, meta and this rank's pieces.
-  // The pieces in the order of the file, with their data as they were given and in host memory.
-  std::vector<CheckpointTensor> pieces_;
-  std::vector<CheckpointTensor> host_pieces_;
-  std::string shard_beginning_;  // Beginning of the shard file, before the data.
+  CheckpointManifest part_;                    // Step, model, meta and this rank's pieces.
+  std::vector<CheckpointTensor> pieces_;       // Pieces that were given to save(), in the order of the file.
+  std::vector<CheckpointTensor> host_pieces_;  // pieces_ with their data in host memory.
+  std::string shard_beginning_;                // Beginning of the shard file, before the data.
   std::filesystem::path temporary_;
   std::filesystem::path final_;
   double write_seconds_ = 0;

@@ -70,7 +70,8 @@ constexpr KeyRule kKeyRules[] = {
     {KeyUse::kUsed,
      "model_type rope_theta rope_scaling rope_parameters original_max_position_embeddings max_position_embeddings "
      "use_sliding_window max_window_layers layer_types bos_token_id eos_token_id pad_token_id"},
-    // Names, dtypes, outputs and execution in transformers; initialization; heads of other tasks; other tokens.
+    // Keys of names, dtypes, outputs and execution in transformers, of initialization, of heads for other tasks, and of
+    // other tokens.
     {KeyUse::kHarmless,
      "_name_or_path name_or_path _commit_hash architectures transformers_version torch_dtype dtype use_bfloat16 "
      "initializer_range pretraining_tp use_cache return_dict return_dict_in_generate output_attentions "
@@ -132,7 +133,7 @@ bool is_ignored(const std::string& key, const Json& value) {
   return true;
 }
 
-// An architecture of Hugging Face. A model belongs to the one that has qk-norm if it has.
+// An architecture of Hugging Face. A model has the architecture with the same qk_norm.
 struct Architecture {
   const char* model_type;
   const char* class_name;
@@ -184,8 +185,8 @@ void expect_same(const std::string& path, const std::string& name, const Json& v
               other.dump());
 }
 
-// Returns whether a scaled rope with the factor 1 equals a plain one. Some versions of transformers replace the factor
-// of yarn with the quotient of the lengths if the original length is given.
+// Returns whether a rope of the type linear or yarn has the factor 1, so that it equals a plain one. Some versions of
+// transformers replace the factor of yarn with the quotient of the lengths if the original length is given.
 bool is_plain_rope(const Json& type, const Json& rope) {
   const auto is_one = [&](const char* key) { return given(rope, key) && rope.at(key) == 1; };
   const bool is_known = type == "linear" || (type == "yarn" && !given(rope, "original_max_position_embeddings"));
@@ -199,8 +200,9 @@ Json rope_type_of(const Json& rope) {
   return "default";
 }
 
-// Returns the length before the scaling of llama3, which transformers reads from the scaling itself, or else from one
-// of two keys beside it. Returns null if there is none.
+// Returns the sequence length before the scaling of llama3. As in transformers, this is
+// original_max_position_embeddings of the scaling or of the file, or else max_position_embeddings. Returns null if
+// there is none.
 Json original_positions(const Json& json, const Json& rope, const std::string& path, const std::string& key) {
   constexpr const char* kOriginal = "original_max_position_embeddings";
   if (given(rope, kOriginal) && given(json, kOriginal))
@@ -287,7 +289,7 @@ void write_rope(const ModelConfig& config, bool replace, Json& json) {
   }
 }
 
-// Returns max_position_embeddings of a model that does not say it.
+// Returns max_position_embeddings of a model whose metadata lack it: the scaled length of its rope, or 0 if unknown.
 int64_t unstated_positions(const ModelConfig& config) {
   if (!config.rope_scaling) return 0;
   return std::llround(config.rope_scaling->factor *
@@ -320,7 +322,7 @@ Json value_at(const Json& json, const char* path) {
   return json.contains(pointer) ? json.at(pointer) : Json();
 }
 
-// Returns the longest data.seq_len up to the step, with the stages of the run that began before it.
+// Returns the longest data.seq_len of the run and of its stages that began before the step.
 int64_t longest_seq_len(const Json& meta, int64_t step) {
   int64_t longest = find_value<int64_t>(meta, "/config/data/seq_len").value_or(0);
   int64_t begin = 0;
@@ -378,7 +380,7 @@ std::vector<std::string> ignored_hf_keys(const Json& json) {
   for (const auto& [key, value] : json.items()) {
     const bool is_field = std::ranges::any_of(
         fields, [&key = key](const auto& field) { return field.hf_name != nullptr && field.hf_name == key; });
-    // The window has no effect where use_sliding_window says so.
+    // If use_sliding_window is given, check_no_sliding_window() has checked whether the window has an effect.
     const bool is_window = key == "sliding_window" && given(json, "use_sliding_window");
     if (!value.is_null() && !is_field && !is_window && is_ignored(key, value)) keys.push_back(key);
   }

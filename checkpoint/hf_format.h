@@ -1,5 +1,5 @@
-// The config.json of Hugging Face's Llama and dense Qwen3 models, as transformers 4 and 5 write and read it. They
-// differ in rope: version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 has
+// The config.json of Hugging Face's Llama and dense Qwen3 models, as transformers 4 and 5 write and read it. These
+// versions differ in rope: version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 has
 // rope_parameters {rope_theta, rope_type, factor, ...}. A file may have both if they agree.
 #pragma once
 
@@ -25,8 +25,8 @@ struct HfMetadata {
 
 inline constexpr const char* kHfConfigName = "config.json";
 inline constexpr const char* kGenerationConfigName = "generation_config.json";
-// Key in a checkpoint's metadata for the files above of the model that the run began from, by their names. Checkpoints
-// of earlier versions have bos_token_id, eos_token_id and max_position_embeddings instead.
+// Key in a checkpoint's metadata for the two files above, by their names, of the model that the run began from.
+// Checkpoints of earlier versions have bos_token_id, eos_token_id and max_position_embeddings instead.
 inline constexpr const char* kHfMetaKey = "hugging_face";
 
 // Returns the shape that a config.json describes. `path` names it in messages. Throws an InputError for a model that
@@ -42,14 +42,14 @@ std::vector<std::string> ignored_hf_keys(const nlohmann::json& json);
 // precedence over those in config.json, as in transformers.
 HfMetadata parse_hf_metadata(const nlohmann::json& json);
 
-// Returns what an export of a checkpoint of this step with the metadata `meta` writes: that of the model that the run
-// began from, except for what training changed. The bos and eos of the training data replace ids of the model that
-// differ from them, but a list of eos ids stays if it has the eos of the data.
+// Returns the metadata that an export of a checkpoint of this step writes: those of the model that the run began from,
+// with what training changed. `meta` is the checkpoint's metadata. The bos and eos of the training data replace the
+// model's ids if they differ, but a list of eos ids stays if it contains the eos of the data.
 HfMetadata hf_metadata_of(const nlohmann::json& meta, int64_t step);
 
-// Returns a config.json that both versions read. It is metadata.config with the keys whose meaning has changed, or else
-// a new one. max_position_embeddings is that of the metadata, or else that of the rope scaling, or else the training
-// length, but at least the training length.
+// Returns a config.json that transformers 4 and 5 read: metadata.config with the keys whose meaning has changed, or a
+// new one if metadata.config is null. max_position_embeddings is that of the metadata, or else that of the rope
+// scaling, but at least metadata.seq_len.
 nlohmann::json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
 nlohmann::json make_generation_config(const HfMetadata& metadata);
 

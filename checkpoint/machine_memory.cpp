@@ -161,7 +161,7 @@ bool MachineMemory::has_shard_of(int rank) const {
 
 void MachineMemory::keep_copies(const fs::path& directory, const std::span<const std::span<const std::byte>>* parts) {
   if (!transfers_) return;
-  // Runs while receiving, because the rank that this one sends to may be sending to this one.
+  // Sends while it receives, because two ranks may send to each other.
   const int keeper = machines_.keeper(group_.rank());
   std::exception_ptr failure;
   std::future<void> sent;

@@ -34,9 +34,9 @@ inline constexpr const char* kMemoryIdFile = "memory_id";
 // is sticky, nobody else can rename or remove it, and its contents were written by this user. So only the directory
 // itself must be checked.
 std::filesystem::path memory_directory(const std::filesystem::path& checkpoint_dir);
-// Draws a new name for `checkpoint_dir` and returns the path.
+// Draws and stores a new name for `checkpoint_dir`. Returns the path, but does not create the directory.
 std::filesystem::path renew_memory_directory(const std::filesystem::path& checkpoint_dir);
-// Removes the name.
+// Removes the stored name (kMemoryIdFile). Ignores errors.
 void forget_memory_directory(const std::filesystem::path& checkpoint_dir);
 
 // Makes the directory `path`, accessible to this user only. Throws an InputError if it cannot be made, or if the path
@@ -50,8 +50,8 @@ void remove_private_directory(const std::filesystem::path& path);
 class MachineMemory {
  public:
   // Makes the directory `dir` on every machine (make_private_directory()). A collective. Throws an InputError if that
-  // is not possible, or if there are several machines and MPI does not support several threads. `group` must outlive
-  // the object.
+  // is not possible, or if there are several machines and MPI does not support several threads.
+  // Requires: `group` outlives the object.
   MachineMemory(std::filesystem::path dir, ProcessGroup& group);
   // Removes the directory if it is empty.
   ~MachineMemory();
@@ -61,9 +61,10 @@ class MachineMemory {
   // Returns whether this machine keeps the shard that `rank` writes.
   bool has_shard_of(int rank) const;
 
-  // Sends what this rank wrote into `directory` to the machine that keeps a replica, and writes what this machine keeps
-  // for others into the same directory here. All ranks call this at the same time, from one thread each. `parts` is
-  // null if the writing failed. Throws an Error if something failed here or on a rank whose shard is kept here.
+  // Sends this rank's shard to the machine that keeps its replica, and writes the shards that this rank keeps for
+  // others into `directory` on this machine. `parts` are the bytes of this rank's shard, or null if writing it failed.
+  // Throws an Error if something failed here or on a rank whose shard is kept here.
+  // Requires: all ranks call this at the same time, from one thread each.
   void keep_copies(const std::filesystem::path& directory, const std::span<const std::span<const std::byte>>* parts);
 
   // Returns the newest checkpoint that the machines have between them and that is `wanted`, a condition on the manifest

@@ -66,10 +66,9 @@ class SafetensorsFile {
   bool is_ours_ = false;
 };
 
-// Returns the beginning of a file with these entries and sets their byte ranges: the length of the header, and the
-// header, padded with spaces so that the data section starts at a multiple of 8 bytes. The tensors must follow in this
-// order.
-inline constexpr int64_t kSafetensorsLengthBytes = 8;
+inline constexpr int64_t kSafetensorsLengthBytes = 8;  // Size of the length of the header, at the beginning of a file.
+// Sets the byte ranges of the entries of a file and returns its beginning: the length of the header, and the header,
+// padded with spaces so that the data section starts at a multiple of 8 bytes. The tensors must follow in this order.
 std::string begin_safetensors(std::vector<SafetensorsEntry>& entries);
 
 // Writes a file tensor by tensor in the given order, without holding the tensors in memory. The file gets its name in

@@ -14,7 +14,7 @@
 namespace octavo {
 
 struct TensorSlice {
-  ColumnRange columns;  // Empty for a whole tensor, which counts as a single row.
+  ColumnRange columns;  // Columns [b, e). A tensor that is not 2-dimensional counts as a single row.
   int64_t begin = 0;    // First element of the flattened columns. Each row has e - b elements.
   int64_t end = 0;
 };
@@ -28,7 +28,7 @@ int64_t slice_numel(std::span<const int64_t> shape, ColumnRange columns);
 // Returns "[7, 5]" or "[7, 5] columns 1 to 3", for messages.
 std::string describe_slice(std::span<const int64_t> shape, ColumnRange columns);
 
-// Throws an Error that names the tensor if it does not have these columns or elements.
+// Returns the slice. Throws an Error that names the tensor (`where`) if it does not have these columns or elements.
 TensorSlice checked_slice(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
                           int64_t end);
 

@@ -27,9 +27,9 @@ class WeightSource {
   virtual std::filesystem::path path() const = 0;  // Returns the path that opens the same weights again.
   // Returns a text that distinguishes these weights from others at the same path.
   virtual std::string identity() const = 0;
-  // Returns sentences about what is unusual about the model and a user should see, each with the directory.
+  // Returns sentences for the user about unusual properties of the model. Each names the directory.
   virtual std::vector<std::string> notes() const { return {}; }
-  // Returns what a checkpoint of a run that begins from these weights has under kHfMetaKey (checkpoint/hf_format.h).
+  // Returns the value of kHfMetaKey (checkpoint/hf_format.h) in checkpoints of a run that begins from these weights.
   virtual nlohmann::json hugging_face() const = 0;
   // Compares the checksums of the parts that will be read, if there are checksums (Checkpoint::verify).
   virtual void verify(std::span<const TensorPart> /*parts*/) {}

@@ -54,7 +54,7 @@ RecordedPlaces read_places(const fs::path& run) {
   return places;
 }
 
-// Returns a path that the run recorded as an absolute path without a trailing slash.
+// Converts a path that the run recorded to an absolute path without a trailing slash.
 fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
   const fs::path place = (fs::path(places.directory) / path).lexically_normal();
   return place.has_filename() ? place : place.parent_path();
@@ -124,7 +124,7 @@ std::optional<Checkpoint> open_readable(const std::function<std::string()>& path
   }
 }
 
-// Returns the newest readable checkpoint in `dir`, or the newest one that a run saved if `of_run` is set.
+// Returns the newest readable checkpoint in `dir`. If `of_run` is true, skips imported checkpoints.
 std::optional<Checkpoint> newest_readable(const std::string& dir, bool of_run) {
   const std::vector<FoundCheckpoint> checkpoints = find_checkpoints(dir);
   for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {

@@ -60,13 +60,13 @@ std::string resolve_checkpoint(const std::string& path);
 // the newest readable one. An error of a checkpoint is reported when the run opens it.
 std::optional<Checkpoint> checkpoint_to_resume(const CheckpointConfig& config);
 
-// Returns whether `path` is where the run began that saved a checkpoint with the metadata `meta` (recorded_beginning).
+// Returns whether the run that saved a checkpoint with the metadata `meta` began at `path` (recorded_beginning).
 bool began_at(const std::string& path, const nlohmann::json& meta);
 
-// Sets checkpoint.resume to auto if it is a path and the newest readable checkpoint in checkpoint.dir was saved by a
-// run with this logging.dir, or with one that no longer exists, that began there. So the command that began a run also
-// resumes it. Returns a line for the log that says so, or an empty text. Throws an InputError if checkpoint.dir cannot
-// be read.
+// Sets checkpoint.resume to auto if it is the path at which this run itself began, so that the command that began a run
+// also resumes it. This is so if the newest readable checkpoint in checkpoint.dir records that path, and this
+// logging.dir or one that no longer exists. Returns a line for the log that says so, or an empty text. Throws an
+// InputError if checkpoint.dir cannot be read.
 std::string find_own_checkpoints(Config& config);
 
 }  // namespace octavo

@@ -41,7 +41,8 @@ GivenWeights given_weights(std::span<const std::string> overrides) {
   return given;
 }
 
-// Returns the config that a checkpoint was saved with. For an imported checkpoint it only has the shape of the model.
+// Returns the config that a checkpoint was saved with, without keys of its machine (parallel, device,
+// precision.compute) and model.init_from. For an imported checkpoint it has only the shape of the model.
 nlohmann::json recorded_config(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
   nlohmann::json json = meta.contains("config") ? meta.at("config") : nlohmann::json::object();
@@ -109,8 +110,8 @@ void check_is_directory(const std::string& dir) {
               "checkpoint.dir {}: is not a directory, expected a directory or a path that does not exist yet", dir);
 }
 
-// Decides on rank 0, because other ranks may see other directories. `names_run` says that checkpoint.resume belongs to
-// the config of a run, and is not a checkpoint that a command evaluates.
+// Looks for the run's own checkpoints (find_own_checkpoints) on rank 0, because other ranks may see other directories.
+// `names_run` says that checkpoint.resume belongs to the config of a run, and does not name a checkpoint to evaluate.
 void find_checkpoints_of_run(Config& config, ProcessGroup& group, Purpose purpose, bool names_run) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
@@ -152,7 +153,7 @@ std::vector<std::string> adopt_initial_model(Config& config, const WeightSource&
     return std::ranges::find(stated, name) != stated.end();
   };
   const nlohmann::json file = source.hugging_face().at(kHfConfigName);
-  // The last note says why a model is not tied although its config.json says so.
+  // The last note says why a model is not tied although its config.json states that it is.
   const bool was_untied = !model.tie_word_embeddings && file.value("tie_word_embeddings", nlohmann::json()) == true;
   CHECK_INPUT(!was_untied || !config.model.tie_word_embeddings || !is_stated("tie_word_embeddings"),
               "{}, but the config's model.tie_word_embeddings is true, expected false", notes.back());

@@ -2,8 +2,8 @@
 // they see before anything is computed. A rank may see different files under the same path (a relative path, a local
 // disk, a stale mount), and would silently train with other weights or tokens.
 //
-// All functions are collectives. If a rank sees different files, every rank throws an InputError that names the rank,
-// the path, and what that rank and rank 0 found there.
+// All functions are collectives unless they say otherwise. If a rank sees different files, every rank throws an
+// InputError that names the rank, the path, and what that rank and rank 0 found there.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ namespace octavo {
 // Calls `find` on rank 0 and returns its result on every rank. `what` names the work in messages.
 std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find);
 
-// Calls `look` on every rank and returns the message of the DamagedCheckpoint that it throws on the lowest rank, or an
+// Calls `look` on every rank. Returns the message of the DamagedCheckpoint on the lowest rank that throws one, or an
 // empty text. `what` names the work in messages.
 std::string damage_found(const char* what, ProcessGroup& group, const std::function<void()>& look);
 
@@ -42,13 +42,13 @@ void check_resumable(const Checkpoint& checkpoint);
 // it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
-// Returns the checkpoint that a run resumes from a directory that the run has locked, or nothing if there is none. The
-// checkpoint has everything that a run needs (check_resumable). Each rank verifies the checksums of the parts in
-// `needed`, and rank 0 those of the other files. With auto, this is the newest checkpoint in which no rank finds
-// damage, such as a missing manifest. Newer damaged checkpoints are renamed (kDamagedPrefix) with a warning; without
-// `renames` there is only the warning. If all checkpoints are damaged, nothing is renamed and an InputError is thrown.
-// Without `verifies_newest` the tensors of the newest or named checkpoint are not verified, because the caller verifies
-// them as it loads them.
+// Returns the checkpoint that a run resumes, or nothing if there is none. The checkpoint has everything that a run
+// needs (check_resumable). Each rank verifies the checksums of the parts in `needed`, and rank 0 those of the other
+// files. With auto, this is the newest checkpoint in which no rank finds damage, such as a missing manifest. Newer
+// damaged checkpoints are skipped with a warning, and renamed (kDamagedPrefix) if `renames` is true. If all checkpoints
+// are damaged, nothing is renamed and an InputError is thrown. If `verifies_newest` is false, the tensors of the newest
+// or named checkpoint are not verified, because the caller verifies them as it loads them.
+// Requires: the run has locked checkpoint.dir, if `renames` is true.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
                                                     ProcessGroup& group, bool renames = true,
                                                     bool verifies_newest = true);

@@ -37,7 +37,7 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-// Returns the tokenizer.json at `path`. The file of the byte tokenizer that an export writes is the byte tokenizer.
+// Returns the tokenizer.json at `path`. A file that an export wrote for the byte tokenizer counts as byte.
 ModelTokenizer read_tokenizer(const std::string& path) {
   const std::string hash = tokenizer_hash(read_input_file(path), path);
   return {hash == kByteTokenizerHash ? kByteTokenizerName : path, hash};
@@ -72,8 +72,8 @@ const ListedFile* attached_tokenizer(const Checkpoint& checkpoint) {
 
 std::string attached_path(const Checkpoint& checkpoint) { return (checkpoint.path() / kTokenizerName).string(); }
 
-// Returns the tokenizer of the model that a run begins from. A directory without a tokenizer gives none, because
-// training does not need one.
+// Returns the tokenizer of the model that a run begins from. If a directory has none, returns kUnknownTokenizer and
+// sets `problem`, because training does not need one.
 ModelTokenizer tokenizer_of_initial(const std::string& init_from, std::string& problem) {
   const ModelPath model = resolve_model(init_from);
   if (model.is_checkpoint) {

@@ -30,14 +30,14 @@ std::string find_tokenizer_file(const std::string& path);
 ModelTokenizer tokenizer_of_directory(const std::string& dir);
 
 // Returns the tokenizer that a checkpoint contains or names. Earlier versions recorded their default, byte, for models
-// of any tokenizer, so without a hash it only counts if the vocabulary is not larger than that of bytes.
+// of any tokenizer. So byte without a hash counts only if the vocabulary is not larger than that of bytes.
 ModelTokenizer tokenizer_of_checkpoint(const Checkpoint& checkpoint);
 
 // Facts about the tokenizers of a run.
 struct TokenizerFacts {
   std::string given = {};                      // data.tokenizer. A folder is replaced with the file in it.
   std::string given_hash = {};                 // Empty if `given` is auto, or a file that is missing.
-  bool given_is_there = true;                  // Whether `given` is not a missing file.
+  bool given_is_there = true;                  // False if `given` is a file that is missing.
   std::optional<ModelTokenizer> resumed = {};  // Tokenizer of the checkpoint that the run resumes.
   std::optional<ModelTokenizer> initial = {};  // Tokenizer of the model that the run begins from.
   std::optional<ModelTokenizer> data = {};     // Tokenizer that the sidecars of the token files name.
@@ -51,15 +51,17 @@ struct TokenizerChoice {
 };
 
 // Decides which tokenizer a run uses:
-//   - the given one. It must be that of the resumed checkpoint. Another one than that of the initial weights is noted.
-//   - a given file that is missing, if the resumed checkpoint contains its tokenizer;
-//   - with auto, that of the resumed checkpoint or of the initial weights. If it is unknown, that of the data. Without
-//     such a model the byte tokenizer.
+//   - the given one. If the run resumes a checkpoint, it must be the checkpoint's, or else there is an error. If it
+//     differs from that of the initial weights, there is a note.
+//   - a given file that is missing, if the resumed checkpoint contains its tokenizer.
+//   - with auto, that of the resumed checkpoint or of the initial weights. If that is unknown, the one that the data
+//     names. Without such a model, the byte tokenizer, or kUnknownTokenizer with a note if the vocabulary is larger
+//     than that of bytes and the data names no tokenizer.
 TokenizerChoice choose_tokenizer(const TokenizerFacts& facts);
 
 // Sets data.tokenizer and data.tokenizer_hash of a run that resumes `resumed`, and returns the note of the choice.
-// Throws an UnreadableFile if the tokenizer is missing, and an InputError if it is no tokenizer.json, another one than
-// that of the checkpoint, or unknown while the token files name different ones.
+// Throws an UnreadableFile if the tokenizer is missing. Throws an InputError if it is no tokenizer.json, differs from
+// the checkpoint's tokenizer, or is unknown while the sidecars of the token files name different ones.
 std::string resolve_tokenizer(Config& config, Purpose purpose, const std::optional<Checkpoint>& resumed);
 
 // Returns the token files of data.train in all stages and of data.validation, or of data.validation only for an

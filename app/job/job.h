@@ -16,12 +16,12 @@
 
 namespace octavo {
 
-// The ranks of a job and the device of each. A run observes its place, and a plan is told it.
+// The ranks of a job and the device of each. A run detects its place, and a plan gets it from its options.
 struct Place {
   Device device = Device::kCuda;
   int64_t ranks = 1;
   int64_t ranks_per_node = 8;  // The largest number of ranks on one node.
-  bool equal_nodes = true;     // Whether every node has that many ranks, with consecutive numbers.
+  bool equal_nodes = true;     // Whether every node has ranks_per_node ranks, with consecutive numbers.
   int threads = 1;             // Number of CPU threads of each rank.
   int multiprocessors = 132;   // Number of multiprocessors of each GPU.
   int64_t memory_bytes = 0;    // Total memory of the device per rank. 0 if unknown; then everything fits.
@@ -74,14 +74,15 @@ struct MemoryPlan {
 };
 
 struct Job {
-  // The stage as the config states it, completed by files and the device. Keys may be auto. config.yaml and checkpoints
-  // record the whole run in this form, so that a run on another machine decides again.
+  // The stage as the config states it, with values from files (such as the model's shape) and for the device. Keys may
+  // be auto. config.yaml and checkpoints record the whole run in this form, so that a run on another machine decides
+  // again.
   StageConfig stated = {};
-  // The stage as it runs. No key is auto that a run decides by its ranks and memory (is_decided).
+  // The stage as it runs. The keys that a run decides by its ranks and memory are not auto (is_decided).
   StageConfig config = {};
   Place place = {};
   MeshChoice mesh = {};
-  // Memory of the rank that needs the most, or of this rank in a run. Empty in a draft.
+  // Memory of the rank that needs the most, or of this rank in a run. Empty in a draft (app/resolve/resolve.h).
   MemoryPlan memory = {};
 
   // Returns the number of sequences per step on each rank.
@@ -90,7 +91,7 @@ struct Job {
   int64_t micro_batches() const { return local_batch() / config.training.micro_batch_size; }
   // Returns the spec of each layer of the model.
   std::vector<LayerSpec> layers() const;
-  // Returns how the parameters are sharded, without the number of tokens.
+  // Returns how the parameters are sharded. The caller sets ShardingOptions::tokens.
   ShardingOptions sharding() const;
 };
 

@@ -36,7 +36,7 @@ nlohmann::json loader_state_from(const Checkpoint& checkpoint) {
 
 Progress progress_of(const Checkpoint& checkpoint) {
   const nlohmann::json& meta = checkpoint.meta();
-  // The manifest has checked that the numbers of steps and tokens are integers.
+  // manifest_from_text() has checked that step, tokens and bfloat16_until are integers.
   return {.step = checkpoint.step(),
           .tokens = meta.value("tokens", int64_t{0}),
           .steps_s = find_value<double>(meta, "/steps_s").value_or(0),

@@ -1,4 +1,4 @@
-// How far a run is. A checkpoint contains tensors, the config of its run, and this.
+// Progress is how far a run has come. A checkpoint contains tensors, the config of its run, and the progress.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Progress {
 // Throws an InputError that names the checkpoint and the key if the value of a key is wrong.
 Progress progress_of(const Checkpoint& checkpoint);
 
-// Returns the path in checkpoint.resume with which the run began that saved a checkpoint with the metadata `meta`.
-// Empty if the run began with step 1.
+// Returns Progress::began_from of the run that saved a checkpoint with the metadata `meta`. Empty if the run began with
+// step 1.
 std::string recorded_beginning(const nlohmann::json& meta);
 
 // Returns the metadata of a checkpoint, in which progress_of() finds everything but the step. `run` is the config of

@@ -21,7 +21,7 @@ constexpr size_t kShownItems = 10;  // Number of items of memory and of a step t
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 
-// Adds a row with its share of `total`.
+// Adds a row for an item, with its share of `total` bytes.
 void add_item(Table& table, const MemoryItem& item, int64_t total, const char* needed_for) {
   table.row()
       .add({"name", "memory per rank", -34}, item.name)

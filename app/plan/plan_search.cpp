@@ -57,8 +57,8 @@ MeshShape configured_mesh(const ParallelConfig& parallel) {
   return mesh;
 }
 
-// Finds plans in the order of their times, the fastest first. Candidates of a mesh and micro-batch are predicted, and
-// their memory planned, only when they reach the front of the queue.
+// Finds plans in the order of their times, the fastest first. Variants of a mesh and micro-batch size (recomputation
+// and sharding) are predicted, and their memory is planned, only when they reach the front of the queue.
 class Search {
  public:
   Search(const StageConfig& config, const PlanTarget& target, double at_most_s)
@@ -116,7 +116,8 @@ class Search {
     }
   }
 
-  // Adds micro-batches in ascending order, as long as they fit on the largest number of shards.
+  // Adds candidates in the order of their micro-batch size, until one does not fit even on the largest number of
+  // shards.
   void add_mesh(const MeshShape& mesh, PipelineSchedule schedule, int64_t chunks = 1) {
     MeshShape one_copy = mesh;
     one_copy.replicate = 1;
@@ -139,7 +140,7 @@ class Search {
     }
   }
 
-  // Adds a candidate to the queue with its predicted time, and its variants that are not faster but need less memory.
+  // Adds a candidate to the queue with its predicted time. If it recomputes nothing, also adds its variants.
   void predict(Candidate candidate) {
     const StepPrediction p = prediction(candidate);
     candidate.predicted = true;
@@ -152,7 +153,7 @@ class Search {
     if (least_s < at_most_s_) queue_.emplace(least_s, candidate);
   }
 
-  // Adds the variants of a candidate that recomputes nothing.
+  // Adds the variants of a candidate that recomputes nothing, with lower bounds of their times.
   void add_variants(const Candidate& candidate, const StepPrediction& p) {
     const ParallelConfig& parallel = candidate.config.parallel;
     const TrainingConfig& training = candidate.config.training;
@@ -188,7 +189,7 @@ class Search {
     return prediction(candidate).step_s < prediction(each).step_s;
   }
 
-  // Properties that increase the memory, apart from activation checkpointing.
+  // Properties that the memory depends on, apart from activation checkpointing.
   struct Needs {
     int64_t tensor, context, pipeline, chunks, replicate, micro_batch_size;
     bool keeps_weights, keeps_gradients, zero_bubble;
@@ -316,7 +317,7 @@ std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& targe
   Search search(stage, target, at_most_s);
   std::vector<Plan> plans;
   for (std::optional<Plan> plan; plans.size() < count && (plan = search.next());) plans.push_back(std::move(*plan));
-  // The prediction of a plan may differ in the last digits from the one that placed its candidate in the queue.
+  // The prediction of a plan may differ in the last digits from the time that ordered the queue.
   std::ranges::stable_sort(plans, {}, [](const Plan& found) { return found.prediction.value().step_s; });
   return plans;
 }

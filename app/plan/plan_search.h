@@ -58,7 +58,7 @@ Plan make_plan(const StageConfig& stage, const MeshChoice& mesh, const PlanTarge
 std::vector<Plan> search_plans(const StageConfig& stage, const PlanTarget& target, size_t count,
                                double at_most_s = std::numeric_limits<double>::infinity());
 
-// Returns the keys in which the config of `found` differs from that of `plan`, such as "parallel.tensor_parallel=2
+// Returns the overrides that turn the config of `plan` into that of `found`, such as "parallel.tensor_parallel=2
 // training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);
 

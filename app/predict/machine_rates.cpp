@@ -68,7 +68,7 @@ class Reader {
 
  private:
   std::string name(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
-  // Returns the value of a key if it is right.
+  // Returns the value of a key. Throws an InputError with `expected` unless `is_right` is true.
   const Json& expect(bool is_right, const std::string& key, const std::string& expected) const {
     CHECK_INPUT(is_right, "{} is {}, expected {}", name(key), at(key).dump(), expected);
     return at(key);

@@ -109,8 +109,8 @@ nlohmann::ordered_json to_json(const MachineRates& rates);
 MachineRates machine_rates_from_json(const nlohmann::json& json, const std::string& where);
 
 std::vector<MachineRates> known_machines();  // Returns the machines of machines/*.json.
-// Returns the rates of the known machine with this name, or else of the file with this path, or else of the known
-// machine with this name in other case, such as H100. Throws an InputError that names `option`, which gave the name.
+// Returns the rates of the known machine with this name, else of the file with this path, else of the known machine
+// whose name differs only in case, such as H100. Throws an InputError that names `option` if there is none.
 MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
 // Returns the rates of a known machine with this device, or nothing. "NVIDIA H100" also matches "NVIDIA H100 80GB
 // HBM3".

@@ -20,9 +20,9 @@ constexpr double kNetworkShare = 0.94;
 constexpr double kPost_s = 1e-6;
 
 struct Protocol {
-  double nvlink_hop_s;  // Latency within a node; the network's posting rate limits it.
-  double ring_hop;      // Latency between nodes as a share of NetworkRates::latency_us.
-  double tree_hop;      // Also used for rings with one rank per node, where nothing hides the latency.
+  double nvlink_hop_s;  // Latency of a hop within a node, at least the time of posting a message to the network.
+  double ring_hop;      // Latency between nodes in rings as a share of NetworkRates::latency_us.
+  double tree_hop;      // ring_hop for trees, and for rings with one rank per node, where nothing hides the latency.
   double ring_share;    // Share of the bus bandwidth.
   double tree_share;
   double two_nodes_bytes_per_s;  // Maximum rate of the protocol on two nodes.

@@ -17,8 +17,8 @@ namespace octavo {
 
 namespace {
 
-// Returns the runs of all machines, with or without pipeline stages like `mesh`, together. Runs with pipeline stages
-// are predicted by a simulation, whose errors say nothing about other runs.
+// Returns the measured runs of all machines together: those with pipeline stages if `mesh` has stages, or else those
+// without. Runs with stages are predicted by a simulation, whose errors say nothing about other runs.
 MeasuredRuns runs_like(const MeshShape& mesh, std::span<const MachineRates> machines) {
   MeasuredRuns all;
   for (const MachineRates& machine : machines) {
@@ -36,16 +36,16 @@ MeasuredRuns runs_like(const MeshShape& mesh, std::span<const MachineRates> mach
   return all;
 }
 
-// Time of a matmul kernel's launch and of its first and last waves. Matmuls and attention were fitted to the 1.8B model
-// with 1 x 1024 tokens (docs/benchmarks/one-gpu.md); the other values are assumed.
+// Time of a kernel's launch and of its first and last waves. The times of matmuls and attention were fitted to the 1.8B
+// model with 1 x 1024 tokens (docs/benchmarks/one-gpu.md), and that of memory-bound ops is assumed.
 constexpr double kMatmulOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 2e-6;
-// Attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626 of 746
-// TFLOP/s forward and 493 of 550 backward. Within documents the FLOPs take `flops` times as long as without a mask, and
-// moving the inputs and outputs `passes` times takes additional time. A document moves as much data as if it had
-// kTokensOfPartialTiles more tokens. These three numbers were fitted to FlashAttention
+// Cost of attention on a GPU. in_step is the rate inside of a step divided by the rate alone, measured on the H200: 626
+// of 746 TFLOP/s forward and 493 of 550 backward. With documents, the FLOPs take `flops` times as long as without a
+// mask, and moving the inputs and outputs `passes` times takes additional time. A document moves as much data as if it
+// had kTokensOfPartialTiles more tokens. `flops`, `passes` and kTokensOfPartialTiles were fitted to FlashAttention
 // (kernels/flash_attention/flash_documents.h) in steps of the 1.8B on an H100 with documents of 64 to 4,096 tokens on
-// average (docs/benchmarks/attention.md). The factor 0.85 is a result of the fit and not of a measurement.
+// average (docs/benchmarks/attention.md). So the factor 0.85 was not measured.
 struct AttentionCost {
   double overhead_s, in_step, flops, passes;
 };
@@ -86,8 +86,8 @@ double matmul_seconds(const MachineRates& machine, const Op& op) {
   return size.flops() / matmul_rate(machine, op.precision, op.fast_accumulation, size) + overhead;
 }
 
-// Returns the time of attention. `flops_per_s` is its rate alone and without documents, and document_length the mean
-// number of tokens of a document, or 0 without documents. CPUs compute only the scores within documents.
+// Returns the time of attention. `flops_per_s` is the rate outside of a step and without documents. document_length is
+// the mean number of tokens of a document, or 0 without documents. CPUs compute only the scores within documents.
 double attention_seconds(const MachineRates& machine, const Op& op, double flops_per_s, const AttentionCost& cost,
                          int64_t document_length) {
   if (machine.multiprocessors == 0) return op.flops / flops_per_s;
@@ -114,8 +114,8 @@ double entry_seconds(const StepClock::Times& times, const StepEntry& entry, int6
   return times.entries_s[static_cast<size_t>(micro_batch * per_micro_batch + place)];
 }
 
-// Returns the times of the pipeline stages. The stages meet after the entries of a step and at its end, so the slowest
-// stage decides each of the two parts.
+// Returns the times of the pipeline stages. The stages wait for each other after the entries of a step and at its end,
+// so the slowest stage decides the time of each of these two parts.
 std::vector<StagePrediction> predict_stages(const Job& job, std::span<const StepClock::Times> times,
                                             double transfer_s) {
   const int64_t micro_batches = job.micro_batches();
@@ -254,7 +254,7 @@ double matmul_rate(const MachineRates& machine, const std::string& precision, bo
   const auto known = machine.product_flops.find(precision);
   CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} matmuls", machine.name,
               precision);
-  constexpr double kSame = 1e-6;  // Keeps the weight of a shape finite that equals a measured one.
+  constexpr double kSame = 1e-6;  // Keeps the weight finite if the shape equals a measured one.
   double weights = 0;
   double sum = 0;
   for (const MatmulRate& p : machine.products) {

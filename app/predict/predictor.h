@@ -65,10 +65,11 @@ struct StepPrediction {
   std::vector<StagePrediction> stages;  // Empty with a single pipeline stage.
   double stage_transfer_s = 0;          // Time of a transfer between two stages. Other work may hide it.
   double seconds(CostKind kind) const;
-  // Return the number of the pipeline stage that is busy the longest, and the mean share of a step in which stages
-  // wait.
+  // Returns the number of the pipeline stage that is busy the longest.
   // Requires: there are several stages.
   int64_t slowest_stage() const;
+  // Returns the mean share of a step in which stages wait.
+  // Requires: there are several stages.
   double bubble() const;
 };
 
@@ -82,8 +83,8 @@ double attended_tokens(int64_t seq_len, int64_t document_length);
 class StepClock;
 
 // Predicts steps of jobs that differ only in mesh, micro-batches, recomputation and sharding, on one machine. A
-// recorded step is reused for jobs that differ only in the number of shards, replicas or micro-batches. The jobs may be
-// drafts.
+// recorded step is reused for jobs that differ only in the number of shards, replicas or micro-batches. The jobs may
+// lack a memory plan (draft() in app/resolve/resolve.h).
 class Predictor {
  public:
   // `document_length` is that of attended_tokens().
@@ -160,7 +161,7 @@ struct PredictionRange {
 PredictionRange prediction_range(double wps, const MachineRates& machine, const MeshShape& mesh, int64_t gpus_per_node,
                                  std::span<const MachineRates> known);
 
-// Returns the range of a prediction by the runs in the machine files, or nothing for a CPU, which has no such runs.
+// Returns the range that follows from the runs in the machine files, or nothing for a CPU, which has no such runs.
 std::optional<PredictionRange> prediction_range(double wps, const Job& job, const MachineRates& machine,
                                                 int64_t document_length = 0);
 

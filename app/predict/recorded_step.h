@@ -16,13 +16,13 @@ struct RecordedStep {
   // An op that the record contains, and the stream that it is queued on.
   struct StepOp {
     Op op;
-    std::string axis;        // Axis of a collective, which replaces op.axis.
+    std::string axis;        // Axis of a collective. op.axis is empty.
     bool of_compute = true;  // Whether the op is queued on the compute stream.
     // Whether the op's bytes are the share of one rank on the shard axis, and change with the number of shards.
     bool of_shard = false;
   };
 
-  std::vector<OpRecord::Entry> entries;  // Entries of the record. The index of an op is an index of `ops`.
+  std::vector<OpRecord::Entry> entries;  // Entries of the record. An entry of an op has its index in `ops`.
   std::vector<StepOp> ops;
   std::vector<std::string> ranges;  // Names of ranges. The entry that begins a range has the index of its name.
   size_t streams = 1;               // Number of streams. The first is the compute stream.

@@ -69,7 +69,7 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Netwo
 
 StepClock::OpTime StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
   const RankSpread ranks = group_spread(op.axis, mesh, step_.ranks_per_node);
-  // The two ends of a pipeline exchange the gradients of a tied table.
+  // The first and the last pipeline stage exchange the gradients of a tied embedding.
   if (std::string_view(op.op.name) == "exchange") {
     const double seconds = send_seconds(machine_, network_, ranks, bytes);
     return {.alone_s = seconds, .overlapped_s = seconds, .bytes = bytes};
@@ -129,7 +129,7 @@ class StepClock::Walk {
     size_t op;
     double times;
     double ready_s;  // Earliest start.
-    Place after;     // Position on another side stream whose end must precede the start. Unset for the compute stream.
+    Place after;     // Position that another side stream must reach before the start. None if its stream is 0.
   };
   // A stream other than the compute stream.
   struct Side {
@@ -226,7 +226,7 @@ void StepClock::Walk::advance(Side& side, size_t length) {
       advance(other, after.length);
       start_s = std::max(start_s, other.ends_s[after.length - 1]);
     }
-    // A transfer that begins after the compute stream has stopped runs alone. Others keep their initial rate.
+    // A transfer that begins while the compute stream waits runs alone. Others take the overlapped time until they end.
     const double takes_s = now_s_ > start_s ? op_times_[op].overlapped_s : op_times_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
     const double exposed_s = std::max(side.clock_s() - now_s_, 0.0);
@@ -342,8 +342,8 @@ class Pipeline {
     double busy_s = 0;
   };
 
-  // Returns the link that an entry receives from (`is_input`) or sends to, or null if there is no part of the model
-  // before or after the part that the entry runs. Element i of activations_ and of gradients_ has what stage i sends.
+  // Returns the link that an entry receives from (`is_input`) or sends to, or null if it has none: at the ends of the
+  // model, and for weight gradients. Element i of activations_ and of gradients_ is the link on which stage i sends.
   Link* link(size_t stage, const StepEntry& entry, bool is_input) {
     if (entry.kind == Kind::kBackwardWeights) return nullptr;
     const size_t stages = stages_.size();

@@ -77,7 +77,7 @@ InferenceModel::InferenceModel(const Config& config, std::optional<int64_t> max_
   });
 }
 
-// The models of all lengths share the same memory.
+// Replaces the model by one for sequences of `length` tokens, in the same memory.
 void InferenceModel::make_model(int64_t length) {
   const Tensor& memory = state_->model_memory;
   state_->model.reset();

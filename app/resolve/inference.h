@@ -40,7 +40,8 @@ class InferenceModel {
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
   // Returns the logits [vocab] after a sequence of up to `max_tokens` tokens, valid until the next call. Waits for the
-  // logits. The sequence is padded to one of few lengths, which is 64 or at most a fourth longer. A collective.
+  // logits. The sequence is padded by less than 64 tokens, or less than a fourth of its length if that is more, so that
+  // only few lengths occur. A collective.
   // Requires: the config does not use FP8, in which the padding would change scales.
   std::span<const float> logits_after(std::span<const int32_t> tokens);
 

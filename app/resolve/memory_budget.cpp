@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kGpuMargin = 1536 * kMiB;
 constexpr int64_t kCpuMarginShare = 20;
 
-// Memory of a GPU outside of the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN. With two or
-// more ranks also NCCL with its buffers, and the cost of registering memory.
+// Memory of a GPU outside of the arena, in bytes: the CUDA context with this program's kernels, cuBLASLt and cuDNN.
+// With two or more ranks, NCCL with its buffers and the cost of registering memory are added.
 struct OutsideArena {
   int64_t early = 0;  // Upper limit of what is allocated before a run decides.
   int64_t later = 0;
@@ -32,9 +32,9 @@ OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
 // Returns the memory outside of the arena. The sums are measured; their division into early and later is an assumption.
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // Memory of each axis after the first.
-  constexpr OutsideArena kStageLinks = {225 * kMiB, 225 * kMiB};    // Memory of the links of one color.
-  constexpr OutsideArena kOverlapping = {500 * kMiB, 500 * kMiB};   // Memory of the two communicators of Mesh::connect
-                                                                    // that would otherwise be shared.
+  constexpr OutsideArena kStageLinks = {225 * kMiB, 225 * kMiB};    // Memory of one of MeshShape::link_colors().
+  constexpr OutsideArena kOverlapping = {500 * kMiB, 500 * kMiB};   // Memory of the separate communicators of context
+                                                                    // and shard (Mesh::connect).
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
   if (mesh.ranks() > 1) add(outside_of_nccl(mesh.ranks(), registered));

@@ -16,7 +16,9 @@
 
 namespace octavo {
 
-// Returns the place of a run, before communicators exist, as that of a plan, for which free memory is not measured.
+// Returns the place of a run as a plan states it: without free_bytes, and with memory_bytes reduced to what other
+// processes leave free.
+// Requires: no communicators exist yet.
 Place as_planned(Place place);
 
 // Returns the memory budget of a rank of the mesh.

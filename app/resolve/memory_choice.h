@@ -14,8 +14,8 @@
 //   10.   mode full              gathered again     reduced in every micro-batch
 //
 // The activations of the last recomputed block are in memory anyway, so recomputing a single block would save nothing.
-// With pipeline stages this saves the activations of all micro-batches in flight but one, so mode block begins with
-// one.
+// With pipeline stages, recomputing a single block saves its activations in all micro-batches in flight but one, so
+// mode block begins with one block.
 #pragma once
 
 #include <functional>

@@ -17,13 +17,13 @@ namespace octavo {
 
 namespace {
 
-// Orders modes, other than auto, by the amount of recomputation.
+// Returns a value that orders modes, other than auto, by their amount of recomputation.
 std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationCheckpointing& checkpointing) {
   const bool has_ratio = checkpointing.mode == ActivationCheckpointing::Mode::kBlock;
   return {checkpointing.mode, has_ratio ? checkpointing.ratio : 0};
 }
 
-// Returns the reason why there cannot be one replica per node on `nodes` nodes, or nothing.
+// Returns the reason why the mesh `copies`, with one replica per node, is not chosen instead of `sharded`, or nothing.
 std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
                                           const Place& place) {
   for (const StageConfig& stage : stage_configs(config)) {

@@ -9,7 +9,7 @@
 
 namespace octavo {
 
-// Returns the memory that a rank of `mesh` allocates for the job. The job may be a draft.
+// Returns the memory that a rank of `mesh` allocates for the job, which may be a draft (app/resolve/resolve.h).
 MemoryPlan plan_memory(const Job& job, const Mesh& mesh, const MemoryBudget& budget);
 // Returns MemoryPlan::arena_bytes of plan_memory().
 int64_t planned_bytes(const Job& job, const Mesh& mesh);

@@ -20,8 +20,8 @@ Stream planned_stream(const Config& config, const Place& place) {
   return stream;
 }
 
-// A planned place, for jobs with the model and mesh of one config. Plans one rank of each pipeline stage; the others
-// are alike.
+// A planned place, for jobs with the model and mesh of one config. Plans one rank of each pipeline stage, because all
+// ranks of a stage are alike.
 class PlannedSite : public Site {
  public:
   PlannedSite(const Config& config, const Place& place, const MeshChoice& mesh);

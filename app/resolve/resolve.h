@@ -1,4 +1,4 @@
-// Makes the job of a config. Chooses what the config leaves to the memory of the ranks (app/resolve/memory_choice.h).
+// Makes the job of a config. Chooses the values that the config leaves open by what fits (app/resolve/memory_choice.h).
 #pragma once
 
 #include <utility>
@@ -58,7 +58,7 @@ Job resolve(const StageConfig& stage, const Site& site);
 // Returns the job with which a run resumes from its progress: the job of the stage of the next step, without the
 // samples that rollbacks skip, and in bfloat16 during a fallback. A collective on a LiveSite.
 Job resolve(const Config& run, const Site& site, const Progress& progress);
-// Returns resolve(run, site, progress) from an earlier job of the stage, without choosing anything again.
+// Returns the job of resolve(run, site, progress), made from an earlier job of its stage without choosing again.
 Job later_job(Job job, const Config& run, const Progress& progress);
 
 // Return the jobs of a run and of a stage at a planned place, with the memory of the rank that needs the most.

@@ -12,7 +12,7 @@ TrainingModel::TrainingModel(const Job& job, bool validating, Runtime& runtime)
 
 void TrainingModel::lay_out_again(const Job& job, Runtime& runtime) {
   CHECK(job.memory.state_bytes == state_memory_.bytes(), "the memory has another size than the job plans");
-  // Communicators name the tensors of transfers in progress by texts that the state owns.
+  // Transfers in progress refer to names that the state owns.
   for (const TrainingStream& used : training_streams(*state_)) used.stream->synchronize();
   state_.reset();
   runtime.stream().zero(state_memory_);

@@ -25,8 +25,7 @@ class BatchBuffers {
   // Requires: the batch has at most `rows` rows, in whole micro-batches.
   void upload(const Batch& batch);
 
-  // Makes the batch before the last upload the current batch, to which the methods below refer. A second call undoes
-  // this.
+  // Switches the current batch, which the methods below read, from the last upload to the one before it, or back.
   void swap() { current_ = 1 - current_; }
 
   // Returns micro-batch `i` of the current batch. The result is valid until the second upload after this call.
@@ -39,9 +38,9 @@ class BatchBuffers {
   double attended_tokens() const { return attended_tokens_; }
 
  private:
-  // One set of int32 arrays. inputs, targets and order are [rows * seq_len]. documents is [rows * seq_len, 3] and has
-  // the beginning, length and offset of each document (Documents::device). The documents of a micro-batch begin at the
-  // row that is the index of the micro-batch's first token.
+  // One set of int32 arrays. inputs, targets and order are [rows * seq_len]. order has the positions within each
+  // micro-batch, sorted by token id. documents is [rows * seq_len, 3] and has the members of each document
+  // (Documents::device). The documents of a micro-batch begin at the row of its first token.
   struct Set {
     Tensor inputs, targets, order, documents;
   };

@@ -6,8 +6,8 @@
 //   OCTAVO_LOSS         training loss of that step, or "nan" if it is not known
 //   OCTAVO_RUN          absolute path of the run's folder, which is also the working directory
 //
-// One command runs at a time (app/run/shell_command.h). A checkpoint that is complete while a command runs waits for
-// its end. Only the newest such checkpoint waits, and older ones get no command. Output goes to
+// One command runs at a time (app/run/shell_command.h). A checkpoint that is completed while a command runs waits until
+// the command ends. Only the newest waiting checkpoint gets a command. Output goes to
 // RUN/checkpoint_commands/step_00000500.log. Numbers in the last line of the output that is a JSON object become
 // metrics (app/run/metric_table.h, "evaluation").
 #pragma once

@@ -116,7 +116,8 @@ void DiskCheckpoints::move_other_runs() const {
            others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
 }
 
-// Returns the maximum growth of the number of checkpoints on disk. `there` exist now, and old ones are removed.
+// Returns the largest growth of the number of checkpoints on disk until `last_step`, if old ones are removed. `there`
+// is the number of checkpoints that exist now.
 int64_t DiskCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const {
   const CheckpointConfig& c = config_.checkpoint;
   const auto multiples = [&](int64_t n) { return n > 0 ? (last_step - 1) / n - start_step / n : 0; };
@@ -195,7 +196,7 @@ bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_che
   return has_complete_checkpoint && (keep_every <= 0 || step % keep_every != 0);
 }
 
-// A failure of the pending save does not prevent the final save.
+// Completes or abandons a pending save, whose failure does not prevent the final save of `step`.
 void DiskCheckpoints::make_way_for_final_save(int64_t step) {
   if (!pending()) return;
   if (!final_save_replaces(saving_step_, config_.checkpoint.keep_every, last_path().has_value()) ||
@@ -253,7 +254,7 @@ void DiskCheckpoints::report_saved() {
             static_cast<double>(bytes_) / 1e9 / seconds);
 }
 
-// Counts a failure on all ranks. If there are more than the maximum, all ranks throw rank 0's error.
+// Counts a failure on all ranks. At the maximum, or for the final save, all ranks throw rank 0's error.
 void DiskCheckpoints::count_failure(const std::string& reason) {
   ++failed_saves_;
   const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);

@@ -41,8 +41,7 @@ bool final_save_replaces(int64_t step, int64_t keep_every, bool has_complete_che
 
 // Every method is a collective, unless it is const or its comment says otherwise. If a save fails (a full disk, an I/O
 // error, a removed directory), its files are removed, rank 0 logs a warning, and the next due save tries again. An
-// Error is thrown after more than checkpoint.max_failed_saves failed saves in a row, or if the final save of the run
-// fails.
+// Error is thrown if checkpoint.max_failed_saves saves in a row fail, or if the final save of the run fails.
 class DiskCheckpoints {
  public:
   // Opens config.checkpoint.dir for writing.
@@ -53,13 +52,13 @@ class DiskCheckpoints {
   // reading the checkpoint.
   std::optional<std::filesystem::path> newest();
   // Returns the checkpoint to resume, which is the same on all ranks, or nothing if the run starts from step 0.
-  // Verifies the checksums of the parts in `needed` on each rank. If `verifies_newest` is false, those of the newest or
-  // named checkpoint are not verified (open_checkpoint_to_resume).
+  // Verifies the checksums of the parts in `needed` on each rank. If `verifies_newest` is false, the caller verifies
+  // the parts of the newest or named checkpoint as it loads them (open_checkpoint_to_resume).
   std::optional<Checkpoint> open(std::span<const TensorPart> needed, bool verifies_newest = true);
   // Returns the newest undamaged checkpoint that this run saved, or else the checkpoint that it resumed, if any.
   // Completes a pending save first.
   std::optional<Checkpoint> open_last(std::span<const TensorPart> needed);
-  // Sets the checkpoint on disk that precedes the checkpoint in memory that the run resumes. Not a collective.
+  // Sets the newest checkpoint on disk of a run that resumes a checkpoint in memory. Not a collective.
   void set_resumed_on_disk(std::optional<std::filesystem::path> newest) { resumed_ = std::move(newest); }
   // Sets the files that checkpoints contain besides tensors. Only rank 0's files are written. Not a collective.
   void attach(std::vector<AttachedFile> files) { writer_.attach(std::move(files)); }
@@ -67,8 +66,8 @@ class DiskCheckpoints {
   // has too little memory. Also checks the free disk space for the checkpoints between `start_step` and `last_step`.
   // Throws an InputError if not even one fits, and warns if not all fit that will exist at the same time.
   void prepare(std::span<const CheckpointTensor> pieces, int64_t start_step, int64_t last_step);
-  // Moves checkpoints of other runs, which this run does not resume, to a separate directory. Called after all checks
-  // of the start have passed.
+  // Moves checkpoints that this run does not continue to a separate directory.
+  // Requires: all checks of the start have passed.
   void set_other_runs_aside();
 
   // Returns whether checkpoint.every requests a checkpoint after this step.
@@ -88,8 +87,8 @@ class DiskCheckpoints {
   bool is_postponed() const { return postponed_; }
   // Waits up to a quarter of a second until ready().
   void wait_briefly();
-  // Starts the checkpoint of `step` with the state that the stream has computed by then (CheckpointWriter::save). The
-  // final save abandons a pending save that it replaces.
+  // Starts the checkpoint of `step` with the state that all work queued so far computes (CheckpointWriter::save). The
+  // final save abandons a pending save that it replaces. Any other pending save is completed first.
   void save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces, bool is_final);
   // Returns the point at which the last save has copied the state. Until this point the weights and optimizer states
   // must not change, but forward and backward of the next step may run.
@@ -98,7 +97,7 @@ class DiskCheckpoints {
   void poll();
   // Waits for a pending save and completes it.
   void finish();
-  // Completes a pending save after another failure that all ranks know. A failure of this save is only logged.
+  // Waits for a pending save and completes it. A failure of the save is only logged and does not count.
   void complete_pending_save();
   // Returns the step of the last complete checkpoint that this run saved or resumed. 0 if there is none.
   int64_t saved_step() const { return saved_step_; }
@@ -134,7 +133,7 @@ class DiskCheckpoints {
   int64_t saved_step_ = 0;
   std::vector<int64_t> completed_;  // Steps that take_completed() returns.
   bool postponed_ = false;
-  bool is_final_ = false;     // Whether the last save is the final save of the run.
+  bool is_final_ = false;     // Whether the last save that began is the final save of the run.
   int64_t failed_saves_ = 0;  // Number of failed saves in a row.
   std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
 };

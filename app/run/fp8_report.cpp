@@ -13,8 +13,8 @@ namespace {
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-// Returns how bad a tensor is; it exceeds a limit if the result is above 1. An amax that is not finite is worse than an
-// amax of zero, which is worse than any saturation or flushing.
+// Returns how bad a tensor is. A result above 1 means that the tensor exceeds a limit. An amax that is not finite is
+// worse than an amax of zero, which is worse than any saturation or flushing.
 double badness(const Fp8TensorReport& report) {
   if (!std::isfinite(report.stats.amax)) return std::numeric_limits<double>::infinity();
   if (report.stats.amax == 0) return std::numeric_limits<double>::max();

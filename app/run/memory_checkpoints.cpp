@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Key in the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk when it was saved.
+// Key in the manifest of a checkpoint in memory: manifest_mark() of the newest checkpoint on disk at the time of
+// saving.
 constexpr const char* kOnDisk = "newest_on_disk";
 // Key in the manifest of a checkpoint in memory: the name of the checkpoint that was being written to disk when this
 // one was saved. It may have become the newest checkpoint on disk.
@@ -66,7 +67,7 @@ void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const 
   if (writer_) {
     reserve();
   } else if (left_directory().empty()) {
-    check_memory();  // With nothing to free first, a lack of memory is detected before anything is written.
+    check_memory();  // If nothing is to be freed first, this detects a lack of memory before anything is written.
   }
 }
 
@@ -157,12 +158,13 @@ void MemoryCheckpoints::check_memory() {
   });
 }
 
-// Reserves memory for the files on every machine, because any machine may be the only one that is still running later.
+// Reserves the staging memory, and passes the attached files to the writers of all machines, because any machine may be
+// the only one that is left later.
 void MemoryCheckpoints::reserve() {
   check_memory();
   runtime_.group().throw_on_all_ranks([&] { writer_->reserve(bytes_); });
   writer_->attach(files_);
-  poll();  // The memory of a small state is prepared already.
+  poll();  // Updates due(), because the memory of a small state is already prepared.
 }
 
 // Returns a text that identifies a checkpoint on disk, or an empty text if there is none.

@@ -20,29 +20,30 @@
 
 namespace octavo {
 
-// Every method except due() and staged() is a collective. The first failed save is logged as a warning; later ones are
+// Every method that is not const is a collective. The first failed save is logged as a warning, and later ones are
 // ignored.
 class MemoryCheckpoints {
  public:
   // Requires: `config` and `runtime` outlive the object.
   MemoryCheckpoints(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {}
 
-  // Returns the checkpoint in memory if the run saved it after `newest_on_disk`, of which only the manifest is read,
-  // and if the run began at the checkpoint that checkpoint.resume names, unless it is auto. Returns nothing otherwise.
-  // Fetches the parts in `needed` from other machines if necessary.
+  // Returns the checkpoint in memory if the run saved it after `newest_on_disk`, and nothing otherwise. If
+  // checkpoint.resume is a path, the run must also have begun at that path. Reads only the manifest of
+  // `newest_on_disk`. Fetches the parts in `needed` from other machines if necessary.
   std::optional<Checkpoint> open(const std::optional<std::filesystem::path>& newest_on_disk,
                                  std::span<const TensorPart> needed);
   // Sets the content of the checkpoints: `pieces`, the tensors that this rank saves, and the `files` of rank 0. Throws
   // an InputError if the machine has too little memory.
   void prepare(std::span<const CheckpointTensor> pieces, const std::vector<AttachedFile>& files);
-  // Frees what an earlier start left in memory, unless the run resumed it. Called after all checks of the start have
-  // passed.
+  // Frees what an earlier start left in memory and reserves memory for this run, unless the run resumed that state.
+  // Requires: prepare() was called, and all checks of the start have passed.
   void begin();
 
   // Returns whether checkpoint.in_memory_every requests a checkpoint after this step and a save would start at once
   // (CheckpointWriter::ready).
   bool due(int64_t step) const;
-  // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest records the newest checkpoints on disk.
+  // Starts the checkpoint of `step` (CheckpointWriter::save). Its manifest names the last and the pending save of
+  // `on_disk`.
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
             const DiskCheckpoints& on_disk);
   // Returns the point at which the last save has copied the state.
@@ -54,9 +55,10 @@ class MemoryCheckpoints {
   }
   // Completes a pending save if all ranks have written their parts, and updates due().
   void poll();
-  // Frees the memory. Called once the final state of the run or stage is on disk.
+  // Completes a pending save, then frees the memory.
+  // Requires: the final state of the run or stage is on disk.
   void free();
-  // Discards the saved state, because the run rolls back to an earlier one. A collective.
+  // Discards the saved state and reserves memory again, for a run that rolls back to an earlier state.
   void discard();
 
  private:

@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// Values by the name of a dataset, or by another name.
+// Pairs of a name, such as that of a dataset, and a value.
 using NumbersByName = std::vector<std::pair<std::string, double>>;
 
 // How a metric is combined over the steps of a logging interval: the value of the last step, the mean, or the maximum.

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns the environment of the command: that of this process without its place in MPI and Slurm, and `added`.
+// Returns the environment of this process, without the variables that tell its place in MPI and Slurm, and `added`.
 std::vector<std::string> environment_with(std::vector<std::string> added) {
   constexpr std::string_view kPlaces[] = {"OMPI_COMM",
                                           "OMPI_UNIVERSE",
@@ -60,8 +60,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Starts a command in `folder` and in a process group of its own, without blocked signals or open files. Returns its
-// process id, or -1 and errno.
+// Starts a command in `folder` and in its own process group, without blocked signals or open files. Returns its process
+// id, or -1 with the reason in errno.
 pid_t spawn_shell(const std::string& command, const fs::path& folder, const fs::path& output,
                   std::vector<std::string> environment) {
   posix_spawn_file_actions_t files;
@@ -117,7 +117,7 @@ std::optional<ShellCommand::End> ShellCommand::poll() {
   return std::nullopt;
 }
 
-// Ends the background processes of the command too.
+// Collects the status of the ended command, and kills processes that it left in the background.
 ShellCommand::End ShellCommand::finish() {
   const int status = kill();
   const double seconds = seconds_since(began_);

@@ -1,6 +1,6 @@
-// Runs a shell command of the config with a time limit while the run continues, one at a time. The command starts in a
-// process group of its own, and without the environment variables by which MPI and Slurm identify the process, so that
-// it can start programs of its own.
+// Runs a shell command of the config with a time limit while the run continues, one at a time. The command starts in
+// its own process group. It does not get the environment variables by which MPI and Slurm identify the process, so that
+// it can itself start MPI and Slurm programs.
 #pragma once
 
 #include <sys/types.h>
@@ -29,12 +29,14 @@ class ShellCommand {
   ShellCommand& operator=(const ShellCommand&) = delete;
 
   // Starts the command with additional environment variables ("NAME=VALUE"). Its output is appended to `output`.
-  // Returns why the system refuses, or an empty string. Requires: no command runs.
+  // Returns the reason if the system refuses to start it, or else an empty string.
+  // Requires: no command runs.
   std::string start(std::vector<std::string> variables, const std::filesystem::path& output);
   bool is_running() const { return pid_ >= 0; }
-  // Returns how the command ended, once. Kills a command that has exceeded its time limit. Never waits.
+  // Returns how the command ended, once, and nothing before and after. Kills a command that has exceeded its time
+  // limit. Never waits.
   std::optional<End> poll();
-  // Kills the running command with its processes. Returns its status (waitpid).
+  // Kills the running command and its processes. Returns its status from waitpid(), or 0 if no command runs.
   int kill();
 
  private:
@@ -44,7 +46,7 @@ class ShellCommand {
   const std::string command_;
   const double timeout_s_;
   const std::filesystem::path folder_;
-  pid_t pid_ = -1;  // Process group of the command that runs. -1: none.
+  pid_t pid_ = -1;  // Process group of the command that runs. -1 means that none runs.
   std::chrono::steady_clock::time_point began_ = {};
   bool timed_out_ = false;
 };

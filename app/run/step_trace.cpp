@@ -34,7 +34,7 @@ const char* category(const Span& span) {
   return "memory";
 }
 
-// Describes an op with its rate.
+// Returns the properties of an op, and its rates if it took time.
 OrderedJson describe(const Op& op, double ms) {
   OrderedJson args = OrderedJson::object();
   if (op.m > 0) args["shape"] = fmt::format("{} x {} over {}", op.m, op.n, op.k);

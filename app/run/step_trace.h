@@ -52,8 +52,8 @@ class StepTrace {
   std::string of_stage_;       // Name of the rank's pipeline stage in the trace. Empty with a single stage.
   std::vector<Track> tracks_;  // Streams, beginning with the compute stream.
   Event origin_;
-  double origin_ms_ = 0;               // Host clock at which origin_ was reached.
-  double begin_ms_ = 0;                // Host clock at which rank 0's origin_ was reached.
+  double origin_ms_ = 0;               // Time of origin_ on this rank's host clock.
+  double begin_ms_ = 0;                // Time of rank 0's origin_ on this rank's host clock.
   std::optional<ProfilerRange> step_;  // Range around the whole step while it is recorded.
 };
 

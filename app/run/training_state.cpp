@@ -27,7 +27,7 @@ ShardingOptions sharding_of(const Job& job, const Mesh& mesh) {
 // Returns an upper bound for the number of hashes in a check for corruption. The bound is equal on all ranks. The check
 // computes these hashes:
 //
-//   two passes        the losses, and the gradient of every unit
+//   micro-batch 0     computed twice, each time: the losses, and the gradient of every unit
 //   state             every unit, and k and v of every kv head in every layer: for the master weights, for the cast
 //                     weights and for each moment
 //   FP8               one hash of the amax history

@@ -17,7 +17,7 @@ class PiecesRead;
 
 class TrainingState {
  public:
-  // The mesh may be a dry-run mesh, and the job may be a draft.
+  // The mesh may be a dry-run mesh, and the job may lack a memory plan (draft() in app/resolve/resolve.h).
   // Requires: `mesh` outlives the object.
   TrainingState(const Job& job, const Mesh& mesh, Arena& arena);
   // Not copyable, because the model refers to the parameters by address.
@@ -37,13 +37,13 @@ class TrainingState {
   // [1] float32: 1 if the step is skipped and changes nothing (kernels/optimizer/skip_update.h). Equal on all ranks.
   Tensor skip;
   PipelineSchedule schedule;  // Order of forward and backward, if there are several pipeline stages.
-  PipelinePosition position;  // Position of this rank's stage in that order.
+  PipelinePosition position;  // This rank's stage, and the numbers of stages and chunks.
   // [n, 2] int32: 64-bit hashes (kernels/math/bit_hash.h) of the check for silent corruption
   // (app/observers/corruption_check.h). Undefined if training.corruption_check_every is 0.
   Tensor hashes;
 };
 
-// A stream of a step.
+// A stream that a step uses, with its name in traces.
 struct TrainingStream {
   const char* name;
   Stream* stream;
@@ -61,7 +61,8 @@ struct TrainingStep {
   int64_t targets = 1;  // Number of targets on all ranks that the loss counts. The step minimizes their mean loss.
   // A step with a larger loss is skipped. A step whose loss or gradient norm is not finite is always skipped.
   float loss_limit = std::numeric_limits<float>::infinity();
-  // Copies of the weights and optimizer states that must be complete before the step changes these. Null: none.
+  // Point at which a save has copied the weights and optimizer states. The step changes them only after it. Null means
+  // no wait.
   const PiecesRead* update_after = nullptr;
 };
 

@@ -32,9 +32,9 @@ struct ModelFlops {
 // Returns the mean number of tokens that a token attends to without a document mask.
 constexpr double causal_attended_tokens(int64_t seq_len) { return (static_cast<double>(seq_len) + 1) / 2; }
 
-// Returns the expected mean number with a document mask. A document ends after any token with the same probability, so
-// its length is exponentially distributed, and the last document is cut at the end of its sequence. `document_length`
-// is the mean length before the cut, rounded up to whole tokens.
+// Returns the expected number of tokens that a token attends to with a document mask. Documents end after each token
+// with the same probability, so their lengths are distributed exponentially. The end of a sequence cuts its last
+// document. `document_length` is the mean length before this cut, rounded up to whole tokens.
 double document_attended_tokens(int64_t seq_len, int64_t document_length);
 
 ModelFlops model_flops(const ModelConfig& model, const PrecisionConfig& precision, int64_t seq_len,

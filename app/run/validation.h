@@ -42,8 +42,8 @@ class Validator {
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
   // Returns the loss, or nothing if `should_stop` returned true. `should_stop` is a collective and is called before
-  // every micro-batch. After it returned true, only the destructor may be called. A dataset without targets is left out
-  // with a warning that names it. A collective.
+  // every micro-batch. A dataset without targets is left out with a warning that names it. A collective.
+  // Requires: `should_stop` has never returned true.
   std::optional<ValidationLoss> loss(Llama& model, const std::function<bool()>& should_stop);
   const std::vector<ValidationSet::Dataset>& datasets() const { return samples_.datasets(); }
 

@@ -34,8 +34,8 @@ struct Staging {
 // memory of the state's dtype. The ranges of a slice are read by one thread, from the slice's beginning to its end.
 using ParameterReader = std::function<void(const ParameterSlice& slice, int64_t begin, int64_t end, const Tensor& out)>;
 
-// Fills a state of the optimizer, or the master weights (master_state), with this rank's slices of the parameters,
-// which up to `threads` threads `read` at the same time. Waits for the copies.
+// Fills a state of the optimizer, or the master weights (master_state), with this rank's slices of the parameters. Up
+// to `threads` threads call `read` at the same time. Waits for the copies.
 void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
                 Stream& stream, size_t threads = kReadingThreads) {
   std::vector<const ParameterSlice*> slices;
@@ -152,7 +152,8 @@ ParameterReader converting_reader(const ParameterReader& first, const ParameterR
   };
 }
 
-// Returns the tensors that this rank and its replicas hold and no other rank writes.
+// Returns the tensors that this rank and its replicas save, without those that other ranks save
+// (ParameterSpec::counts).
 std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const OptimizerState& kept) {
@@ -191,9 +192,9 @@ void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
               checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 
-// Loads the optimizer states of a checkpoint. Requires the weights to be loaded already. If the checkpoint has no
-// optimizer states (an imported model), sets the initial states of a run. Throws an InputError if the checkpoint was
-// saved with another type of optimizer.
+// Loads the optimizer states of a checkpoint. If the checkpoint has no optimizer states (an imported model), sets the
+// initial states of a run. Throws an InputError if the checkpoint was saved with another type of optimizer.
+// Requires: the weights have been loaded.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream) {
   const ParameterLayout& layout = parameters.layout();
@@ -242,7 +243,7 @@ void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream
 
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime) {
   const Communicator& replicas = runtime.mesh().replicate();  // Ranks with equal tensors.
-  // One rank of each replica writes the history.
+  // Only the first rank of each replica has the history in its list.
   bool with_history = true;
   for (const Axis axis : {Axis::kPipeline, Axis::kShard, Axis::kContext, Axis::kTensor}) {
     with_history = with_history && runtime.mesh().rank(axis) == 0;

@@ -36,7 +36,7 @@ void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, S
                   SavedWeights which = SavedWeights::kMaster);
 // Loads the amax history of delayed scaling, so that tensors are scaled as they were when the checkpoint was saved. If
 // the checkpoint has no history, or one of another shape (from another recipe), tensors are scaled as in the first step
-// of a run. Does nothing if `amaxes` is null, as for recipes without per-tensor scales. Waits for the copy.
+// of a run. Does nothing if `amaxes` is null or its scaling is not delayed. Waits for the copy.
 // Requires: the weights have not been cast yet.
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
@@ -45,13 +45,13 @@ void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream
 std::vector<CheckpointTensor> saved_tensors(TrainingState& state, Runtime& runtime);
 
 // Loads the weights, optimizer states and amax history of a checkpoint of the same model into `state`. Verifies the
-// checksums of the parts that were not verified before. A DamagedCheckpoint takes precedence over other InputErrors,
-// such as for values that are not finite. The caller ensures that no rank failed (ProcessGroup::throw_on_all_ranks) and
-// then casts the weights (cast_weights).
+// checksums of the parts that were not verified before. If the checkpoint is damaged, throws a DamagedCheckpoint even
+// if it also has another fault, such as values that are not finite. The caller ensures that no rank failed
+// (ProcessGroup::throw_on_all_ranks) and then casts the weights (cast_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
-// Returns the parts of a checkpoint that load_state() reads on this rank. The job may be a draft. The parts do not
-// depend on any key that a stage can change.
+// Returns the parts of a checkpoint that load_state() reads on this rank. They do not depend on any key that a stage
+// can change. The job may lack a memory plan (draft() in app/resolve/resolve.h).
 std::vector<TensorPart> loaded_parts(const Job& job, const Mesh& mesh);
 
 }  // namespace octavo

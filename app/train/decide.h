@@ -10,7 +10,7 @@
 // - A state that the run should roll back from is saved only if there is no checkpoint to roll back to.
 // - A stop request ends the run after the step at which it is noticed.
 // - A postponed save is made as soon as nothing prevents it, unless the run rolls back.
-// - What is due at a step is done, or named as cut short, whether this process took the step or resumed it.
+// - What is due at a step is done, or named as cut short, whether this process ran the step or loaded its state.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,9 @@ struct Due {
   bool any() const { return last || save || memory_save || validation || comparison || resume_fp8; }
 };
 
-// Returns what remains of the work that is due at a step if its state was not computed, but loaded from a checkpoint.
-// The order of a step is: its statistics, validation, the save, and the beginning or end of a change of precision. What
-// comes before the save was done, and the checkpoint takes the place of both kinds of saves. What comes after the save
-// is still to be done. Nothing is due at step 0, with which training begins.
+// Returns the part of `due` that remains if the state after `step` was loaded from a checkpoint. In a step, the
+// statistics and validation precede the save, and the checkpoint replaces the save. What follows the save remains:
+// beginning a comparison, or returning to FP8. Nothing is due at step 0, with which training begins.
 Due due_after_loading(const Due& due, int64_t step);
 
 enum class RollBack : uint8_t {
@@ -51,9 +50,8 @@ struct Requests {
   int64_t spike = 0;  // Step of the loss spike, if roll_back_to is kCheckpoint.
 
   bool any() const { return stop || save || roll_back_to != RollBack::kNone; }
-  // Adds the request to roll back. The request of a comparison takes precedence over that of a spike. Among several
-  // spikes the first one counts, because the steps that were in flight when it was found used the weights that it had
-  // changed.
+  // Adds a request to roll back, because of `step` if it is a spike. A comparison takes precedence over a spike. Among
+  // several spikes the first one counts, because later steps that were in flight used the weights that it had changed.
   void roll_back(RollBack to, int64_t step);
   uint64_t pack() const;
   static Requests unpack(uint64_t bits);
@@ -104,11 +102,11 @@ struct Actions {
 
 Actions decide(const Facts& facts);
 
-// Returns whether a due validation is performed. It is not if the run stops or rolls back.
+// Returns whether validation is due and performed. A run that stops, gives up or rolls back skips it.
 bool validates(const Facts& facts);
 
-// Returns the words for what a stop after this step cuts short, which the resumed run does not make up. Empty if the
-// run does not stop, if nothing is cut short, or if the state is not saved.
+// Returns words for the work that a stop after this step cuts short and that a resumed run does not repeat. Empty if
+// the run does not stop, if nothing is cut short, or if the state is not saved.
 std::string cut_short(const Facts& facts);
 
 }  // namespace octavo

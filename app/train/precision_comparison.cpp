@@ -26,7 +26,7 @@ PrecisionComparison::PrecisionComparison(Training& training)
       enabled_(has_precision_guard(training.config())) {}
 
 bool PrecisionComparison::due(int64_t step) const {
-  // A run that resumes at the last step of a fallback is already in FP8, where the whole run was still in bfloat16.
+  // A run that resumes at the last step of a fallback is already in FP8. An uninterrupted run is in bfloat16 here.
   return enabled_ && step % guard_.every == 0 && !running() && !in_fallback(training_.job()) &&
          step != training_.start().bfloat16_until;
 }

@@ -19,7 +19,8 @@ double precision_gap(std::span<const double> fp8, std::span<const double> bfloat
 
 class PrecisionComparison {
  public:
-  // Compares steps of the training's job if its config requires that. `training` must outlive the object.
+  // Compares steps of the job of `training`, if its config has precision.guard.
+  // Requires: `training` outlives the object.
   explicit PrecisionComparison(Training& training);
 
   // Returns whether a comparison begins after `step`.
@@ -29,10 +30,11 @@ class PrecisionComparison {
   // Returns whether the run is repeating compared steps in FP8.
   bool running() const { return !bfloat16_losses_.empty(); }
 
-  // Computes the compared steps in bfloat16, then restores the state. `before` is the progress at that state. A
+  // Computes the compared steps in bfloat16, then restores the state. `before` is the progress before these steps. A
   // collective.
   void begin(Progress before);
-  // Adds the loss of a step of the run. Called in the order of steps. `logs` is set on the rank that logs the result.
+  // Adds the loss of a step of the run. `logs` is set on the rank that logs the result.
+  // Requires: steps are added in order.
   void add(int64_t step, double loss, bool logs);
   // Returns the gap of the comparison that ended with the last added step. Empty if none ended.
   const std::optional<double>& gap() const { return gap_; }

@@ -57,23 +57,23 @@ void check_changes(const Config& now, const Checkpoint& checkpoint, bool logs) {
             step, schedule_of(now, step + 1).lr, step + 1);
 }
 
-// Throws an InputError if a later stage would begin elsewhere than after the samples that the run has read, because the
-// config has other batch sizes or another data.skip in the steps that are done. Does not apply to data that begins
-// elsewhere by data.resume_from_sample or checkpoint.allow_changes.
+// Throws an InputError if the next stage would not begin right after the samples that the run has read, because the
+// config changes batch sizes or data.skip in steps that are done. Skips this check if data.resume_from_sample or
+// checkpoint.allow_changes moves the data.
 void check_samples_read(const Config& run, const Progress& progress, const std::string& path) {
   const nlohmann::json& state = progress.loader_state;
   if (run.stages.empty() || state.is_null() || run.checkpoint.allows(KeyClass::kData)) return;
   if (run.data.resume_from_sample || !state.value("resumed_from_sample", nlohmann::json()).is_null()) return;
   const std::vector<StageConfig> stages = stage_configs(run, progress.rolled_back);
   const StageSpan& next = stages[stage_of_step(run, progress.step + 1)].stage;
-  if (next.number == std::ssize(stages) && next.steps_before != progress.step) return;  // No stage begins any more.
+  if (next.number == std::ssize(stages) && next.steps_before != progress.step) return;  // The last stage has begun.
   const StageConfig& last = stages[stage_of_step(run, progress.step)];
   const BatchSchedule batches = last.training.batch_schedule();
   const int64_t taken = batches.samples(progress.step) - batches.samples(last.stage.steps_before);
   const std::vector<SampleRange> skip = skipped_samples(last.data, progress.rolled_back);
   const int64_t read = state.value("next_sample", int64_t{0});
   const int64_t stated = end_of_samples(skip, last.data.origin.sample, taken);
-  // Samples that are skipped may count as read or not.
+  // Moves a position past skipped samples, because these may or may not count as read.
   const auto settled = [&](int64_t sample) { return end_of_samples(skip, sample, 1); };
   CHECK_INPUT(
       settled(read) == settled(stated),
@@ -83,7 +83,7 @@ void check_samples_read(const Config& run, const Progress& progress, const std::
       path, read, stated, progress.step);
 }
 
-// Throws an InputError if the run is in a fallback to bfloat16 that the config ends before its last step.
+// Throws an InputError if the run is in a fallback to bfloat16 that the config would end early.
 void check_fallback(const Config& run, const Progress& progress, const std::string& path) {
   const bool ends = progress.step < progress.bfloat16_until && uses_fp8(run.precision) && !has_precision_guard(run);
   CHECK_INPUT(!ends || run.checkpoint.allows(KeyClass::kPrecision),

@@ -90,7 +90,7 @@ void RunActions::save(Save which, int64_t step) {
   }
 }
 
-// Throws before the state in memory is given up.
+// Throws before end_job() frees the checkpoint in memory, which a restart may resume.
 void RunActions::refuse_final_save(int64_t step) {
   session_.checkpoints.complete_pending_save();
   throw ErrorOfAllRanks(
@@ -99,8 +99,8 @@ void RunActions::refuse_final_save(int64_t step) {
                   step, session_.checkpoints.last()));
 }
 
-// Ends the run with an error. The weights are those of the last good step, which is saved unless a checkpoint of it
-// exists.
+// Ends the run with an error. The skipped steps changed nothing, so the current state is that of the last good step.
+// Saves this state unless a checkpoint of it exists.
 void RunActions::give_up(int64_t step) {
   DiskCheckpoints& checkpoints = session_.checkpoints;
   checkpoints.complete_pending_save();
@@ -117,7 +117,7 @@ void RunActions::give_up(int64_t step) {
       describe_steps(good_.step + 1, step), training_.config().training.max_skipped_steps, checkpoints.last()));
 }
 
-// The samples of the spike are skipped from then on, also after the run is resumed.
+// Rolls back to the last checkpoint. The samples of the spike are skipped from then on, also after the run is resumed.
 Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
   const auto begin = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint = session_.open_last();
@@ -132,7 +132,8 @@ Outcome RunActions::roll_back_to_checkpoint(int64_t spike) {
           "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
           path, spike);
     start.progress = progress_of(*checkpoint);
-    const auto rollbacks = std::ssize(now.rolled_back) - std::ssize(start.progress.rolled_back);  // To this checkpoint.
+    // Number of earlier rollbacks to this checkpoint.
+    const auto rollbacks = std::ssize(now.rolled_back) - std::ssize(start.progress.rolled_back);
     CHECK(rollbacks < std::max<int64_t>(training_.config().training.max_skipped_steps, 1),
           "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks, path);
     start.progress.rolled_back = now.rolled_back;
@@ -217,7 +218,7 @@ void RunActions::account_final_save() {
   session_.goodput->add(Goodput::kSaving, std::max(seconds_since(last_result_) - session_.take_accounted(), 0.0));
 }
 
-// Everything else of the progress is the same during a job.
+// The members that are not set here keep their values during a job.
 Progress RunActions::progress_after(int64_t step) const {
   Progress progress = training_.start();
   progress.step = step;

@@ -20,7 +20,7 @@ namespace octavo {
 // perform() is a collective. The other methods are not.
 class RunActions {
  public:
-  // The arguments must outlive the object.
+  // Requires: the arguments outlive the object.
   RunActions(Session& session, Training& training, PrecisionComparison& comparison);
 
   // Performs the actions after `step`. Returns the outcome of the job if they end it, or nothing if it continues.
@@ -29,7 +29,7 @@ class RunActions {
 
   // Records that the state after `step`, the last judged step, is the state to save if the run gives up.
   void remember_good_state(int64_t step) { good_ = progress_after(step); }
-  // Sets the loader state that belongs to the state of the run after the last judged step.
+  // Sets the state of the loader after the last judged step.
   void set_loader_state(nlohmann::json state) { loader_state_ = std::move(state); }
   // Records the loss of the last step.
   void set_last_loss(double loss) { last_loss_ = loss; }

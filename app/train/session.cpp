@@ -62,8 +62,8 @@ Start Session::start_at(std::optional<Checkpoint> resumed) {
   return start;
 }
 
-// The folder knows the run by the directory of the checkpoint that it resumes. For one in memory, this is the directory
-// of the run's checkpoints on disk.
+// The folder recognizes the run by the directory of the checkpoint that the run resumes. For a checkpoint in memory,
+// this is the directory of the run's checkpoints on disk.
 void Session::claim_folder(const Progress& start) {
   folder.lock();
   if (const std::optional<std::filesystem::path> last = checkpoints.last_path()) {

@@ -53,19 +53,20 @@ struct Outcome {
 
 class Session {
  public:
-  // Connects the ranks and opens the directories of checkpoints. `timer` must outlive the session, and so must
-  // `console`, which shows the progress line if it is a terminal and may be null. A collective.
+  // Connects the ranks and opens the directories of checkpoints. `console` shows the progress line if it is a terminal,
+  // and may be null. A collective.
+  // Requires: `timer` and `console` outlive the session.
   Session(const Setting& setting, ProcessGroup& group, StartupTimer& timer, Console* console = nullptr);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Returns where the run begins, from the newer one of the checkpoints on disk and in memory with auto. The checksums
-  // of the checkpoint are compared as its state is loaded. Throws an InputError if the run may not resume it. A
-  // collective.
+  // Returns where the run begins. With checkpoint.resume: auto, this is the newer one of the checkpoints on disk and in
+  // memory. Its checksums are compared later, while its state is loaded. Throws an InputError if the run may not resume
+  // the checkpoint. A collective.
   Start find_start();
-  // Returns where the run begins after its state could not be loaded from `start`, because it is damaged: at the newest
-  // checkpoint whose checksums are right. Throws the damage as an InputError if the run resumes no other checkpoint, or
-  // if this one was verified before. A collective.
+  // Returns where the run begins if the checkpoint of `start` turned out to be damaged: at the newest undamaged
+  // checkpoint. Throws `damage` as an InputError if checkpoint.resume is not auto, or if the checkpoint of `start` had
+  // been verified before. A collective.
   Start find_undamaged_start(const Start& start, const DamagedCheckpoint& damage);
 
   // Returns the newest undamaged checkpoint that the run has saved or resumed (DiskCheckpoints::open_last). A
@@ -78,18 +79,19 @@ class Session {
   // Returns the seconds that account() has added since the last call.
   double take_accounted() { return std::exchange(accounted_s_, 0); }
 
-  // Locks the run's folder and makes it that of this run, which begins at `start`. Not a collective.
+  // Locks the run's folder and claims it for this run, which begins at `start` (RunFolder::claim). Not a collective.
   void claim_folder(const Progress& start);
   // Opens the files of the folder, moves checkpoints of other runs aside, begins the checkpoints in memory, and begins
-  // to measure the goodput. Called once everything else that may refuse the run has passed. A collective.
+  // to measure the goodput. A collective.
+  // Requires: claim_folder() was called, and everything else that may refuse the run has passed.
   void begin(const Progress& start);
   // Runs checkpoint.command for a checkpoint that is newly complete. Returns whether this rank runs a command.
   bool poll_command();
-  // Adds to a row what a command has printed of which no row has told yet. Returns whether there was something.
+  // Adds the numbers of the next command to a row (CheckpointCommand::next_numbers). Returns whether there were any.
   bool add_evaluation(MetricRow& row);
-  // Returns whether begin() was called. Errors after that are not those of input.
+  // Returns whether begin() was called. An InputError after that is thrown as an Error, because the input was accepted.
   bool has_begun() const { return goodput.has_value(); }
-  // Returns whether a job that begins at this time continues the metrics that the folder has.
+  // Returns whether a job that begins now appends to the metrics in the folder.
   bool continues() const { return has_begun() || config.checkpoint.resume != "never"; }
 
   const Config config;  // Config of the whole run.

@@ -13,7 +13,8 @@ namespace octavo {
 // state with the same model and mesh whose linears use another precision recipe.
 class StateSnapshot {
  public:
-  // Takes snapshots of states on the device of `stream`, which must outlive the object.
+  // Takes snapshots of states on the device of `stream`.
+  // Requires: `stream` outlives the object.
   explicit StateSnapshot(const Stream& stream) : memory_(stream) {}
 
   static int64_t bytes(TrainingState& state);

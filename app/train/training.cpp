@@ -71,7 +71,7 @@ void Training::load(const Job& job, Start& start) {
     if (runtime_.group().is_root()) tokenizer = tokenizer_to_attach(config_.data, checkpoint);
   });
   if (!damage.empty()) throw DamagedCheckpoint(damage);
-  // A job that goes on where the last one ended also keeps what the JSON leaves out.
+  // A job that continues where the last one ended keeps its guard, because the JSON lacks the durations of steps.
   if (start_.guard != step_guard_.to_json()) step_guard_.from_json(start_.guard);
   if (is_first) {
     for (const auto make : kObservers) observers_.push_back(make({config_, runtime_, state_, session_.checkpoints}));
@@ -94,7 +94,7 @@ void Training::load(const Job& job, Start& start) {
   announce_new_state();
 }
 
-// Opens the data at start_, or goes there in the open data if the state is that of a snapshot, which was taken since.
+// Opens the data at start_, or rewinds the open data to it if `start` is a snapshot.
 void Training::open_data(const Start& start) {
   if (std::holds_alternative<const StateSnapshot*>(start.values)) {
     loader_->rewind(start_.loader_state, start_.step);
@@ -318,7 +318,7 @@ void Training::poll_saves() {
 
 bool Training::weights_are_finite() {
   Stream& stream = runtime_.stream();
-  // The tensor is free at this point and serves as scratch.
+  // The optimizer does not use this tensor here, so it serves as scratch memory.
   const Tensor& sum = state_.optimizer.grad_sum_of_squares();
   float squares = 0;
   stream.zero(sum);

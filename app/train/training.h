@@ -30,20 +30,23 @@ namespace octavo {
 class Training {
  public:
   // Allocates the memory of the job's stage and opens data.validation. Any error is thrown as an InputError on every
-  // rank. `session` must outlive the object.
+  // rank.
+  // Requires: `session` outlives the object.
   Training(const Job& job, Session& session);
   // Waits until no save reads the state any more.
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // Begins `job`, which belongs to the same stage, at `start`: loads the state and opens the data. An error of what is
-  // read is thrown as an InputError on every rank, and as a DamagedCheckpoint if it is damaged.
+  // Begins `job`, which belongs to the same stage, at `start`: loads the state and opens the data. Throws an InputError
+  // on every rank if any rank cannot read them, and a DamagedCheckpoint if the checkpoint is damaged.
   void load(const Job& job, Start& start);
-  // Opens the log of the stage, and that of the run if this is its first stage. Called once, after load().
+  // Opens the log of the stage, and that of the run if this is its first stage.
+  // Requires: called once, after load().
   void open_log();
   // Queues every kind of work of a step once (app/run/training_state.h), in both precisions of a run with
-  // precision.guard, and logs that the stage begins. Called once, after open_log().
+  // precision.guard, and logs that the stage begins.
+  // Requires: called once, after open_log().
   void warm_up();
 
   // Returns the config of the stage as it is stated (Job::stated).
@@ -86,11 +89,13 @@ class Training {
   void poll_saves();
   bool weights_are_finite();
 
-  // Takes a snapshot of the state, which replaces an earlier one. Requires precision.guard.every > 0.
+  // Takes a snapshot of the state, which replaces an earlier one.
+  // Requires: the config has precision.guard.every > 0.
   const StateSnapshot& take_snapshot();
   const StateSnapshot& snapshot() const { return snapshot_; }
-  // Calls `work` with the linears in the other precision (in_other_precision), then restores the state, which is the
-  // state after `step`. The snapshot of the state stays.
+  // Calls `work` with the linears in the other precision (in_other_precision), then restores the state and keeps the
+  // snapshot of it.
+  // Requires: the state is that after `step`.
   void try_other_precision(int64_t step, const std::function<void()>& work);
   // Returns the samples of one of the last few steps, or nothing if they are unknown.
   std::optional<SampleRange> samples_of(int64_t step) const;

@@ -16,7 +16,8 @@ namespace octavo {
 
 class TrainingLoop {
  public:
-  // Trains the job that `training` has loaded. The arguments must outlive the loop.
+  // Trains the job that `training` has loaded.
+  // Requires: the arguments outlive the loop.
   TrainingLoop(Session& session, Training& training);
 
   // Runs steps until the job ends. A collective. Throws an ErrorOfAllRanks if too many steps in a row were skipped, or
@@ -24,7 +25,7 @@ class TrainingLoop {
   Outcome run(StopSignals& signals);
 
  private:
-  // Does what is still to be done at the step whose state the job has loaded.
+  // Performs the work that remains at the step after which the job begins (due_after_loading).
   std::optional<Outcome> resume(const StopSignals& signals);
   // Returns the work that the config requests after a step.
   Due due_after(int64_t step) const;
@@ -32,9 +33,9 @@ class TrainingLoop {
   // Returns whether an observer needs the step's result before the next step is queued.
   bool is_watched(int64_t step) const;
   void watch_while_idle(int64_t step);
-  // Waits until at most one step is in flight, or until none is if `all` is true or an observer needs the result of
-  // `step`, the last one that was queued. Reports each finished step except the newest, which it returns. If too many
-  // steps in a row were skipped, waits for all steps, because those in flight may not be skipped.
+  // Waits until at most steps_in_flight_ steps are in flight. Waits for all steps if `all` is true, if an observer
+  // needs the result of `step` (the last queued step), or if too many steps in a row were skipped, because a step in
+  // flight may end the row. Reports each finished step except the newest, which it returns.
   std::optional<Step> finish_steps(int64_t step, bool all);
   // Waits for the oldest step in flight and judges its result.
   Step pop_step();
