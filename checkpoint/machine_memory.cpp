@@ -138,7 +138,7 @@ void remove_private_directory(const fs::path& path) {
     const DirectoryLock lock(path, kCheckpointDirectory);
     remove_directory(path);
   } catch (const Error& error) {
-    log_warning("the checkpoint in memory of an earlier run stays: {}", error.what());
+    log_warning("the checkpoint that an earlier run left in memory cannot be removed: {}", error.what());
   }
 }
 

@@ -87,7 +87,7 @@ class Arena {
   Arena& operator=(Arena&&) = default;
 
   // Returns the next tensor, aligned to 256 bytes. `lifetime` is only shown in the plan; the memory is reserved
-  // for the whole run. Throws if a real arena is full.
+  // for the whole run. Throws if the arena has memory and it is full.
   Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
                   Lifetime lifetime = Lifetime::kRun);
 

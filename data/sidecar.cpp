@@ -161,11 +161,10 @@ void check_folder_of_parts(const std::string& folder, const std::vector<DatasetP
   if (first == files.end()) return;
   std::map<int64_t, std::string> found;
   for (const DatasetPart& file : files) {
-    CHECK_INPUT(
-        !file.dataset.empty(),
-        "{}: has no PREFIX.json that names a part of a dataset, but {} in the same folder has, expected only the "
-        "parts of one dataset; move the file to another folder",
-        file.file, first->file);
+    CHECK_INPUT(!file.dataset.empty(),
+                "{} is not a part of a dataset, but {} in the same folder is one by its PREFIX.json, expected only the "
+                "parts of one dataset; move the file to another folder",
+                file.file, first->file);
     CHECK_INPUT(file.dataset == first->dataset && file.parts == first->parts,
                 "{} is part {} of {} of another dataset than {}, which is part {} of {}, expected parts that "
                 "tokenize_hf.py made from the same inputs with the same tokenizer and options; remove one of them, or "

@@ -296,7 +296,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   SectionKeys<Guard> guard(keys, KeyClass::kCarriesOut, "precision.guard", &Config::precision_guard);
   guard.add("every", &Guard::every, Integers{0, kMaxSteps}, "steps", "Steps between comparisons of FP8 with bfloat16. 0 disables them.");
   guard.add("steps", &Guard::steps, Integers{1, kMaxGuardSteps}, "steps", "Steps of a comparison, taken in bfloat16 and in FP8 from the same state and samples.");
-  guard.add("tolerance", &Guard::tolerance, kPositive, "", "Largest accepted average difference of the losses, relative to their mean.");
+  guard.add("tolerance", &Guard::tolerance, kPositive, "", "Largest accepted mean difference between the losses in FP8 and in bfloat16, relative to their mean.");
   guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What happens if the difference exceeds the tolerance. warn only logs it, and bfloat16 rolls back to the state before the comparison and continues in bfloat16.").key_class = KeyClass::kPrecision;
   guard.add("fallback_steps", &Guard::fallback_steps, Integers{1, kMaxSteps}, "steps", "Number of steps that a fallback to bfloat16 lasts before FP8 is used again.");
 }
@@ -304,10 +304,10 @@ void add_precision(std::vector<ConfigKey>& keys) {
 void add_parallel(std::vector<ConfigKey>& keys) {
   using Parallel = ParallelConfig;
   SectionKeys<Parallel> parallel(keys, KeyClass::kCarriesOut, "parallel", &Config::parallel);
-  parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one replica of the parameters and optimizer state (FSDP). -1 means all ranks that the other axes leave.");
+  parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks over which one replica of the parameters and optimizer state is sharded (FSDP). -1 means all ranks that the other axes leave.");
   parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, RanksOrRest{1, kMaxRanks}, "ranks", "Number of replicas of the sharded state (HSDP). -1 uses all ranks that data_parallel_shard leaves. If data_parallel_shard is -1 too, -1 means one replica per node if memory allows, or else one replica in total.");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that divide each layer, with sequence parallelism.");
-  parallel.add("context_parallel", &Parallel::context_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that share each sequence. They also share the state with the ranks of data_parallel_shard.");
+  parallel.add("context_parallel", &Parallel::context_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks among which each sequence is divided. Weights, gradients and optimizer states are sharded over these ranks and those of data_parallel_shard together.");
   parallel.add("pipeline_parallel", &Parallel::pipeline_parallel, Integers{1, kMaxRanks}, "ranks", "Pipeline stages, among which the blocks of the model are divided. The first stage also has the embedding, and the last one the final norm and lm_head.");
   parallel.add("pipeline_layers", &Parallel::pipeline_layers, IntegerList{"parallel.pipeline_layers", Integers{1, kMaxLayers}}, "blocks", "Number of blocks of each pipeline stage. With pipeline_chunks, the numbers of the first chunks of all stages come first, then those of the second chunks. If it is empty, the stages get about equal work, in which lm_head counts.");
   parallel.add("pipeline_schedule", &Parallel::pipeline_schedule, OneOf{kPipelineSchedule}, "", "Order in which pipeline stages compute. interleaved divides each stage into pipeline_chunks. zero_bubble computes gradients of weights while a stage would be idle, which takes more memory.");
@@ -340,7 +340,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("command_timeout_s", &CheckpointConfig::command_timeout_s, kSecondsOrNever, "seconds", "Time after which a checkpoint.command is ended. 0 disables it.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "Checkpoint to resume: auto for the newest complete one of the directory if there is one, never, or the path of a checkpoint or run folder at which the run begins. A run that began at the path and has saved checkpoints resumes those.");
   keys.back().expected = "auto, never, or the path of a checkpoint or a run folder";
-  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys in which a resumed run may differ from the run that saved its checkpoint. Any other such change is refused. With data, a run with other samples starts the data from the beginning.");
+  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys in which a resumed run may differ from the run that saved its checkpoint. A change of a key of another class is refused. If the class data is allowed and the samples differ, the run begins at the first sample of the data.");
   SectionKeys<LoggingConfig> logging(keys, KeyClass::kCarriesOut, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Folder of the run: metrics.jsonl, the log, TensorBoard events and, by default, checkpoints.").fallback = "runs/ and the name of the config file without .yaml";

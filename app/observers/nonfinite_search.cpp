@@ -17,7 +17,7 @@ namespace octavo {
 
 namespace {
 
-// Measures tensors and waits for the results.
+// Computes the largest magnitude of a tensor and waits for it.
 class Magnitudes {
  public:
   // `scratch` [1] float32 is overwritten by every call.

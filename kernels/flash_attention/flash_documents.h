@@ -7,8 +7,9 @@
 // many whole sequences as have about 16,384 tokens together, which keep a GPU busy.
 //
 // Backward adds up gradients in float32 tiles of 64 or 128 rows, and no two documents share a tile. So a launch of
-// backward has at most 32 documents, or in a longer window one for every 512 tokens, which bounds its scratch by the
-// shape alone. The number of launches of backward is at most the number of windows plus one for every 32 documents.
+// backward has at most 32 documents, or one for every 512 tokens of its window if that is more. This limits its scratch
+// whatever the lengths of the documents are. The number of launches of backward is at most the number of windows plus
+// one for every 32 documents.
 //
 // In each window the log-sum-exp has the shape [num_heads, tokens of the window]. Windows follow each other like the
 // chunks in kernels/attention_shapes/sdpa_args.h. If a window is a chunk, the layout is the one described there.

@@ -62,8 +62,8 @@ class AmaxTable {
   // scaling keeps the amaxes while uses_history(), and otherwise adds them to the history before it clears them.
   void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // Called after the last micro-batch. Delayed scaling adds the amaxes of this step, reduced over the ranks, to the
-  // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the
-  // stream as long as uses_history() is false.
+  // history, unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. If
+  // uses_history() is false, waits for the stream.
   void end_step(const Tensor& skip, Communicator* ranks, Stream& stream);
   // Called after micro-batches that belong to no step, such as those of a warm-up. Keeps them out of the history.
   void forget_micro_batches(Stream& stream);

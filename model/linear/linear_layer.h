@@ -103,7 +103,7 @@ enum class WeightGradient : uint8_t {
 
 // Existing tensors of a micro-batch in flight that hold x and d_y without FP8 until backward_weights() has read them,
 // so that WeightGradient::kSave allocates no memory for them. `x` is not overwritten after backward(). `d_y` is memory
-// that d_y is written or copied to. Its old content is not needed after backward(). Both may be undefined.
+// that d_y is written or copied to, and that holds nothing else that is needed. Both may be undefined.
 struct KeptOperands {
   Tensor x;    // [tokens, in]
   Tensor d_y;  // [tokens, out]

@@ -65,7 +65,7 @@ class TableGradient : public TokenReduction {
   ReducedUnit unit_;
   int64_t first_row_ = 0;
   Tensor column_slices_;  // [ranks * tokens * width] of spec.dtype.
-  Tensor positions_;      // [2 * tokens] int32: ids and order.
+  Tensor positions_;      // [2 * tokens] int32: [ids | order] of EmbeddingBackward.
   // Same shape as column_slices_: this rank's columns, for the tokens of one rank after the other.
   Tensor tokens_;
   Tensor all_positions_;  // [ranks * 2 * tokens] int32.

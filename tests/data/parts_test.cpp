@@ -86,7 +86,7 @@ TEST_F(PartsTest, OtherTokenFilesAreRefused) {
     write_tokens(dir_ / stray, {{1, 2}});
     for (const char* sidecar : {"{}", "no JSON"}) {
       write_file(dir_ / (stray + ".json"), sidecar);
-      refused({stray, "has no PREFIX.json that names a part", "in the same folder"});
+      refused({stray, "is not a part of a dataset", "in the same folder"});
     }
     remove("train/stray");
   }
