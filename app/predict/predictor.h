@@ -7,7 +7,7 @@
 // clock (app/predict/step_clock.h) runs the streams concurrently, with the dependencies of their events. It determines
 // which part of the collectives is exposed, that is, makes the compute stream wait.
 //
-// Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within 9% of
+// Constants that are not part of a machine file are in predictor.cpp with their sources. Predictions are within 8% of
 // the benchmarks (docs/internals/prediction.md).
 #pragma once
 
