@@ -171,7 +171,7 @@ TensorReader Checkpoint::reader(std::string_view name, ColumnRange columns, int6
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
   const auto listed = std::ranges::find(manifest_.shards, name, &ListedFile::name);
-  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
+  CHECK_INPUT(listed != manifest_.shards.end(), "{}: a tensor is in the shard {}, which is not in the list of shards",
               (path_ / kManifestName).string(), name);
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;

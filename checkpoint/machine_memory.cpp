@@ -250,7 +250,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     const std::vector<Files> held = files_by_machine(*checkpoint);
     if (const std::string lacking = first_that_nobody_has(*checkpoint, held); !lacking.empty()) {
       if (group_.is_root()) {
-        log_warning("{}: no machine has it as it was written, so this checkpoint in memory is not used",
+        log_warning("{}: no machine has an undamaged copy of this file, so the checkpoint in memory is not used",
                     (checkpoint->path() / lacking).string());
       }
       continue;

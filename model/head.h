@@ -77,7 +77,7 @@ class LmHead {
 
   struct Backward {
     Tensor d_weight;  // [vocab, hidden] float32, = or, with `accumulate`, +=
-    Tensor x;         // [tokens, hidden], the chunk of forward; overwritten with its gradient
+    Tensor x;         // [tokens, hidden], the input of forward for these tokens; overwritten with its gradient
     Tensor d_logits;  // [tokens, vocab] compute dtype; not read if `cast` is defined
     // gradient_cast() if the kernel that computed d_logits wrote it, otherwise undefined.
     Fp8Cast cast;

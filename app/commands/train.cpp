@@ -290,7 +290,8 @@ std::string describe_ranks(const PlanTarget& target) {
   return fmt::format("{} on {}", ranks, target.machine->device);
 }
 
-// Makes the checks that a start of the run would make for its first job, and prints the start screen.
+// Makes the checks that a run makes before its first step, for the job with which it would begin, and prints the start
+// screen.
 void start(const Config& run, const Job& job, const Progress& progress, const PlanTarget& target,
            const std::optional<Checkpoint>& resumed) {
   const StageConfig& config = job.config;

@@ -282,7 +282,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   SectionKeys<Precision> precision(keys, KeyClass::kPrecision, "precision", &Config::precision);
   keys.push_back(make_key(KeyClass::kPrecision, "precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Dtype of activations and of weights in matmuls. GPUs support bfloat16 only."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
-  precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Number format of the linears (qkv, o, gate_up, down). bfloat16 means precision.compute.");
+  precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Number format of the linears (qkv, o, gate_up, down). With bfloat16 they compute in the dtype of precision.compute.");
   precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "FP8 in the matmuls of lm_head: bfloat16 uses it in none of them (they run in precision.compute), fp8_backward only in backward, and fp8 in forward and backward.");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Number of first blocks whose linears do not use FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Number of last blocks whose linears do not use FP8.");
@@ -346,7 +346,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   logging.add("dir", &LoggingConfig::dir, "", "Folder of the run: metrics.jsonl, the log, TensorBoard events and, by default, checkpoints.").fallback = "runs/ and the name of the config file without .yaml";
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
   logging.add("prometheus", &LoggingConfig::prometheus, OptionalPath{}, "", "File that always has the last logged step in Prometheus' text format, for the textfile collector of its node exporter, which requires a name ending in .prom.");
-  logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts. Such steps are logged too. 0 disables them.");
+  logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Number of steps from one with statistics of the FP8 casts to the next. Steps with statistics are always logged. 0 disables the statistics.");
   logging.add("slow_rank_every", &LoggingConfig::slow_rank_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time that each rank spends in collectives, which reveal a slow rank. 0 disables them.");
   logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors. auto uses colors on a terminal unless NO_COLOR is set.");
   logging.add("alert_command", &LoggingConfig::alert_command, OptionalText{}, "", "Shell command that rank 0's machine runs for warnings and for the error that ends the run, such as a message to a webhook. OCTAVO_EVENT, OCTAVO_MESSAGE, OCTAVO_STEP and OCTAVO_RUN tell what happened. What happens within a minute is told together.");

@@ -270,7 +270,7 @@ void print_memory(const MemoryPlan& memory, bool all) {
   for (const MemoryItem& item : shown(memory.items, all, &MemoryItem::bytes))
     add(item, item.count > 0 ? lifetime_name(item.lifetime) : "");
   for (const MemoryItem& item : memory.overlaid) {
-    if (all) add(item, "in memory of the above, at other times");
+    if (all) add(item, "uses memory of the items above, at other times");
   }
   add({.name = "allocated at the start", .bytes = memory.arena_bytes}, "");
   if (memory.budget.outside != 0)

@@ -126,6 +126,6 @@ show(`Memory of ${data.name}`,
   figure,
   html("h2", {}, "Items"),
   table("items", ["memory, one rank", ...["count", "GiB", "share"].map(numeric), "needed for"],
-    [...data.items.map(item => row(item, item.lifetime)), ...data.overlaid.map(item => row(item, "in memory of the above, at other times"))]));
+    [...data.items.map(item => row(item, item.lifetime)), ...data.overlaid.map(item => row(item, "uses memory of the items above, at other times"))]));
 addEventListener("resize", draw);
 draw();

@@ -241,8 +241,8 @@ void TokenFile::check_document_index() const {
                 idx_.path(), previous, first, d);
     previous = first;
   }
-  CHECK_INPUT(previous == num_sequences_, "{}: the document index ends with {}, expected the {} sequences", idx_.path(),
-              previous, num_sequences_);
+  CHECK_INPUT(previous == num_sequences_, "{}: the document index ends with {}, expected {}, the number of sequences",
+              idx_.path(), previous, num_sequences_);
 }
 
 void TokenFile::find_document_begins() {

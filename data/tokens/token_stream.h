@@ -38,8 +38,8 @@ class TokenStream {
   // Return the number of files whose documents contain the bos or eos already.
   int64_t files_with_bos() const { return files_with_bos_; }
   int64_t files_with_eos() const { return files_with_eos_; }
-  // Returns whether llm.c shards were opened and each of them is a single document. Then no token divides their
-  // documents.
+  // Returns whether llm.c shards were opened and each of them is a single document. So no token was found at
+  // which their documents could be divided.
   bool is_undivided() const { return is_undivided_; }
 
   // Copies tokens.size() tokens from position `begin`, 0 <= begin < M, continuing at the beginning of the stream after

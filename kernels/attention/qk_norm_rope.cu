@@ -308,7 +308,7 @@ int64_t most_backward_blocks(const Stream& stream) {
   return int64_t{kQkNormRopeBlocksPerMultiprocessor} * stream.multiprocessors();
 }
 
-// Returns the number of blocks. Each block writes a row of sums per kind of head.
+// Returns the number of blocks. Each block writes two rows of sums, one for query heads and one for key heads.
 template <typename T, bool kAmax>
 int launch_backward(const Arguments<T>& arguments, Stream& stream) {
   check_heads(arguments);

@@ -14,7 +14,7 @@ constexpr int kUnroll = 4;
 
 using Word = unsigned long long;
 
-// Returns the sum of the terms of the elements in 16 bytes, which are group `group` of the hashed tensor.
+// Returns the part of the hash (kernels/math/bit_hash.h) that 16 bytes of the tensor contribute, its group `group`.
 template <typename Bits>
 __device__ uint64_t group_hash(const uint4& bits, uint64_t group) {
   constexpr int kPerWord = static_cast<int>(sizeof(uint32_t) / sizeof(Bits));

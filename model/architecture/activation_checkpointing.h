@@ -34,7 +34,7 @@ enum class Producer : uint8_t { kNorm, kAttention, kSwiglu, kRopeBackward, kSwig
 
 // How a kernel can cast a result whose amax is not known before the kernel runs.
 enum class OwnScale : uint8_t {
-  kNone,   // It cannot. It writes the result, and another kernel casts it.
+  kNone,   // The kernel cannot cast with its own scale. It writes the result, and another kernel casts it.
   kTwice,  // It computes the result twice: to measure it, and to cast it with this amax.
   kBound,  // It casts a gradient to e5m2 with an upper bound of the amax.
 };
