@@ -67,7 +67,8 @@ class ProcessGroup {
 
   // Runs `work` on every rank. If it throws on any rank, all ranks throw the error of the lowest such rank, as
   // InputErrorOfAllRanks if it was an InputError and otherwise as ErrorOfAllRanks. So a bad file that one rank finds
-  // ends the run everywhere with one message.
+  // ends the run everywhere with one message. The message begins with the name of that rank's machine, unless it is the
+  // machine of rank 0.
   // Requires: `work` calls no collectives, because a rank that fails would leave the others waiting in them.
   void throw_on_all_ranks(const std::function<void()>& work);
   // Equivalent of throw_on_all_ranks() for work with files, which may take any time. The watchdog's time limit does not

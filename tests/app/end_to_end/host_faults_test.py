@@ -88,7 +88,7 @@ class TwoHostsTest(Launched):
             ("program", Path(os.environ["OCTAVO"]), "rank 1 has program .*, but rank 0 has program ", BAD_INPUT),
             ("config", config, "rank 1 has optimizer.warmup_steps 3, but rank 0 has optimizer.warmup_steps 2", BAD_INPUT),
             ("data", Path(f"{self.corpus}.bin"), "rank 1 has data.train .*, but rank 0 has", BAD_INPUT),
-            ("folder", None, "config.yaml: cannot be opened for reading", BAD_INPUT),
+            ("folder", None, "octavo: host1: .*config.yaml: cannot be opened for reading", BAD_INPUT),
             ("ssh", None, "host1 does not answer and is left out of this start: Host key verification failed(.|\n)*1 of 2 nodes answer", FAILED),
         ):
             with self.subTest(name):
@@ -125,6 +125,23 @@ class HostFaultsTest(Launched):
         send_kill([pid for pid in self.hosts.processes("host1") if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
         self.wait_for_more(process)
         result = self.stop_and_check(process)
+        self.assertRegex("\n".join(self.restarts(result)), r"\A.*SIGKILL: restart 1 of 2; on the disk: step_.*\n.* SIGTERM: the ranks are told .*\Z")
+
+    def test_a_host_without_the_shared_folder_or_with_a_wrong_address(self):
+        """Saves fail while the folder is away. A restart does not need the address of rank 0's host."""
+        self.start_hosts(2)
+        process = self.launch_endless(f"checkpoint.dir={self.dir}/checkpoints", "checkpoint.max_failed_saves=1000000")
+        self.on_host("host1", f"mount -t tmpfs none {self.root}")
+        self.wait_for_more(process, 30)
+        self.on_host("host1", f"umount {self.root}")
+        newest = checkpoints(self.dir / "checkpoints")[-1]
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints")[-1] > newest, process)
+        (self.dir / "elsewhere").write_text((self.hosts.dir / "hosts").read_text().replace("10.77.0.1 ", "10.77.0.99 "))
+        self.on_host("host1", f"mount --bind {self.dir}/elsewhere /etc/hosts")
+        send_kill([pid for pid in self.hosts.processes("host1") if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
+        self.wait_for_more(process)
+        result = self.stop_and_check(process)
+        self.assertRegex(result.out, r"warning: the checkpoint of step \d+ is not saved: .*/rank_00001.safetensors: cannot be created: No such file")
         self.assertRegex("\n".join(self.restarts(result)), r"\A.*SIGKILL: restart 1 of 2; on the disk: step_.*\n.* SIGTERM: the ranks are told .*\Z")
 
     def test_a_spare_host_replaces_one_whose_link_is_down_for_good(self):
