@@ -80,7 +80,7 @@ class DatasetsTest(Corpus):
             for ranks in (1, 2):
                 self.refused("train", config, *folder, ranks=ranks, mentions=mentions)
         last.with_suffix(".json").unlink()
-        self.refused("train", config, *folder, mentions=["part-00003-of-00003", "no PREFIX.json"])
+        self.refused("train", config, *folder, mentions=["part-00003-of-00003", "is not a part of a dataset"])
         for end in (".bin", ".idx"):
             last.with_suffix(end).unlink()
         self.refused("train", config, *folder, mentions=["has 2 of the 3 parts", "part 3 is missing"])
