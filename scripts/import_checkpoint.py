@@ -11,13 +11,14 @@ layout of the checkpoint is recognized:
     torchtitan       torchtitan 0.3: layers.0.attention.qkv_linear.wq.weight, lm_head.weight
     torchtitan-0.2   earlier versions: layers.0.attention.wq.weight, output.weight
     huggingface      a model of transformers, such as one that FSDP2 trains: model.layers.0.self_attn.q_proj.weight
+    megatron         a dense GPTModel of Megatron-Core (torch_dist): decoder.layers.self_attention.linear_qkv.weight
 
-The optimizer's states must have the names of the parameters, as get_state_dict() and torchtitan save them. A checkpoint with other tensors is
-refused. The pickles in it cannot run anything: only the classes of a checkpoint's metadata are accepted.
+The optimizer's states must have the names of the parameters, as get_state_dict(), torchtitan and Megatron-Core (fully_reshardable) save them.
+A checkpoint with other tensors is refused. The pickles in it cannot run anything: only the classes of a checkpoint's metadata are accepted.
 
-The second form writes a checkpoint in the given layout, which torch.distributed.checkpoint.load() reads. Keys of param_groups are flat, as
-torchtitan and get_state_dict() with flatten_optimizer_state_dict=True have them. Octavo does not decay the weights of norms. If the optimizer
-that loads the checkpoint has one group for all parameters, give --decay-norms.
+The second form writes a checkpoint in one of the first three layouts, which torch.distributed.checkpoint.load() reads. Keys of param_groups
+are flat, as torchtitan and get_state_dict() with flatten_optimizer_state_dict=True have them. Octavo does not decay the weights of norms. If
+the optimizer that loads the checkpoint has one group for all parameters, give --decay-norms.
 
 Tensors are converted one at a time. The exit code is 2 for bad input and 1 for a failed run. The script needs the Python packages torch,
 numpy and xxhash, and the first form the program octavo (OCTAVO, or build/octavo).
@@ -42,9 +43,10 @@ need_packages("torch", "numpy", "xxhash")
 import torch  # noqa: E402
 
 from converting import llama_names as names  # noqa: E402
-from converting import octavo_checkpoint, torch_checkpoint  # noqa: E402
+from converting import megatron_checkpoint, octavo_checkpoint, torch_checkpoint  # noqa: E402
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+OPTIONS = ("betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize")  # Options of AdamW that are compared.
 # Values that Octavo does not read: the groups of the optimizer, whose options are compared, the position of the loader and the schedule, which
 # are those of Octavo's config, and tables of rope.
 NOT_READ = re.compile(r"(.+\.)?param_groups\..+|(.+\.)?(train_state|dataloader|lr_scheduler|rng)(\..+)?|(.+\.)?(freqs_cis|rotary_emb\.inv_freq)")
@@ -121,7 +123,7 @@ class Source:
             state_shape = names.fused_shape(self.model) if is_fused else self.shapes[name]
             for theirs, shape in [(weight, self.shapes[name])] + [(f"{states}.{moment}", state_shape) for moment in MOMENTS]:
                 known.add(theirs)
-                self.check_shape(theirs, shape)
+                self.checkpoint.check_shape(theirs, shape)
             known.add(f"{states}.step")
         known |= self.replicas()
         for theirs in self.checkpoint.names():
@@ -135,28 +137,16 @@ class Source:
         states = {f"{self.state_prefix}{theirs}.{state}" for theirs in head + fused for state in (*MOMENTS, "step")}
         return states | {self.prefix + theirs for theirs in head}
 
-    def check_shape(self, theirs, shape):
-        if theirs not in self.checkpoint.names():
-            raise InputError(f"{self.checkpoint.folder}: has no {theirs}, expected one of shape {list(shape)}")
-        found = self.checkpoint.shape(theirs)
-        if found != shape:
-            raise InputError(f"{self.checkpoint.folder}: {theirs} is {found and list(found)}, but the shape in the config requires {list(shape)}")
-
     def find_step(self):
         """Returns the number of steps that AdamW has taken, which must be the same for all parameters and for the trainer."""
         keys = {f"{states}.step" for _, states in self.places.values()}
         keys |= {name for name in self.checkpoint.names() if re.fullmatch(r"(.+\.)?train_state\.step", name)}
-        first = None
-        for key in sorted(keys):
-            if key not in self.checkpoint.names():
-                raise InputError(f"{self.checkpoint.folder}: has no {key}, which the bias correction of AdamW needs")
-            step = self.checkpoint.value(key)
-            if not isinstance(step, (int, float)) or not float(step).is_integer() or step < 1:
-                raise InputError(f"{self.checkpoint.folder}: {key} is {step}, expected a positive integer")
-            first = first or (key, step)
-            if step != first[1]:
-                raise InputError(f"{self.checkpoint.folder}: {key} is {step}, but {first[0]} is {first[1]}, expected one step for all")
-        return int(first[1])
+        missing = sorted(keys - self.checkpoint.names())
+        if missing:
+            raise InputError(f"{self.checkpoint.folder}: has no {missing[0]}, which the bias correction of AdamW needs")
+        steps = [(key, self.checkpoint.value(key)) for key in sorted(keys)]
+        with torch_checkpoint.described(self.checkpoint.folder):
+            return torch_checkpoint.one_step(steps)
 
     def tensor(self, ours):
         """Returns a weight NAME or a moment MOMENT.NAME in Octavo's order."""
@@ -165,35 +155,39 @@ class Source:
             name, theirs = ours, self.places[ours][0]
         else:
             theirs = f"{self.places[name][1]}.{moment}"
-        tensor = self.checkpoint.tensor(theirs)
-        if not tensor.isfinite().all() or (moment == "exp_avg_sq" and (tensor < 0).any()):
-            expected = "finite numbers that are not negative" if moment == "exp_avg_sq" else "finite numbers"
-            raise InputError(f"{self.checkpoint.folder}: {theirs} lacks elements or has wrong ones, expected {expected}")
+        tensor = self.checkpoint.numbers(theirs, moment == "exp_avg_sq")
         if tuple(tensor.shape) != self.shapes[name]:
             tensor = names.split_fused(self.model, tensor)[names.split_name(name)[1]]
         return names.reorder(self.layout, self.model, name, tensor, to_octavo=True)
 
-    def differing_options(self, optimizer):
-        """Returns sentences about options of AdamW in the checkpoint that differ from those of the config."""
-        expected = {"betas": tuple(optimizer["betas"]), "eps": optimizer["eps"], "weight_decay": optimizer["weight_decay"],
-                    "decoupled_weight_decay": True, "maximize": False}
-        sentences = []
+    def options(self):
+        """Yields the parameters, the name and the value of each option of the optimizer."""
         for key in self.checkpoint.names():
-            found = re.fullmatch(rf"((?:.+\.)?param_groups\.(.+))\.({'|'.join(expected)})", key)
+            found = re.fullmatch(rf"((?:.+\.)?param_groups\.(.+))\.({'|'.join(OPTIONS)})", key)
             if not found:
                 continue
             group, parameter, option = found.groups()
             # A group has a list of its parameters, or each parameter has the options of its group.
             has_list = f"{group}.params" in self.checkpoint.names()
             parameters = [str(name) for name in self.checkpoint.value(f"{group}.params")] if has_list else [parameter]
-            value = self.checkpoint.value(key)
-            value = tuple(value) if isinstance(value, list) else value
-            is_decay = option == "weight_decay"
-            if is_decay and value and any("norm" in name for name in parameters):
-                sentences.append(f"the checkpoint was trained with a weight decay of {value} for norms, which Octavo never decays")
-            if value != expected[option] and not (is_decay and all("norm" in name for name in parameters)):
-                sentences.append(f"the checkpoint was trained with {option} {value}, and the config has {expected[option]}")
-        return list(dict.fromkeys(sentences))
+            yield parameters, option, self.checkpoint.value(key)
+
+    def notes(self):
+        return []
+
+
+def differing_options(source, optimizer):
+    """Returns sentences about options of AdamW in the checkpoint that differ from those of the config."""
+    expected = dict(zip(OPTIONS, (tuple(optimizer["betas"]), optimizer["eps"], optimizer["weight_decay"], True, False), strict=True))
+    sentences = []
+    for parameters, option, value in source.options():
+        value = tuple(value) if isinstance(value, list) else value
+        is_decay = option == "weight_decay"
+        if is_decay and value and any("norm" in name for name in parameters):
+            sentences.append(f"the checkpoint was trained with a weight decay of {value} for norms, which Octavo never decays")
+        if option in expected and value != expected[option] and not (is_decay and all("norm" in name for name in parameters)):
+            sentences.append(f"the checkpoint was trained with {option} {value}, and the config has {expected[option]}")
+    return list(dict.fromkeys(sentences))
 
 
 @contextmanager
@@ -213,7 +207,8 @@ def new_folder(target):
 def import_checkpoint(arguments):
     config = read_config(arguments.config, arguments.overrides)
     model = {key: value for key, value in config["model"].items() if key not in ("preset", "init_from")}
-    source = Source(torch_checkpoint.TorchCheckpoint(arguments.source), model)
+    checkpoint = torch_checkpoint.TorchCheckpoint(arguments.source)
+    source = (megatron_checkpoint.MegatronSource if megatron_checkpoint.is_megatron(checkpoint) else Source)(checkpoint, model)
     target = arguments.target / f"step_{source.step:08d}"
     if target.exists():
         raise InputError(f"{target}: exists already, expected a new checkpoint")
@@ -223,7 +218,7 @@ def import_checkpoint(arguments):
         octavo_checkpoint.write_checkpoint(folder, source.step, model, meta, shapes, source.tensor)
     print(f"{target}: step {source.step}, {sum(map(math.prod, source.shapes.values())):,} parameters with the moments of AdamW, from the layout "
           f"{source.layout_name}")
-    for sentence in source.differing_options(config["optimizer"]):
+    for sentence in source.notes() + differing_options(source, config["optimizer"]):
         print(f"warning: {sentence}")
     command = shlex.join([arguments.config, *arguments.overrides, f"checkpoint.resume={target}"])
     print(f"Step {source.step + 1} has the learning rate that the schedule of the config has there. The data begins at its first sample unless "

@@ -14,13 +14,15 @@ from pathlib import Path, PurePath
 
 import torch
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint import filesystem, metadata, planner
 
 from tokenizing.errors import InputError
 
 FILE = "__0_0.distcp"
 METADATA_CLASSES = ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
                     "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")
+# Classes of the plans that Megatron-Core adds to the metadata.
+PLAN_CLASSES = ("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
 
 
 class MetadataUnpickler(pickle.Unpickler):
@@ -29,6 +31,8 @@ class MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
         if module == metadata.__name__ and name in METADATA_CLASSES:
             return getattr(metadata, name)
+        if module == planner.__name__ and name in PLAN_CLASSES:
+            return getattr(planner, name)
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
             return getattr(torch, name)
         if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath"):  # The path at which the checkpoint was saved.
@@ -50,6 +54,18 @@ def described(where):
     except Exception as error:  # Pickles and archives that are damaged raise errors of any class.
         reason = str(error).strip().splitlines()
         raise InputError(f"{where}: {reason[0] if reason else type(error).__name__}") from error
+
+
+def one_step(steps):
+    """Returns the number of steps. All of the pairs (name, number of steps) must have the same."""
+    first = None
+    for key, step in steps:
+        if not isinstance(step, (int, float)) or not float(step).is_integer() or step < 1:
+            raise InputError(f"{key} is {step}, expected a positive integer")
+        first = first or (key, step)
+        if step != first[1]:
+            raise InputError(f"{key} is {step}, but {first[0]} is {first[1]}, expected one step for all")
+    return int(first[1])
 
 
 class TorchCheckpoint:
@@ -82,20 +98,40 @@ class TorchCheckpoint:
         with described(f"{self.folder}: {name}"):
             return self.load(metadata.MetadataIndex(name))
 
-    def tensor(self, name):
-        """Returns a tensor of floating-point numbers in float32, or one number of any dtype. Elements that no file has are NaN."""
+    def check_shape(self, name, shape):
+        if name not in self.entries:
+            raise InputError(f"{self.folder}: has no {name}, expected one of shape {list(shape)}")
+        found = self.shape(name)
+        if found != shape:
+            raise InputError(f"{self.folder}: {name} is {found and list(found)}, but the shape in the config requires {list(shape)}")
+
+    def tensor(self, name, index=None):
+        """Returns a tensor of floating-point numbers in float32, or one number of any dtype. Elements that no file has are NaN. With an index
+        the function returns and reads only this slice of the first axis."""
         with described(f"{self.folder}: {name}"):
             entry = self.entries[name]
-            tensor = torch.full(entry.size, math.nan)
+            tensor = torch.full(entry.size if index is None else (1, *entry.size[1:]), math.nan)
             for chunk in entry.chunks:
+                if index is not None and not chunk.offsets[0] <= index < chunk.offsets[0] + chunk.sizes[0]:
+                    continue
                 part = self.load(metadata.MetadataIndex(name, chunk.offsets))
                 if not part.is_floating_point() and part.dim():
                     raise InputError(f"is {part.dtype}, expected floating-point numbers")
                 if part.shape != chunk.sizes:
                     raise InputError(f"a part is {list(part.shape)}, but .metadata says {list(chunk.sizes)}")
-                place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
-                tensor[place].copy_(part)
-            return tensor
+                place = [slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True)]
+                if index is not None:
+                    part, place[0] = part[index - chunk.offsets[0]:][:1], slice(0, 1)
+                tensor[tuple(place)].copy_(part)
+            return tensor if index is None else tensor[0]
+
+    def numbers(self, name, is_square, index=None):
+        """Returns a tensor like tensor() and refuses numbers that are not finite, and squares that are negative."""
+        tensor = self.tensor(name, index)
+        if not tensor.isfinite().all() or (is_square and (tensor < 0).any()):
+            expected = "finite numbers that are not negative" if is_square else "finite numbers"
+            raise InputError(f"{self.folder}: {name} lacks elements or has wrong ones, expected {expected}")
+        return tensor
 
     def load(self, index):
         place = self.places.get(index)

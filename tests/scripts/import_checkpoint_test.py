@@ -42,7 +42,7 @@ answers = []
 for kind, *request in json.loads(sys.argv[2]):
     if kind == "change":
         dcp_to_torch_save(request[0], "whole.pt")
-        scope = {"state": torch.load("whole.pt", weights_only=True), "torch": torch}
+        scope = {"state": torch.load("whole.pt", weights_only=True), "torch": torch, "folder": request[1]}
         exec(request[2], scope)
         dcp.save(scope["state"], checkpoint_id=request[1], no_dist=True)
         continue
@@ -57,6 +57,37 @@ for kind, *request in json.loads(sys.argv[2]):
 print(json.dumps(answers))
 """
 Q = "model.layers.1.self_attn.q_proj.weight"
+# Code of a change: makes the state of a checkpoint with Hugging Face's names that of Megatron-Core. A change of it may stand before MEGATRON_END.
+MEGATRON = """
+import json, os
+from argparse import Namespace
+def layer(read, prefix):
+    q, k, v = (read(f"{prefix}.self_attn.{part}_proj.weight") for part in "qkv")
+    groups = [rows for i in range(2) for rows in (q[64 * i:64 * i + 64], k[32 * i:32 * i + 32], v[32 * i:32 * i + 32])]
+    return {"self_attention.linear_qkv.layer_norm_weight": read(prefix + ".input_layernorm.weight"),
+            "self_attention.linear_qkv.weight": torch.cat(groups), "self_attention.linear_proj.weight": read(prefix + ".self_attn.o_proj.weight"),
+            "mlp.linear_fc1.layer_norm_weight": read(prefix + ".post_attention_layernorm.weight"),
+            "mlp.linear_fc1.weight": torch.cat([read(f"{prefix}.mlp.{part}_proj.weight") for part in ("gate", "up")]),
+            "mlp.linear_fc2.weight": read(prefix + ".mlp.down_proj.weight")}
+def tensors(read):
+    layers = [layer(read, f"model.layers.{i}") for i in range(2)]
+    outside = {"embedding.word_embeddings": "model.embed_tokens", "decoder.final_layernorm": "model.norm", "output_layer": "lm_head"}
+    stacked = {f"decoder.layers.{name}": torch.stack([tensors[name] for tensors in layers]) for name in layers[0]}
+    return {f"{theirs}.weight": read(f"{ours}.weight") for theirs, ours in outside.items()} | stacked
+states, weights = state["optimizer"]["state"], tensors(state["model"].get)
+moments = {f"optimizer.state.{key}.{name}": tensor for key in ("exp_avg", "exp_avg_sq")
+           for name, tensor in tensors(lambda name: states[name][key]).items()}
+state = weights | moments | {"decoder.layers.mlp.linear_fc1._extra_state/shard_0_2": None}
+groups = [{"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1 * factor, "wd_mult": factor} for factor in (1.0, 0.0)]
+common = {"iteration": 5, "args": Namespace(rotary_interleaved=False, kv_channels=32, other=Namespace()),
+          "optimizer": {"state": {"common_step": torch.tensor(5.0)}, "param_groups": groups}}
+backend = "torch_dist"
+"""
+MEGATRON_END = """
+os.makedirs(folder)
+open(folder + "/metadata.json", "w").write(json.dumps({"sharded_backend": backend}))
+torch.save(common, folder + "/common.pt")
+"""
 
 
 @unittest.skipUnless(OCTAVO.is_file(), f"{OCTAVO} is missing")
@@ -185,6 +216,76 @@ class ImportCheckpointTest(unittest.TestCase):
             with self.subTest(case):
                 self.assert_refused(answer, *words)
         self.assertEqual(list((self.root / "refused").glob("*")), [])
+
+    def megatron(self, name, change=""):
+        """Returns the request to write a checkpoint of Megatron-Core."""
+        return ("change", "torch", name, MEGATRON + change + MEGATRON_END)
+
+    def test_megatron_layouts(self):
+        masters = ("for name, weight in weights.items():\n    state['optimizer.state.fp32_param.' + name] = weight\n"
+                   "    state[name] = (2 * weight).bfloat16()\ncommon['optimizer'] = {'optimizer': common['optimizer']}")
+        # The form that has the layers by name, norms of their own, gate and up apart, and a prefix.
+        by_layer = """
+for name, tensor in list(state.items()):
+    before, found, inner = name.partition("decoder.layers.")
+    if found and tensor is not None:
+        del state[name]
+        inner = {"mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight",
+                 "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight"}.get(inner, inner)
+        for i in range(2):
+            parts = {"_w": tensor[i][:96], "_v": tensor[i][96:]} if inner == "mlp.linear_fc1.weight" else {"": tensor[i]}
+            state |= {f"{before}decoder.layers.{i}.{inner}{end}": part for end, part in parts.items()}
+for name in list(state):
+    place = name.replace("optimizer.state.exp_avg_sq.", "").replace("optimizer.state.exp_avg.", "")
+    state[name.removesuffix(place) + "module." + place] = state.pop(name)
+common["optimizer"] = {"optimizer": {"param_groups": [group | {"step": 5} for group in groups]}, "param_state_sharding_type": "fully_reshardable"}
+"""
+        padding = ("for name in state:\n    if 'embed' in name or 'output' in name:\n"
+                   "        state[name] = torch.cat([state[name], torch.ones(112, 64)])")
+        cases = {"megatron": "", "masters": masters, "by_layer": by_layer, "padded": padding}
+        answers = self.request(*[self.megatron(name, change) for name, change in cases.items()], self.imports("torch", "plain"),
+                               *[self.imports(name, f"{name}_megatron") for name in cases])
+        self.assertEqual([code for code, _ in answers], [0] * 5, answers)
+        for name, (_, said) in zip(cases, answers[1:], strict=True):
+            self.assertEqual(self.shard("plain"), self.shard(f"{name}_megatron"), name)
+            self.assertEqual("last 112 rows" in said, name == "padded", said)
+            self.assertNotIn("trained with", said)
+
+    def test_refused_contents_of_megatron(self):
+        fc2 = "decoder.layers.mlp.linear_fc2.weight"
+        cases = (
+            ("buckets", "common['optimizer'] = {'param_state_sharding_type': 'dp_reshardable'}", "dp_reshardable", "-fully-reshardable"),
+            ("backend", "backend = 'zarr'", "zarr", "torch_dist"),
+            ("bias", "state['decoder.layers.mlp.linear_fc2.bias'] = torch.zeros(2, 64)", "linear_fc2.bias"),
+            ("experts", f"state['decoder.layers.mlp.experts.linear_fc2.weight'] = state.pop('{fc2}')", f"neither {fc2}"),
+            ("moment", f"del state['optimizer.state.exp_avg_sq.{fc2}']", f"has no optimizer.state.exp_avg_sq.{fc2}"),
+            ("shape", f"state['{fc2}'] = torch.zeros(3, 64, 96)", f"{fc2} is [3, 64, 96]", "[2, 64, 96]"),
+            ("nan", f"state['{fc2}'][1, 2, 3] = float('nan')", fc2, "finite"),
+            ("narrow", f"state['{fc2}'] = state['{fc2}'].bfloat16()", fc2, "master"),
+            ("rope", "common['args'].rotary_interleaved = True", "args.rotary_interleaved is True"),
+            ("heads", "common['args'].kv_channels = 64", "args.kv_channels is 64"),
+            ("steps", "common['iteration'] = 6", "iteration is 6", "common_step is 5"),
+            ("stepless", "del common['optimizer']['state']", "has no step"),
+            ("chain", "common['optimizer'] = {0: {}, 1: {}}", "common.pt"),
+            ("rows", "for name in state:\n    if 'embed' in name or 'output' in name:\n"
+             "        state[name] = torch.cat([state[name], torch.ones(128, 64)])", "has 400 rows", "model.vocab_size=400"),
+            ("norm", "del state['decoder.final_layernorm.weight']", "final_layernorm"))
+        names = [f"megatron_{name}" for name, *_ in cases]
+        answers = self.request(*[self.megatron(name, change) for name, (_, change, *_) in zip(names, cases, strict=True)],
+                               *[self.imports(name, "refused_megatron") for name in names])
+        for (case, _, *words), answer in zip(cases, answers, strict=True):
+            with self.subTest(case):
+                self.assert_refused(answer, *words)
+        self.assertEqual(list((self.root / "refused_megatron").glob("*")), [])
+
+    def test_common_values_of_megatron_cannot_run_anything(self):
+        code = ("class Planted:\n    def __reduce__(self):\n        return {}, ({!r},)\ncommon['other'] = Planted()")
+        requests = [self.megatron(name, code.format(function, argument)) for name, function, argument in (
+            ("megatron_exec", "exec", "open('planted_common', 'w')"), ("megatron_system", "os.system", "touch planted_common"))]
+        answers = self.request(*requests, self.imports("megatron_exec", "megatron_exec_imported"), self.imports("megatron_system", "refused"))
+        self.assertEqual(answers[0][0], 0, answers)
+        self.assert_refused(answers[1], "common.pt")
+        self.assertFalse((self.root / "planted_common").exists())
 
     def copy(self, name, file, change):
         """Copies the checkpoint of step 5 with a change of one file, and returns the request to import the copy."""
