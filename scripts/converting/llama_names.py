@@ -10,6 +10,7 @@ import torch
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUERY, KEY, VALUE = (f"self_attn.{part}_proj.weight" for part in "qkv")
+GATE, UP = (f"mlp.{part}_proj.weight" for part in ("gate", "up"))
 
 
 class Layout(NamedTuple):
@@ -57,6 +58,15 @@ HUGGING_FACE = Layout({name: name for name in (EMBEDDING, "model.norm.weight", H
                       {name: name for name in shapes_in_layers(dict.fromkeys(
                           ("hidden_size", "intermediate_size", "head_dim", "num_heads", "num_kv_heads", "qk_norm"), 1))},
                       "model.layers", False)
+# Several parameters are parts of one matrix of Megatron-Core (converting/megatron_checkpoint.py).
+MEGATRON = Layout(
+    {EMBEDDING: "embedding.word_embeddings.weight", "model.norm.weight": "decoder.final_layernorm.weight", HEAD: "output_layer.weight"},
+    {QUERY: "self_attention.linear_qkv.weight", KEY: "self_attention.linear_qkv.weight", VALUE: "self_attention.linear_qkv.weight",
+     "self_attn.o_proj.weight": "self_attention.linear_proj.weight", "self_attn.q_norm.weight": "self_attention.q_layernorm.weight",
+     "self_attn.k_norm.weight": "self_attention.k_layernorm.weight", GATE: "mlp.linear_fc1.weight", UP: "mlp.linear_fc1.weight",
+     "mlp.down_proj.weight": "mlp.linear_fc2.weight", "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+     "post_attention_layernorm.weight": "mlp.linear_fc1.layer_norm_weight"},
+    "decoder.layers", False)
 LAYOUTS = {
     "torchtitan": torchtitan("attention.qkv_linear", "lm_head.weight", "attention.qkv_linear.wqkv.weight"),  # Since 0.3.
     "torchtitan-0.2": torchtitan("attention", "output.weight", None),

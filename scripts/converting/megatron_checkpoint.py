@@ -1,67 +1,55 @@
 """Reads distributed checkpoints of Megatron-Core (torch_dist): a checkpoint of torch.distributed.checkpoint with common.pt and metadata.json.
 
 Tensors of the layers are stacked along a first axis, or have the number of the layer in their names. The states of the optimizer have the
-shapes of the weights: optimizer.state.STATE.NAME, where STATE is exp_avg, exp_avg_sq or, for the master weights, fp32_param or param.
+shapes of the weights: optimizer.state.STATE.NAME, where STATE is exp_avg, exp_avg_sq or, for the master weights, fp32_param or param. In the
+older fully_sharded_model_space, a state [rows, columns] of R x C shards has the shape [R, C, elements of a shard].
 """
 
 import json
+import math
 from pathlib import Path
 
 import torch
 
 from converting import llama_names as names
-from converting.torch_checkpoint import described, one_step
+from converting.torch_checkpoint import Unread, described, load_values, one_step
 from tokenizing.errors import InputError
 
+SHARDINGS = (None, "fully_reshardable", "fully_sharded_model_space")  # Formats of a DistributedOptimizer that are read.
 MOMENTS, MASTERS = ("exp_avg", "exp_avg_sq"), ("fp32_param", "param")
-NORM = "decoder.final_layernorm.weight"
-GATE, UP = (f"mlp.{part}_proj.weight" for part in ("gate", "up"))
-SPLIT_FC1 = {GATE: "mlp.linear_fc1.weight_w", UP: "mlp.linear_fc1.weight_v"}
-LAYOUT = names.Layout(
-    {names.EMBEDDING: "embedding.word_embeddings.weight", "model.norm.weight": NORM, names.HEAD: "output_layer.weight"},
-    {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight", names.QUERY: "self_attention.linear_qkv.weight",
-     names.KEY: "self_attention.linear_qkv.weight", names.VALUE: "self_attention.linear_qkv.weight",
-     "self_attn.o_proj.weight": "self_attention.linear_proj.weight", "self_attn.q_norm.weight": "self_attention.q_layernorm.weight",
-     "self_attn.k_norm.weight": "self_attention.k_layernorm.weight", "post_attention_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
-     GATE: "mlp.linear_fc1.weight", UP: "mlp.linear_fc1.weight", "mlp.down_proj.weight": "mlp.linear_fc2.weight"},
-    "decoder.layers", False)
+LAYOUT = names.MEGATRON
 # Other names of a norm or of half of linear_fc1, by Octavo's names.
-OTHERS = {"input_layernorm.weight": "input_layernorm.weight", "post_attention_layernorm.weight": "pre_mlp_layernorm.weight"} | SPLIT_FC1
+OTHERS = {"input_layernorm.weight": "input_layernorm.weight", "post_attention_layernorm.weight": "pre_mlp_layernorm.weight",
+          names.GATE: "mlp.linear_fc1.weight_w", names.UP: "mlp.linear_fc1.weight_v"}
+NORM = LAYOUT.outside["model.norm.weight"]
 
 
 def is_megatron(checkpoint):
     return (checkpoint.folder / "metadata.json").is_file() or any(name.endswith(NORM) for name in checkpoint.names())
 
 
-class Unread:
-    """Stands for a value of any class that the pickle in common.pt names. The class itself is never used."""
-
-    def __init__(self, *_):
-        pass
-
-    def __setstate__(self, state):
-        self.__dict__.update(state if isinstance(state, dict) else {})
-
-
-def read_common(path):
-    """Returns the values in common.pt. Values with classes other than those of weights_only are instances of Unread."""
-    if not path.is_file():
-        raise InputError(f"{path.parent}: has no common.pt, expected a complete checkpoint of Megatron-Core")
-    with described(path):
-        unread = [(type("Unread", (Unread,), {}), name) for name in torch.serialization.get_unsafe_globals_in_checkpoint(path)]
-        with torch.serialization.safe_globals(unread):
-            common = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(common, dict):
-            raise InputError("is not the dictionary of a checkpoint")
-        return common
-
-
 def expected_arguments(model):
     """Returns the options of Megatron-LM that must have these values for the model to compute what Octavo computes."""
     return {"normalization": "RMSNorm", "position_embedding_type": "rope", "swiglu": True, "num_attention_heads": model["num_heads"],
             "kv_channels": model["head_dim"], "norm_epsilon": model["rms_norm_eps"], "rotary_base": model["rope_theta"], "rotary_percent": 1,
-            "rotary_interleaved": False, "rotary_seq_len_interpolation_factor": None, "apply_layernorm_1p": False, "window_size": None,
-            "multi_latent_attention": False, "attention_output_gate": False, "softmax_type": "vanilla", "qk_l2_norm": False}
+            "rotary_interleaved": False, "use_rope_scaling": model["rope_scaling"] is not None, "rotary_seq_len_interpolation_factor": None,
+            "apply_layernorm_1p": False, "window_size": None, "multi_latent_attention": False, "attention_output_gate": False,
+            "softmax_type": "vanilla", "qk_l2_norm": False}
+
+
+def is_sharded(found, shape):
+    """Returns whether `found` is [the number of shards along each axis..., elements of a shard] for a tensor of this shape."""
+    return (len(found) == len(shape) + 1 and all(shards and size % shards == 0 for shards, size in zip(found, shape))
+            and math.prod(found) == math.prod(shape))
+
+
+def join_shards(tensor, shape):
+    """Returns the tensor of this shape. `tensor` has it already, or has shards as is_sharded() describes."""
+    if tensor.dim() == len(shape):
+        return tensor
+    shards = tensor.shape[:-1]
+    axes = tensor.view(*shards, *(size // count for size, count in zip(shape, shards, strict=True)))
+    return axes.permute(*(axis for i in range(len(shape)) for axis in (i, i + len(shape)))).reshape(shape)
 
 
 class MegatronSource:
@@ -72,7 +60,7 @@ class MegatronSource:
     def __init__(self, checkpoint, model):
         self.checkpoint, self.model, self.folder = checkpoint, model, Path(checkpoint.folder)
         self.shapes = names.parameters(model)
-        self.common = read_common(self.folder / "common.pt")
+        self.common = load_values(self.folder / "common.pt")
         self.check_format()
         prefixes = [name.removesuffix(NORM) for name in checkpoint.names() if name.endswith(NORM) and not name.startswith("optimizer.")]
         if len(prefixes) != 1:
@@ -92,14 +80,15 @@ class MegatronSource:
                 raise InputError(f"sharded_backend is {backend}, expected torch_dist, which --ckpt-format torch_dist saves")
         with described(self.folder / "common.pt"):
             self.optimizer = self.common.get("optimizer", {})
-            sharding = self.optimizer.get("param_state_sharding_type", "fully_reshardable")
-        if sharding != "fully_reshardable":
+            sharding = self.optimizer.get("param_state_sharding_type")
+        if sharding not in SHARDINGS:
             raise InputError(f"{self.folder}: has the states of the optimizer as {sharding}, expected tensors with the shapes of the weights, "
                              "which Megatron saves with --dist-ckpt-optim-fully-reshardable (distrib_optim_sharding_type fully_reshardable)")
         found = vars(self.common["args"]) if isinstance(self.common.get("args"), Unread) else {}
         for option, value in expected_arguments(self.model).items():
-            if option in found and found[option] != value:
-                raise InputError(f"{self.folder}/common.pt: args.{option} is {found[option]}, but Octavo's model requires {value}")
+            with described(self.folder / "common.pt"):
+                if option in found and found[option] != value:
+                    raise InputError(f"args.{option} is {found[option]}, but the model in the config requires {value}")
 
     def place(self, name):
         """Returns the name of the weight that has a parameter, and the number of its slice if it is stacked, or None."""
@@ -140,10 +129,14 @@ class MegatronSource:
         known = set()
         self.master = next((master for master in MASTERS if self.state(master, names.EMBEDDING) in self.checkpoint.names()), None)
         states = MOMENTS + ((self.master,) if self.master else ())
-        for name, (weight, _) in self.places.items():
-            for theirs in (weight, *(self.state(state, name) for state in states)):
-                known.add(theirs)
-                self.checkpoint.check_shape(theirs, self.saved_shape(name))
+        for name, (weight, index) in self.places.items():
+            shape, theirs = self.saved_shape(name), [self.state(state, name) for state in states]
+            known |= {weight, *theirs}
+            for tensor in (weight, *theirs):
+                found = tensor in self.checkpoint.names() and self.checkpoint.shape(tensor)
+                # Layers that are stacked are never in one shard.
+                if tensor == weight or not found or not is_sharded(found, shape) or (index is not None and found[0] != shape[0]):
+                    self.checkpoint.check_shape(tensor, shape)
             if not self.master and self.checkpoint.entries[weight].properties.dtype != torch.float32:
                 raise InputError(f"{self.folder}: {weight} is {self.checkpoint.entries[weight].properties.dtype} and has no float32 master "
                                  "weight, expected the states of an optimizer with mixed precision")
@@ -176,11 +169,12 @@ class MegatronSource:
             moment, name = None, ours
         (weight, index), inner = self.places[name], names.split_name(name)[1]
         theirs = self.state(moment or self.master, name) if moment or self.master else weight
-        tensor = self.checkpoint.numbers(theirs, moment == "exp_avg_sq", index)
+        shape = self.saved_shape(name) if index is None else self.saved_shape(name)[1:]
+        tensor = join_shards(self.checkpoint.numbers(theirs, moment == "exp_avg_sq", index), shape)
         if inner in (names.QUERY, names.KEY, names.VALUE):
             return names.split_fused(self.model, tensor)[inner]
-        if inner in (GATE, UP) and weight.endswith("linear_fc1.weight"):
-            return tensor.chunk(2)[inner == UP]
+        if inner in (names.GATE, names.UP) and weight.endswith("linear_fc1.weight"):
+            return tensor.chunk(2)[inner == names.UP]
         return tensor[:self.shapes[name][0]]
 
     def options(self):

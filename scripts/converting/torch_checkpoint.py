@@ -33,6 +33,8 @@ class MetadataUnpickler(pickle.Unpickler):
             return getattr(metadata, name)
         if module == planner.__name__ and name in PLAN_CLASSES:
             return getattr(planner, name)
+        if module == "megatron.core.dist_checkpointing.strategies.torch" and name in ("MCoreMetadata", "MCoreSavePlan"):  # Until 0.15.
+            return metadata.Metadata if name == "MCoreMetadata" else planner.SavePlan
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
             return getattr(torch, name)
         if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath"):  # The path at which the checkpoint was saved.
@@ -54,6 +56,27 @@ def described(where):
     except Exception as error:  # Pickles and archives that are damaged raise errors of any class.
         reason = str(error).strip().splitlines()
         raise InputError(f"{where}: {reason[0] if reason else type(error).__name__}") from error
+
+
+class Unread:
+    """Stands for a value of a class that weights_only does not accept. The class itself is never used."""
+
+    def __init__(self, *_):
+        pass
+
+    def __setstate__(self, state):
+        self.__dict__.update(state if isinstance(state, dict) else {})
+
+
+def load_values(path):
+    """Returns the dictionary in a file of torch.save(). Values with classes that weights_only does not accept are instances of Unread."""
+    with described(path):
+        unread = [(type("Unread", (Unread,), {}), name) for name in torch.serialization.get_unsafe_globals_in_checkpoint(path)]
+        with torch.serialization.safe_globals(unread):
+            values = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(values, dict):
+            raise InputError("is not a dictionary of values")
+        return values
 
 
 def one_step(steps):

@@ -240,12 +240,24 @@ for name in list(state):
     state[name.removesuffix(place) + "module." + place] = state.pop(name)
 common["optimizer"] = {"optimizer": {"param_groups": [group | {"step": 5} for group in groups]}, "param_state_sharding_type": "fully_reshardable"}
 """
+        # The older form of the states, here of 2 x 4 shards, and of 2 shards of norms.
+        shards = """
+for name in [name for name in state if name.startswith("optimizer.")]:
+    tensor, is_layer = state[name], "layers" in name
+    counts = [2, 4][:tensor.dim() - is_layer]
+    parts = [tensor]
+    for axis, count in enumerate(counts):
+        parts = [part for whole in parts for part in whole.chunk(count, axis + is_layer)]
+    flat = torch.stack([part.flatten(1) if is_layer else part.flatten() for part in parts], int(is_layer))
+    state[name] = flat.reshape(*tensor.shape[:is_layer], *counts, -1)
+common["optimizer"]["param_state_sharding_type"] = "fully_sharded_model_space"
+"""
         padding = ("for name in state:\n    if 'embed' in name or 'output' in name:\n"
                    "        state[name] = torch.cat([state[name], torch.ones(112, 64)])")
-        cases = {"megatron": "", "masters": masters, "by_layer": by_layer, "padded": padding}
+        cases = {"megatron": "", "masters": masters, "by_layer": by_layer, "shards": shards, "padded": padding}
         answers = self.request(*[self.megatron(name, change) for name, change in cases.items()], self.imports("torch", "plain"),
                                *[self.imports(name, f"{name}_megatron") for name in cases])
-        self.assertEqual([code for code, _ in answers], [0] * 5, answers)
+        self.assertEqual([code for code, _ in answers], [0] * 6, answers)
         for name, (_, said) in zip(cases, answers[1:], strict=True):
             self.assertEqual(self.shard("plain"), self.shard(f"{name}_megatron"), name)
             self.assertEqual("last 112 rows" in said, name == "padded", said)
@@ -260,6 +272,7 @@ common["optimizer"] = {"optimizer": {"param_groups": [group | {"step": 5} for gr
             ("experts", f"state['decoder.layers.mlp.experts.linear_fc2.weight'] = state.pop('{fc2}')", f"neither {fc2}"),
             ("moment", f"del state['optimizer.state.exp_avg_sq.{fc2}']", f"has no optimizer.state.exp_avg_sq.{fc2}"),
             ("shape", f"state['{fc2}'] = torch.zeros(3, 64, 96)", f"{fc2} is [3, 64, 96]", "[2, 64, 96]"),
+            ("shards", f"state['optimizer.state.exp_avg.{fc2}'] = torch.zeros(2, 1, 5, 1228)", "[2, 1, 5, 1228]", "[2, 64, 96]"),
             ("nan", f"state['{fc2}'][1, 2, 3] = float('nan')", fc2, "finite"),
             ("narrow", f"state['{fc2}'] = state['{fc2}'].bfloat16()", fc2, "master"),
             ("rope", "common['args'].rotary_interleaved = True", "args.rotary_interleaved is True"),

@@ -8,14 +8,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 from import_checkpoint_test import CONFIG, MODEL, OPTIMIZER
 
+try:
+    warnings.simplefilter("ignore")  # This hides warnings about optional packages of Megatron.
+    import xxhash  # noqa: F401
+    from megatron.core.optimizer import distrib_optimizer
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
 ROOT = Path(__file__).resolve().parents[2]
 OCTAVO = os.environ.get("OCTAVO_BINARY", "")
 SAVED, STEPS, BATCH = 5, 12, CONFIG["training"]["global_batch_size"]
-PER_LAYER = {"singleton_local_shards": True}
+PER_LAYER = {"singleton_local_shards": True, "non_homogeneous_layers": True}
+# The format of the distributed optimizer that has tensors of the weights, and those that have not. Earlier versions have other formats.
+IS_OLD = not hasattr(distrib_optimizer.DistributedOptimizer, "checkpoint_fully_reshardable_formats")
+READABLE = "fully_sharded_model_space" if IS_OLD else "fully_reshardable"
+REFUSED = ("dp_zero_gather_scatter",) if IS_OLD else ("dp_reshardable", "dp_zero_gather_scatter")
 # Settings of the trainer, the shape of the model, and the vocabulary in Octavo. Megatron pads 272 rows to 384, and with TP 2 to 512.
 CONTINUED = {
     "fp32": ({"kind": "fp32"}, {}, 272),
@@ -23,12 +36,13 @@ CONTINUED = {
     "fp32, TP 2, padding that is left out": ({"kind": "fp32", "tp": 2, "rows": 512, "fused_norms": False}, {}, 272),
     "fp32, TP 2, layers by name, tied, qk_norm": ({"kind": "fp32", "tp": 2, "metadata": PER_LAYER},
                                                   {"tie_word_embeddings": True, "qk_norm": True}, 272),
+    "fp32, PP 2": ({"kind": "fp32", "pp": 2}, {}, 272),
     "bf16": ({"kind": "bf16"}, {}, 272),
     "bf16, TP 2, layers by name": ({"kind": "bf16", "tp": 2, "metadata": PER_LAYER}, {}, 272),
-    "fully_reshardable": ({"kind": "fully_reshardable"}, {"tie_word_embeddings": True}, 272),
-    "fully_reshardable, TP 2": ({"kind": "fully_reshardable", "tp": 2, "rows": 512, "fused_norms": False}, {"qk_norm": True}, 272),
+    READABLE: ({"kind": READABLE}, {"tie_word_embeddings": True}, 272),
+    f"{READABLE}, PP 2": ({"kind": READABLE, "pp": 2}, {}, 272),
+    f"{READABLE}, TP 2": ({"kind": READABLE, "tp": 2, "rows": 512, "fused_norms": False}, {"qk_norm": True}, 272),
 }
-REFUSED = ("dp_reshardable", "dp_zero_gather_scatter")
 
 
 def run(*line, cwd, rc=0):
@@ -39,8 +53,9 @@ def run(*line, cwd, rc=0):
 
 
 def train_in_megatron(scratch, settings, shape):
-    defaults = {"rows": 272, "scored": 272, "tp": 1, "metadata": {}, "fused_norms": True, "steps": STEPS, "batch": BATCH, "save_at": SAVED,
-                "samples": "samples.jsonl", "save": "megatron", "model": MODEL | {"qk_norm": False} | shape, "optimizer": OPTIMIZER}
+    defaults = {"rows": 272, "scored": 272, "tp": 1, "pp": 1, "metadata": {}, "fused_norms": True, "steps": STEPS, "batch": BATCH,
+                "save_at": SAVED, "samples": "samples.jsonl", "save": "megatron", "model": MODEL | {"qk_norm": False} | shape,
+                "optimizer": OPTIMIZER}
     (scratch / "settings.json").write_text(json.dumps(defaults | settings))
     line = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     return json.loads(run(*line, ROOT / "tests/scripts/megatron_trainer.py", "settings.json", cwd=scratch).splitlines()[-1])
@@ -81,12 +96,6 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        import megatron.core.dist_checkpointing  # noqa: F401
-        import xxhash  # noqa: F401
-    except ImportError as error:
-        print(f"skipped: {error}")
-        sys.exit(77)
     if not OCTAVO:
         print("skipped: OCTAVO_BINARY is not set")
         sys.exit(77)

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 megatron_trainer.py SETTINGS.json
 
 SETTINGS has "model" (a shape of Octavo), "optimizer", "rows" (of the embedding, with padding), "scored" (how many of them the loss has), "tp",
-"kind" (fp32, bf16 or the sharding type of a DistributedOptimizer), "metadata" (of sharded_state_dict), "fused_norms" (the names of the norms),
-"steps", "batch", and the paths "samples", "save" and "save_at". Rank 0 prints a list of losses. After the save a bf16 model becomes a float32
-model with the master weights.
+"pp", "kind" (fp32, bf16 or the sharding type of a DistributedOptimizer), "metadata" (of sharded_state_dict), "fused_norms" (the names of the
+norms), "steps", "batch", and the paths "samples", "save" and "save_at". Rank 0 prints a list of losses. After the save a bf16 model becomes a
+float32 model with the master weights.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler  # noqa: E402
+from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 from megatron.core.transformer.enums import AttnBackend  # noqa: E402
 
@@ -52,19 +53,22 @@ class Trainer:
     def __init__(self, settings, kind):
         shape, options = settings["model"], settings["optimizer"]
         is_bf16, is_distributed = kind == "bf16", kind not in ("fp32", "bf16")
+        dtype = torch.bfloat16 if is_bf16 else torch.float32
         config = TransformerConfig(
             num_layers=shape["num_layers"], hidden_size=shape["hidden_size"], ffn_hidden_size=shape["intermediate_size"],
             num_attention_heads=shape["num_heads"], num_query_groups=shape["num_kv_heads"], kv_channels=shape["head_dim"],
             normalization="RMSNorm", layernorm_epsilon=shape["rms_norm_eps"], add_bias_linear=False, gated_linear_unit=True,
             activation_func=F.silu, hidden_dropout=0.0, attention_dropout=0.0, qk_layernorm=shape["qk_norm"],
-            use_cpu_initialization=True, bf16=is_bf16, params_dtype=torch.bfloat16 if is_bf16 else torch.float32,
-            tensor_model_parallel_size=settings["tp"], bias_dropout_fusion=False, bias_activation_fusion=False,
+            use_cpu_initialization=True, bf16=is_bf16, params_dtype=dtype, pipeline_dtype=dtype, tensor_model_parallel_size=settings["tp"],
+            pipeline_model_parallel_size=settings["pp"], bias_dropout_fusion=False, bias_activation_fusion=False,
             masked_softmax_fusion=False, apply_rope_fusion=False, gradient_accumulation_fusion=False)
+        config.finalize_model_grads_func = finalize_model_grads
         torch.manual_seed(7)
         spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=shape["qk_norm"])
         if not settings["fused_norms"]:  # By default the norms have the names of Transformer Engine's fused linear layers.
             spec.submodules.sharded_state_dict_keys_map = {}
-        self.model = GPTModel(config, spec, settings["rows"], 64, parallel_output=False, position_embedding_type="rope",
+        self.model = GPTModel(config, spec, settings["rows"], 64, pre_process=parallel_state.is_pipeline_first_stage(),
+                              post_process=parallel_state.is_pipeline_last_stage(), parallel_output=False, position_embedding_type="rope",
                               rotary_base=int(shape["rope_theta"]), share_embeddings_and_output_weights=shape["tie_word_embeddings"])
         for name, weight in self.model.named_parameters():
             if weight.dim() == 1:  # Norms that all have weights of one could be exchanged without an effect.
@@ -83,18 +87,26 @@ class Trainer:
         self.metadata = settings["metadata"] | ({"distrib_optim_sharding_type": kind} if is_distributed else {})
 
     def step(self, rows, scored):
+        def forward(batches, model):
+            batch = next(batches)
+            inputs = batch[:, :-1]
+            return model(inputs, torch.arange(inputs.shape[1]).expand_as(inputs), None), lambda logits: loss_of(logits, batch[:, 1:])
+
+        def loss_of(logits, targets):
+            loss = F.cross_entropy(logits[..., :scored].float().flatten(0, 1), targets.flatten())
+            return loss, {"loss": loss.detach()}
+
         self.chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        inputs = rows[:, :-1]
-        logits = self.chunk(inputs, torch.arange(inputs.shape[1]).expand_as(inputs), None)[..., :scored]
-        loss = F.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
-        loss.backward()
-        finalize_model_grads([self.chunk])
+        losses = get_forward_backward_func()(
+            forward_step_func=forward, data_iterator=iter([rows]), model=[self.chunk], num_microbatches=1, seq_length=rows.shape[1] - 1,
+            micro_batch_size=len(rows), forward_only=False)
         self.optimizer.step()
         self.schedule.step(1)
-        mean = loss.detach().double()
-        dist.all_reduce(mean)
-        return mean.item() / dist.get_world_size()
+        # Only the last stage of a pipeline has losses.
+        loss = sum(loss["loss"] for loss in losses) * torch.ones((), dtype=torch.float64)
+        dist.all_reduce(loss)
+        return loss.item() * parallel_state.get_pipeline_model_parallel_world_size() / dist.get_world_size()
 
     def save(self, folder, step):
         metadata = self.metadata | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
@@ -123,7 +135,7 @@ class Trainer:
 def main():
     settings = json.loads(Path(sys.argv[1]).read_text())
     dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(settings["tp"])
+    parallel_state.initialize_model_parallel(settings["tp"], settings["pp"])
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
     rank, ranks = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
     trainer = Trainer(settings, settings["kind"])
