@@ -214,11 +214,12 @@ def import_checkpoint(arguments):
         raise InputError(f"{target}: exists already, expected a new checkpoint")
     shapes = dict(source.shapes) | {f"{moment}.{name}": shape for moment in MOMENTS for name, shape in source.shapes.items()}
     meta = {"imported_from": str(arguments.source.resolve()), "tokens": 0, "config": {"optimizer": config["optimizer"]}}
+    warnings = source.notes() + differing_options(source, config["optimizer"])
     with new_folder(target) as folder:
         octavo_checkpoint.write_checkpoint(folder, source.step, model, meta, shapes, source.tensor)
     print(f"{target}: step {source.step}, {sum(map(math.prod, source.shapes.values())):,} parameters with the moments of AdamW, from the layout "
           f"{source.layout_name}")
-    for sentence in source.notes() + differing_options(source, config["optimizer"]):
+    for sentence in warnings:
         print(f"warning: {sentence}")
     command = shlex.join([arguments.config, *arguments.overrides, f"checkpoint.resume={target}"])
     print(f"Step {source.step + 1} has the learning rate that the schedule of the config has there. The data begins at its first sample unless "

@@ -181,6 +181,7 @@ class MegatronSource:
         """Yields the parameters, the name and the value of each option of the optimizer. Megatron saves no names of parameters."""
         with described(self.folder / "common.pt"):
             for group in self.groups():
+                group = {option: value for option, value in group.items() if not isinstance(value, torch.Tensor)}
                 parameters = ["norm"] if group.get("wd_mult", 1) == 0 else ["weight"]
                 yield from ((parameters, option, value) for option, value in group.items())
 
