@@ -89,7 +89,9 @@ guard() {
     for child in "${!seen[@]}"; do
       [[ " ${children[*]} " == *" $child "* ]] || late=yes
     done
-    if ((limit && waited >= limit)) || ! kill -0 $$ 2>/dev/null; then late=yes; fi
+    if ((limit && waited >= limit)); then late=yes; fi
+    # mpirun ignores the signal that it gets at the end of this script (own_session) while it starts the ranks.
+    kill -0 $$ 2>/dev/null || { late=yes; kill -USR1 "$mpirun" 2>/dev/null || true; }
     left=$((${#late} ? left - 1 : patience))
     if ((left < 0)); then
       if ((limit)); then

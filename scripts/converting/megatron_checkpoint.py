@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 
 from converting import llama_names as names
-from converting.torch_checkpoint import Unread, described, load_values, one_step
+from converting.torch_checkpoint import described, load_values, one_step
 from tokenizing.errors import InputError
 
 SHARDINGS = (None, "fully_reshardable", "fully_sharded_model_space")  # Formats of a DistributedOptimizer that are read.
 MOMENTS, MASTERS = ("exp_avg", "exp_avg_sq"), ("fp32_param", "param")
+MEGATRON_SCALING = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}  # It has no options for these.
 LAYOUT = names.MEGATRON
 # Other names of a norm or of half of linear_fc1, by Octavo's names.
 OTHERS = {"input_layernorm.weight": "input_layernorm.weight", "post_attention_layernorm.weight": "pre_mlp_layernorm.weight",
@@ -30,9 +31,11 @@ def is_megatron(checkpoint):
 
 def expected_arguments(model):
     """Returns the options of Megatron-LM that must have these values for the model to compute what Octavo computes."""
+    scaling = model["rope_scaling"]
     return {"normalization": "RMSNorm", "position_embedding_type": "rope", "swiglu": True, "num_attention_heads": model["num_heads"],
             "kv_channels": model["head_dim"], "norm_epsilon": model["rms_norm_eps"], "rotary_base": model["rope_theta"], "rotary_percent": 1,
-            "rotary_interleaved": False, "use_rope_scaling": model["rope_scaling"] is not None, "rotary_seq_len_interpolation_factor": None,
+            "rotary_interleaved": False, "use_rope_scaling": scaling is not None, "rotary_seq_len_interpolation_factor": None,
+            **({"rope_scaling_factor": scaling["factor"]} if scaling else {}), "no_rope_freq": None,
             "apply_layernorm_1p": False, "window_size": None, "multi_latent_attention": False, "attention_output_gate": False,
             "softmax_type": "vanilla", "qk_l2_norm": False}
 
@@ -84,11 +87,15 @@ class MegatronSource:
         if sharding not in SHARDINGS:
             raise InputError(f"{self.folder}: has the states of the optimizer as {sharding}, expected tensors with the shapes of the weights, "
                              "which Megatron saves with --dist-ckpt-optim-fully-reshardable (distrib_optim_sharding_type fully_reshardable)")
-        found = vars(self.common["args"]) if isinstance(self.common.get("args"), Unread) else {}
+        arguments = self.common.get("args", {})
+        found = arguments if isinstance(arguments, dict) else vars(arguments)
         for option, value in expected_arguments(self.model).items():
             with described(self.folder / "common.pt"):
                 if option in found and found[option] != value:
                     raise InputError(f"args.{option} is {found[option]}, but the model in the config requires {value}")
+        scaling = self.model["rope_scaling"]
+        if scaling and found.get("use_rope_scaling") and any(scaling[key] != value for key, value in MEGATRON_SCALING.items()):
+            raise InputError(f"{self.folder}: Megatron scales rope with {MEGATRON_SCALING}, but model.rope_scaling has other values")
 
     def place(self, name):
         """Returns the name of the weight that has a parameter, and the number of its slice if it is stacked, or None."""
@@ -137,9 +144,10 @@ class MegatronSource:
                 # Layers that are stacked are never in one shard.
                 if tensor == weight or not found or not is_sharded(found, shape) or (index is not None and found[0] != shape[0]):
                     self.checkpoint.check_shape(tensor, shape)
-            if not self.master and self.checkpoint.entries[weight].properties.dtype != torch.float32:
-                raise InputError(f"{self.folder}: {weight} is {self.checkpoint.entries[weight].properties.dtype} and has no float32 master "
-                                 "weight, expected the states of an optimizer with mixed precision")
+            trained = self.state(self.master, name) if self.master else weight
+            if self.checkpoint.entries[trained].properties.dtype != torch.float32:
+                raise InputError(f"{self.folder}: {trained} is {self.checkpoint.entries[trained].properties.dtype}, expected float32 weights or "
+                                 "float32 master weights in the states of the optimizer")
         for theirs in self.checkpoint.names():
             # Values of other classes have such names: states of Transformer Engine, of random numbers and of the reruns.
             is_object = self.checkpoint.shape(theirs) is None and "/shard_" in theirs

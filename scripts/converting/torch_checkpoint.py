@@ -1,7 +1,7 @@
 """Reads and writes checkpoints of torch.distributed.checkpoint: a folder with .metadata and *.distcp.
 
-.metadata is a pickle, and a pickle can run any program. So it is read by an unpickler that knows only the classes of such metadata, and the
-values in the other files are read with weights_only.
+.metadata is a pickle, and a pickle can run any program. So it is read by an unpickler that knows only the classes of such metadata and changes
+none of them, and the values in the other files are read with weights_only.
 """
 
 import io
@@ -10,7 +10,7 @@ import os
 import pickle
 from collections import OrderedDict
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import torch
 from torch.distributed import checkpoint as dcp
@@ -23,10 +23,24 @@ METADATA_CLASSES = ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", 
                     "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")
 # Classes of the plans that Megatron-Core adds to the metadata.
 PLAN_CLASSES = ("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
+STATE_MODULES = (metadata.__name__, planner.__name__, filesystem.__name__)  # Modules of the classes whose instances have a state.
 
 
-class MetadataUnpickler(pickle.Unpickler):
+class MetadataUnpickler(pickle._Unpickler):
     """Accepts the classes of a checkpoint's metadata only."""
+
+    def load_build(self):
+        """Sets the state of an instance. By default this operation of a pickle also sets attributes of classes and functions."""
+        state = self.stack.pop()
+        instance = self.stack[-1]
+        if type(instance) is metadata.TensorProperties:
+            instance.__setstate__(state)
+        elif type(instance).__module__ in STATE_MODULES and isinstance(state, dict):
+            vars(instance).update(state)
+        else:
+            raise InputError(f"its pickle changes a {type(instance).__name__}, which no metadata of a checkpoint does")
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
     def find_class(self, module, name):
         if module == metadata.__name__ and name in METADATA_CLASSES:
@@ -38,7 +52,7 @@ class MetadataUnpickler(pickle.Unpickler):
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
             return getattr(torch, name)
         if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath"):  # The path at which the checkpoint was saved.
-            return PurePath
+            return lambda *parts: "/".join(map(str, parts))
         known = {(filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo, ("collections", "OrderedDict"): OrderedDict,
                  ("torch.serialization", "_get_layout"): torch.serialization._get_layout}
         if (module, name) not in known:
@@ -83,12 +97,22 @@ def one_step(steps):
     """Returns the number of steps. All of the pairs (name, number of steps) must have the same."""
     first = None
     for key, step in steps:
-        if not isinstance(step, (int, float)) or not float(step).is_integer() or step < 1:
-            raise InputError(f"{key} is {step}, expected a positive integer")
+        if type(step) not in (int, float) or not 1 <= step <= 10**9 or step % 1:
+            raise InputError(f"{key} is {step}, expected a positive integer of at most 10^9")
         first = first or (key, step)
         if step != first[1]:
             raise InputError(f"{key} is {step}, but {first[0]} is {first[1]}, expected one step for all")
     return int(first[1])
+
+
+def is_valid(entry):
+    """Returns whether the metadata of a tensor has values of the right types, and parts that lie in the tensor and are not larger together.
+    If such parts overlap, elements are missing elsewhere."""
+    size = entry.size
+    return (isinstance(entry.properties, metadata.TensorProperties) and isinstance(entry.properties.dtype, torch.dtype)
+            and all(len(chunk.offsets) == len(chunk.sizes) == len(size) for chunk in entry.chunks)
+            and all(0 <= begin <= begin + length <= end for chunk in entry.chunks for begin, length, end in zip(chunk.offsets, chunk.sizes, size))
+            and sum(math.prod(chunk.sizes) for chunk in entry.chunks) <= math.prod(size))
 
 
 class TorchCheckpoint:
@@ -104,6 +128,9 @@ class TorchCheckpoint:
             if type(found) is not metadata.Metadata or not all(isinstance(name, str) for name in found.state_dict_metadata):
                 raise InputError("is not the metadata of a checkpoint")
             self.entries, self.places = dict(found.state_dict_metadata), dict(found.storage_data)
+            for name, entry in self.entries.items():
+                if isinstance(entry, metadata.TensorStorageMetadata) and not is_valid(entry):
+                    raise InputError(f"describes {name} by sizes that contradict each other")
 
     def names(self):
         return self.entries.keys()
@@ -162,7 +189,7 @@ class TorchCheckpoint:
             raise InputError(f".metadata names no file with its part at {index.offset}")
         if place.transform_descriptors:
             raise InputError(f"is stored with {place.transform_descriptors}, expected plain storage")
-        if Path(place.relative_path).name != place.relative_path:
+        if not isinstance(place.relative_path, str) or Path(place.relative_path).name != place.relative_path:
             raise InputError(f"is in {place.relative_path!r}, expected a file in the folder of the checkpoint")
         with (self.folder / place.relative_path).open("rb") as file:
             file.seek(place.offset)

@@ -277,6 +277,8 @@ common["optimizer"]["param_state_sharding_type"] = "fully_sharded_model_space"
             ("narrow", f"state['{fc2}'] = state['{fc2}'].bfloat16()", fc2, "master"),
             ("rope", "common['args'].rotary_interleaved = True", "args.rotary_interleaved is True"),
             ("heads", "common['args'].kv_channels = 64", "args.kv_channels is 64"),
+            ("scaling", "common['args'].use_rope_scaling = True", "args.use_rope_scaling is True"),
+            ("no_rope", "common['args'].no_rope_freq = [0, 1]", "args.no_rope_freq is [0, 1]"),
             ("steps", "common['iteration'] = 6", "iteration is 6", "common_step is 5"),
             ("stepless", "del common['optimizer']['state']", "has no step"),
             ("chain", "common['optimizer'] = {0: {}, 1: {}}", "common.pt"),
@@ -326,6 +328,12 @@ common["optimizer"]["param_state_sharding_type"] = "fully_sharded_model_space"
             self.assert_refused(answer, "nothing was executed")
         self.assert_refused(value, "train_state.step")
         self.assertFalse((self.root / "planted").exists())
+
+    def test_a_pickle_cannot_change_a_class(self):
+        # The operation BUILD with the state (None, {"name": "x"}).
+        change = b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadataIndex\nN}(X\4\0\0\0nameX\1\0\0\0xu\x86b"
+        [answer] = self.request(self.copy("changing", ".metadata", lambda content: change + content))
+        self.assert_refused(answer, "its pickle changes a type")
 
     def test_options_that_differ_are_named(self):
         code = "state['optimizer']['param_groups'][0]['weight_decay'] = 0.2"
