@@ -21,6 +21,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/sgemm.h"
 #include "parallel/communicator.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "kernels/math/bit_hash.h"
 #include "model/architecture/block_spec.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

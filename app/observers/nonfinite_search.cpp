@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "kernels/fp8/fp8_cpu.h"
 #include "kernels/math/cpu_math.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

@@ -10,6 +10,7 @@
 #include "app/observers/step_observer.h"
 #include "app/process/events.h"
 #include "core/profiler.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

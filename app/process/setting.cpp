@@ -16,6 +16,7 @@
 #include "core/files/checksum.h"
 #include "core/log.h"
 #include "core/profiler.h"
+#include "parallel/ranks/machines.h"
 #include "parallel/ranks/start_checks.h"
 
 namespace octavo {
@@ -48,12 +49,6 @@ std::string settings(const Config& config) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char host[256] = {};
-  const bool has_name = gethostname(host, sizeof(host) - 1) == 0 && host[0] != '\0';
-  return has_name ? host : "localhost";
-}
 
 int choose_threads(ProcessGroup& group) {
   const std::optional<WidenedBinding> wider = widen_to_share(group.local_rank(), group.local_size());

@@ -21,8 +21,6 @@ struct Setting {
 // the same InputError on every rank if a rank has no GPU of its own or has another config than rank 0.
 Setting observe_setting(Config config, ProcessGroup& group);
 
-// Returns the name of this machine, or "localhost" if it has none.
-std::string host_name();
 // Returns CUDA's number of the GPU that this rank uses. Throws an InputError if there is none.
 int choose_gpu(const ProcessGroup& group);
 // Returns the number of CPU threads of this rank. If the launcher bound the ranks to cores by default, widens the

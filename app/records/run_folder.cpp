@@ -30,6 +30,7 @@
 #include "core/log.h"
 #include "core/printable.h"
 #include "core/thread.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

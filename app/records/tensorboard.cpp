@@ -9,6 +9,7 @@
 
 #include "app/process/runtime.h"
 #include "core/error.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

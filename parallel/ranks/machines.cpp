@@ -1,5 +1,7 @@
 #include "parallel/ranks/machines.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 
@@ -13,6 +15,12 @@ std::vector<int> machine_by_rank(ProcessGroup& group) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char host[256] = {};
+  const bool has_name = gethostname(host, sizeof(host) - 1) == 0 && host[0] != '\0';
+  return has_name ? host : "localhost";
+}
 
 Machines::Machines(ProcessGroup& group) : Machines(machine_by_rank(group)) {}
 

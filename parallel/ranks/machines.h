@@ -2,11 +2,15 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
+
+// Returns the name of this machine, or "localhost" if it has none.
+std::string host_name();
 
 // Machines of a run, numbered in the order of their lowest ranks.
 class Machines {

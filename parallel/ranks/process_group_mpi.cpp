@@ -1,13 +1,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <initializer_list>
 #include <utility>
 
 #include "parallel/ranks/handles_mpi.h"
+#include "parallel/ranks/machines.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
@@ -91,13 +91,6 @@ std::string outcome_of(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     return kFailed + failure_text(error);
   }
-}
-
-std::string machine_name() {
-  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
-  int length = 0;
-  check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  return {name.data(), static_cast<size_t>(length)};
 }
 
 }  // namespace
@@ -244,7 +237,7 @@ void ProcessGroup::throw_file_errors_on_all_ranks(const char* what, const std::f
 
 void ProcessGroup::throw_error_of_lowest_rank(std::string outcome) {
   // Files and devices of another machine than rank 0's are not those that the user looks at first.
-  if (!outcome.empty() && machine_ != 0) outcome.insert(1, machine_name() + ": ");
+  if (!outcome.empty() && machine_ != 0) outcome.insert(1, host_name() + ": ");
   const std::string first = broadcast_first(std::move(outcome), "agreement");
   if (first.empty()) return;
   if (first[0] == kBadInput) throw InputErrorOfAllRanks(first.substr(1));
