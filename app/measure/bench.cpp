@@ -85,15 +85,15 @@ Table ops_table(const ProfiledStep& profiled, const Floors* floors) {
 void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors& floors) {
   double ops = 0;
   double floor = 0;
-  double products = 0;
-  double products_floor = 0;
+  double matmuls_and_attention = 0;
+  double matmuls_and_attention_floor = 0;
   for (const auto& [name, total] : profiled.ops) {
     const double least = floor_ms(total, floors.rates);
     ops += total.milliseconds;
     floor += least;
     if (total.flops == 0) continue;
-    products += total.milliseconds;
-    products_floor += least;
+    matmuls_and_attention += total.milliseconds;
+    matmuls_and_attention_floor += least;
   }
   const double forward_backward = median(floors.forward_backward_times);
   const double fp8_matmul = floors.rates.fp8_matmul;
@@ -104,9 +104,9 @@ void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors&
   result["floor_ms"] = floor;
   result["unexplained_ms"] = profiled.step_ms - ops;
   result["forward_backward_ms"] = forward_backward;
-  result["products_and_attention_ms"] = products;
-  result["products_and_attention_floor_ms"] = products_floor;
-  result["forward_backward_ratio"] = forward_backward / products_floor;
+  result["products_and_attention_ms"] = matmuls_and_attention;
+  result["products_and_attention_floor_ms"] = matmuls_and_attention_floor;
+  result["forward_backward_ratio"] = forward_backward / matmuls_and_attention_floor;
 }
 
 void print_floors(const OrderedJson& r, const ProfiledStep& profiled, const DeviceRates& rates) {

@@ -126,8 +126,8 @@ MeasuredRuns read_measured_runs(const Reader& r) {
 // Calls visit(name, unit, value) for each rate.
 template <typename Rates, typename Visit>
 void visit_rates(Rates& rates, const Visit& visit) {
-  for (auto& [precision, flops] : rates.product_flops) visit(precision + " matmul", "FLOP/s", flops);
-  for (auto& [precision, fast_accumulation, size, flops] : rates.products) {
+  for (auto& [precision, flops] : rates.matmul_flops) visit(precision + " matmul", "FLOP/s", flops);
+  for (auto& [precision, fast_accumulation, size, flops] : rates.matmuls) {
     visit(fmt::format("{}{} {} x {} x {}", precision, fast_accumulation ? " fast" : "", size.m, size.n, size.k),
           "FLOP/s", flops);
   }
@@ -145,14 +145,14 @@ MachineRates rates_of(const EmbeddedFile& file) {
 
 OrderedJson to_json(const MachineRates& rates) {
   const SdpaShape& attention = rates.attention.shape;
-  OrderedJson products = OrderedJson::array();
-  for (const MatmulRate& p : rates.products) {
-    products.push_back({{"precision", p.precision},
-                        {"fast_accumulation", p.fast_accumulation},
-                        {"m", p.size.m},
-                        {"n", p.size.n},
-                        {"k", p.size.k},
-                        {"flops", p.flops}});
+  OrderedJson matmuls = OrderedJson::array();
+  for (const MatmulRate& p : rates.matmuls) {
+    matmuls.push_back({{"precision", p.precision},
+                       {"fast_accumulation", p.fast_accumulation},
+                       {"m", p.size.m},
+                       {"n", p.size.n},
+                       {"k", p.size.k},
+                       {"flops", p.flops}});
   }
   OrderedJson json{{"format", kFormat},
                    {"version", kVersion},
@@ -160,8 +160,8 @@ OrderedJson to_json(const MachineRates& rates) {
                    {"device", rates.device},
                    {"gpu_memory_bytes", rates.gpu_memory_bytes},
                    {"multiprocessors", rates.multiprocessors},
-                   {"product_flops", rates.product_flops},
-                   {"products", products},
+                   {"product_flops", rates.matmul_flops},
+                   {"products", matmuls},
                    {"attention_shape",
                     {{"batch", attention.batch},
                      {"seq_len", attention.seq_len},
@@ -196,12 +196,12 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   rates.attention = read_attention(r);
   rates.memory_bytes_per_s = r.rate("memory_bytes_per_s");
   rates.disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s");
-  const Reader product_flops = r.object("product_flops");
-  for (const auto& item : product_flops.json().items()) {
-    rates.product_flops[item.key()] = product_flops.rate(item.key());
+  const Reader matmul_flops = r.object("product_flops");
+  for (const auto& item : matmul_flops.json().items()) {
+    rates.matmul_flops[item.key()] = matmul_flops.rate(item.key());
   }
-  CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
-  for (const Reader& matmul : r.list("products")) rates.products.push_back(read_matmul(matmul));
+  CHECK_INPUT(!rates.matmul_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
+  for (const Reader& matmul : r.list("products")) rates.matmuls.push_back(read_matmul(matmul));
   if (json.contains("not_measured")) rates.not_measured = r.texts("not_measured");
   if (json.contains("measured_runs")) {
     for (const Reader& runs : r.list("measured_runs")) rates.measured_runs.push_back(read_measured_runs(runs));

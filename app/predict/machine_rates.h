@@ -39,7 +39,7 @@ struct MatmulSize {
 // Rate of a matmul d = a b^T with a [m, k] and b [n, k]. k is the innermost dimension of both, as in forward, and d is
 // in the compute dtype.
 struct MatmulRate {
-  std::string precision;  // Name of the precision, a key of product_flops.
+  std::string precision;  // Name of the precision, a key of matmul_flops.
   bool fast_accumulation = false;
   MatmulSize size = {};
   double flops = 0;  // FLOP/s, counting 2 m n k FLOPs per matmul.
@@ -92,8 +92,8 @@ struct MachineRates {
   // FLOP/s of the largest square matmul by precision. The keys are the compute dtype (bfloat16 on GPUs, float32 on
   // CPUs) and, on GPUs, fp8_tensorwise (which also applies to fp8_delayed), fp8_rowwise and fp8_blockwise. Fast
   // accumulation is used if the precision has it.
-  std::map<std::string, double> product_flops;
-  std::vector<MatmulRate> products;            // Rates of all measured matmul shapes, square or not.
+  std::map<std::string, double> matmul_flops;
+  std::vector<MatmulRate> matmuls;             // Rates of all measured matmul shapes, square or not.
   AttentionRates attention;                    // Written as attention_forward_flops and attention_backward_flops.
   double memory_bytes_per_s = 0;               // Bandwidth of the device's memory, counting bytes read and written.
   std::optional<CollectiveRates> collectives;  // Set if several ranks measured.

@@ -251,13 +251,13 @@ StepPrediction predict_step(const Job& job, const MachineRates& machine, const N
 
 double matmul_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                    const MatmulSize& size) {
-  const auto known = machine.product_flops.find(precision);
-  CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} matmuls", machine.name,
+  const auto known = machine.matmul_flops.find(precision);
+  CHECK_INPUT(known != machine.matmul_flops.end(), "the machine file of {} has no rate of {} matmuls", machine.name,
               precision);
   constexpr double kSame = 1e-6;  // Keeps the weight finite if the shape equals a measured one.
   double weights = 0;
   double sum = 0;
-  for (const MatmulRate& p : machine.products) {
+  for (const MatmulRate& p : machine.matmuls) {
     if (p.precision != precision || p.fast_accumulation != fast_accumulation) continue;
     const double distance = squared_distance(p.size, size) + kSame;
     const double weight = 1 / (distance * distance);

@@ -21,8 +21,8 @@ MachineRates example() {
       .device = "NVIDIA H200",
       .gpu_memory_bytes = 150'000'000'000,
       .multiprocessors = 132,
-      .product_flops = {{"bfloat16", 7e14}, {"fp8_tensorwise", 1.3e15}},
-      .products = {{"bfloat16", false, {8192, 8192, 8192}, 7e14}, {"fp8_tensorwise", true, {8192, 4096, 512}, 1.2e15}},
+      .matmul_flops = {{"bfloat16", 7e14}, {"fp8_tensorwise", 1.3e15}},
+      .matmuls = {{"bfloat16", false, {8192, 8192, 8192}, 7e14}, {"fp8_tensorwise", true, {8192, 4096, 512}, 1.2e15}},
       .attention = {{1, 8192, 32, 8, 128}, 6.4e14, 4.8e14},
       .memory_bytes_per_s = 4.2e12,
       .collectives = CollectiveRates{.ranks = 8,
@@ -100,13 +100,13 @@ TEST(MachineRates, LoadsAFile) {
 
 TEST(MachineRates, SlowestAndFastestRanks) {
   std::vector<MachineRates> ranks(3, example());
-  ranks[1].products[1].flops = 1e15;
-  ranks[2].products[1].flops = 1.4e15;
+  ranks[1].matmuls[1].flops = 1e15;
+  ranks[2].matmuls[1].flops = 1.4e15;
   ranks[2].disk_write_bytes_per_s = 1e9;
   ranks[2].gpu_memory_bytes = 100;
   const MachineRates slowest = slowest_of(ranks);
-  EXPECT_EQ(slowest.products[0].flops, 7e14);
-  EXPECT_EQ(slowest.products[1].flops, 1e15);
+  EXPECT_EQ(slowest.matmuls[0].flops, 7e14);
+  EXPECT_EQ(slowest.matmuls[1].flops, 1e15);
   EXPECT_EQ(slowest.disk_write_bytes_per_s, 1e9);
   EXPECT_EQ(slowest.gpu_memory_bytes, 100);
   for (const RateSpread& spread : spreads(ranks)) {
@@ -122,7 +122,7 @@ TEST(MachineRates, SlowestAndFastestRanks) {
 
 TEST(MachineRates, RanksMustHaveMeasuredTheSame) {
   std::vector<MachineRates> ranks(2, example());
-  ranks[1].products[1].size.k = 1024;
+  ranks[1].matmuls[1].size.k = 1024;
   EXPECT_THROW(slowest_of(ranks), Error);
 }
 

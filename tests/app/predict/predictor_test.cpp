@@ -97,13 +97,13 @@ TEST(Predictor, TensorParallel) {
 
 TEST(Predictor, MatmulRatesAreMeasuredOrInterpolated) {
   MachineRates machine = find_machine("h200");
-  machine.products = {{"bfloat16", false, {1024, 1024, 1024}, 4e14}, {"bfloat16", false, {8192, 8192, 8192}, 7e14}};
+  machine.matmuls = {{"bfloat16", false, {1024, 1024, 1024}, 4e14}, {"bfloat16", false, {8192, 8192, 8192}, 7e14}};
   EXPECT_NEAR(matmul_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
   EXPECT_NEAR(matmul_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
   const double between = matmul_rate(machine, "bfloat16", false, {4096, 4096, 4096});
   EXPECT_GT(between, 5.5e14);
   EXPECT_LT(between, 7e14);
-  EXPECT_EQ(matmul_rate(machine, "fp8_rowwise", true, {64, 64, 64}), machine.product_flops.at("fp8_rowwise"));
+  EXPECT_EQ(matmul_rate(machine, "fp8_rowwise", true, {64, 64, 64}), machine.matmul_flops.at("fp8_rowwise"));
   EXPECT_THROW(matmul_rate(machine, "float32", false, {64, 64, 64}), InputError);
 }
 
