@@ -10,6 +10,7 @@ import os
 import pickle
 from collections import OrderedDict
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ class MetadataUnpickler(pickle._Unpickler):
         instance = self.stack[-1]
         if type(instance) is metadata.TensorProperties:
             instance.__setstate__(state)
-        elif type(instance).__module__ in STATE_MODULES and isinstance(state, dict):
+        elif type(instance).__module__ in STATE_MODULES and not isinstance(instance, Enum) and isinstance(state, dict):
             vars(instance).update(state)
         else:
             raise InputError(f"its pickle changes a {type(instance).__name__}, which no metadata of a checkpoint does")
@@ -120,6 +121,7 @@ class TorchCheckpoint:
 
     def __init__(self, folder):
         self.folder = Path(folder)
+        self.last = None, None
         path = self.folder / ".metadata"
         if not path.is_file():
             raise InputError(f"{folder}: has no .metadata, expected a complete checkpoint of torch.distributed.checkpoint")
@@ -176,11 +178,15 @@ class TorchCheckpoint:
             return tensor if index is None else tensor[0]
 
     def numbers(self, name, is_square, index=None):
-        """Returns a tensor like tensor() and refuses numbers that are not finite, and squares that are negative."""
+        """Returns a tensor like tensor() and refuses numbers that are not finite, and squares that are negative. Keeps the last tensor, because
+        several parameters may be parts of one matrix and are then read one after the other."""
+        if self.last[0] == (name, index):
+            return self.last[1]
         tensor = self.tensor(name, index)
         if not tensor.isfinite().all() or (is_square and (tensor < 0).any()):
             expected = "finite numbers that are not negative" if is_square else "finite numbers"
             raise InputError(f"{self.folder}: {name} lacks elements or has wrong ones, expected {expected}")
+        self.last = (name, index), tensor
         return tensor
 
     def load(self, index):
