@@ -200,11 +200,11 @@ void measure_matmuls(MachineRates& rates, const MeasureSizes& sizes, Stream& str
     const std::string precision = precision_name(kind);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
     // The first rate of each precision uses fast accumulation if there is one.
-    const bool is_first = !rates.product_flops.contains(precision);
+    const bool is_first = !rates.matmul_flops.contains(precision);
     for (const MatmulSize& shape : sizes.matmuls) {
       const double flops = measure_matmul(shape, kind, stream);
-      rates.products.push_back({precision, fast, shape, flops});
-      if (is_first && shape.m == shape.n && shape.n == shape.k) rates.product_flops[precision] = flops;
+      rates.matmuls.push_back({precision, fast, shape, flops});
+      if (is_first && shape.m == shape.n && shape.n == shape.k) rates.matmul_flops[precision] = flops;
     }
   }
 }

@@ -8,8 +8,8 @@
 //
 // Rank 0 compares the hashes of all ranks (app/observers/corruption_verdict.h).
 //
-// For a step with due(step), the caller calls begin_step() before the step, end_step() after the step was queued, and
-// finish() when the results of the step are on the host.
+// A step is due if due(step) returns true. The caller then calls begin_step() before it queues the step, end_step()
+// after that, and finish() once the results of the step are on the host.
 //
 // All work is queued. Only finish() waits, for work that is usually complete by then. The check does not change the
 // training by a bit, because the first micro-batch of the step overwrites the results of the additional pass.

@@ -11,6 +11,7 @@ from pathlib import Path
 from kill_cycles_test import is_running, processes_below, send_kill
 from many_hosts_test import LaunchedHosts
 from restarts_test import Restarted
+from simulated_hosts import SUBNET
 from support import BAD_INPUT, DONE, FAILED, STOPPED, checkpoint_tensors, checkpoints, metrics_lines, numbers, relative_distance
 
 
@@ -53,6 +54,9 @@ class Launched(LaunchedHosts, Restarted):
     def signal_host(self, name, number):
         for pid in self.hosts.processes(name):
             os.kill(pid, number)
+
+    def kill_ranks(self, name):
+        send_kill([pid for pid in self.hosts.processes(name) if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
 
     def on_host(self, name, command):
         result = self.finish(self.start_line(["bash", "-c", self.hosts.shell(name, command)]))
@@ -122,7 +126,7 @@ class HostFaultsTest(Launched):
         time.sleep(2)
         self.signal_host("host1", signal.SIGCONT)
         self.wait_for_more(process)
-        send_kill([pid for pid in self.hosts.processes("host1") if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
+        self.kill_ranks("host1")
         self.wait_for_more(process)
         result = self.stop_and_check(process)
         self.assertRegex("\n".join(self.restarts(result)), r"\A.*SIGKILL: restart 1 of 2; on the disk: step_.*\n.* SIGTERM: the ranks are told .*\Z")
@@ -136,9 +140,9 @@ class HostFaultsTest(Launched):
         self.on_host("host1", f"umount {self.root}")
         newest = checkpoints(self.dir / "checkpoints")[-1]
         self.wait_for(lambda: checkpoints(self.dir / "checkpoints")[-1] > newest, process)
-        (self.dir / "elsewhere").write_text((self.hosts.dir / "hosts").read_text().replace("10.77.0.1 ", "10.77.0.99 "))
+        (self.dir / "elsewhere").write_text((self.hosts.dir / "hosts").read_text().replace(f"{SUBNET}.1 ", f"{SUBNET}.99 "))
         self.on_host("host1", f"mount --bind {self.dir}/elsewhere /etc/hosts")
-        send_kill([pid for pid in self.hosts.processes("host1") if self.program(pid) == os.path.realpath(os.environ["OCTAVO"])])
+        self.kill_ranks("host1")
         self.wait_for_more(process)
         result = self.stop_and_check(process)
         self.assertRegex(result.out, r"warning: the checkpoint of step \d+ is not saved: .*/rank_00001.safetensors: cannot be created: No such file")
